@@ -1,0 +1,141 @@
+"""The changelog: ordered, transactional logs that stores are materialisations of. It is the truth.
+
+Modelled on what Kafka gives Kafka Streams (KIP-98, KIP-129): partitions of records with offsets, producers
+with epochs, transactions over several partitions that carry input offsets too, and readers that see
+committed records only, up to the last stable offset. Offsets rise but may have gaps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from stores.interface import TopicPartition
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class Record(NamedTuple):
+    """One committed record. ``value`` None is a tombstone; ``timestamp_ms`` is since the Unix epoch, -1 if unknown."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int = -1
+    headers: Headers = ()
+
+
+class Producer(ABC):
+    """Appends to a changelog: in transactions where it has a transactional id, else at once on ``flush``.
+
+    A producer belongs to one thread. Opening another with the same transactional id aborts what this one left
+    open and fences it: its next call that reaches the log raises ProducerFencedError (KIP-98).
+    """
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Open a transaction. Raises ChangelogError where one is open or there is no transactional id."""
+
+    @abstractmethod
+    def send(self, partition: TopicPartition, key: bytes | None, value: bytes | None,
+             timestamp_ms: int = -1, headers: Headers = ()) -> None:
+        """Append a record to the open transaction (or, without transactional id, to the next ``flush``).
+
+        May reach the log before the commit, where no reader sees it; memory stays bounded however long the
+        transaction. Raises: ChangelogError for an unknown topic or partition, or where no transaction is open.
+        """
+
+    @abstractmethod
+    def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let the open transaction also commit ``group``'s next input offsets (KIP-98, sendOffsetsToTransaction).
+
+        Without transactional id they are committed at once.
+        """
+
+    @abstractmethod
+    def commit(self) -> Mapping[TopicPartition, int]:
+        """Commit records and offsets atomically; returns the last record's offset per partition written to.
+
+        Raises: ProducerFencedError, ChangelogError. After an error the outcome is read back by opening a new
+        producer with the same id.
+        """
+
+    @abstractmethod
+    def flush(self) -> Mapping[TopicPartition, int]:
+        """Append what was sent without a transaction; returns the last record's offset per partition written to."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Discard the open transaction; readers never see its records. Nothing to do where none is open."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Abort what is open and release the producer. May be called more than once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Changelog(ABC):
+    """A set of topics with numbered partitions. Many producers, many readers."""
+
+    @abstractmethod
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        """Create ``topic`` with ``partitions`` (1 or more) unless it is there with as many. Raises ChangelogError if it has another number."""
+
+    @abstractmethod
+    def topics(self) -> Mapping[str, int]:
+        """Number of partitions by topic name."""
+
+    @abstractmethod
+    def producer(self, transactional_id: str | None = None) -> Producer:
+        """A new producer; with an id, the older one of that id is fenced and its open transaction aborted."""
+
+    @abstractmethod
+    def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        """Committed records with ``offset >= from_offset``, in order, up to the last stable offset as of this call.
+
+        Aborted records are skipped. Raises OffsetOutOfRangeError, at the call, where ``from_offset`` lies below
+        ``start_offset`` (unless it is 0 and nothing was ever truncated) or beyond ``end_offset``.
+        """
+
+    @abstractmethod
+    def start_offset(self, partition: TopicPartition) -> int:
+        """The first offset that truncation has left; 0 in a new log."""
+
+    @abstractmethod
+    def end_offset(self, partition: TopicPartition) -> int:
+        """The last stable offset: every record before it is decided, committed or aborted. One past the last one."""
+
+    @abstractmethod
+    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        """The next input offsets that ``group`` has committed."""
+
+    @abstractmethod
+    def compact(self, partition: TopicPartition) -> int:
+        """Keep only the last committed record of each key before the last stable offset; returns how many were removed.
+
+        Offsets stay as they are; a removed record leaves a gap. Tombstones that are last of their key are kept.
+        """
+
+    @abstractmethod
+    def truncate(self, partition: TopicPartition, before_offset: int) -> int:
+        """Drop all records with a smaller offset, and move ``start_offset`` there; returns how many were removed.
+
+        Raises ValueError where ``before_offset`` lies beyond the last stable offset or below the start.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the log. May be called more than once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,70 @@
+"""What can go wrong, named by what the caller should do next.
+
+Engine exceptions never leave this package: they are chained (``__cause__``) to one of these. Wrong types
+are ``TypeError`` and refused values ``ValueError``, as everywhere in Python.
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Anything the library reports about a store, a changelog or a task."""
+
+
+class ConfigError(StoreError, ValueError):
+    """A backend, property or setting that does not exist or does not fit. Correct the call; nothing was changed."""
+
+
+class StoreClosedError(StoreError):
+    """The store, reader or iterator was closed. Open it again."""
+
+
+class WrongThreadError(StoreError):
+    """Only the thread that opened a store may write to it (KIP-892, single writer). Read through ``read_only``."""
+
+
+class StoreLockedError(StoreError):
+    """Another process, or another handle in this one, has the store open. Close that one first."""
+
+
+class StoreIncompatibleError(StoreError):
+    """The folder holds something else: another backend's store, a newer format, or no store at all.
+
+    Open it with what wrote it, or choose another path.
+    """
+
+
+class StoreCorruptedError(StoreError):
+    """The local state cannot be trusted. Wipe it and restore it from the changelog."""
+
+
+class StoreUnavailableError(StoreError):
+    """The path or the disk refuses: no permission, not a folder, no space to create. Mend that and open again."""
+
+
+class CommitFailedError(StoreError):
+    """A commit changed nothing that can be read, and the staged writes are as they were.
+
+    Where ``reopen`` is false the commit may simply be tried again. Where it is true the engine can't tell how
+    much reached the disk: close the store, open it again, read its committed offset and go on from there.
+    """
+
+    def __init__(self, message: str, *, reopen: bool = False) -> None:
+        super().__init__(message)
+        self.reopen = reopen
+
+
+class ChangelogError(StoreError):
+    """The changelog refuses: an unknown topic, a transaction that is not open, a file that is not one. Nothing was written."""
+
+
+class ProducerFencedError(ChangelogError):
+    """A newer producer has taken this transactional id. Stop: another instance owns the task now."""
+
+
+class OffsetOutOfRangeError(ChangelogError):
+    """The offset asked for lies outside the changelog. Wipe the store and restore it from the log's start."""
+
+
+class TaskCorruptedError(StoreError):
+    """A task's local state and its changelog do not fit together. Wipe the task's stores and restore them."""
