@@ -1,0 +1,55 @@
+"""A state store for stream processors that stays exactly in step with its changelog through any crash."""
+
+from stores.errors import (
+    ChangelogError,
+    CommitFailedError,
+    ConfigError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    StoreClosedError,
+    StoreCorruptedError,
+    StoreError,
+    StoreIncompatibleError,
+    StoreLockedError,
+    StoreUnavailableError,
+    TaskCorruptedError,
+    WrongThreadError,
+)
+from stores.interface import (
+    Durability,
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    ReadOnlyKeyValueStore,
+    Recovery,
+    RecoveryOutcome,
+    StateStore,
+    TopicPartition,
+)
+from stores.registry import open_store
+
+__all__ = [
+    "ChangelogError",
+    "CommitFailedError",
+    "ConfigError",
+    "Durability",
+    "IsolationLevel",
+    "KeyValueIterator",
+    "KeyValueStore",
+    "OffsetOutOfRangeError",
+    "ProducerFencedError",
+    "ReadOnlyKeyValueStore",
+    "Recovery",
+    "RecoveryOutcome",
+    "StateStore",
+    "StoreClosedError",
+    "StoreCorruptedError",
+    "StoreError",
+    "StoreIncompatibleError",
+    "StoreLockedError",
+    "StoreUnavailableError",
+    "TaskCorruptedError",
+    "TopicPartition",
+    "WrongThreadError",
+    "open_store",
+]

@@ -1,0 +1,221 @@
+"""The indexed batch: writes of the open transaction in memory, readable by key and in key order before the commit.
+
+It is a stack of layers. Writes go to the active one, the top. A scan freezes the stack: what is written later goes
+to a new layer, so a scan copies nothing and never changes. Layers that no scan holds any more are merged.
+
+Within a layer the ranges lie below the writes: a range delete first drops the writes that it covers, and a later
+write goes on top. Source: KIP-892, "RocksDB Transactions" (WriteBatchWithIndex), and "Transactional support under
+READ_UNCOMMITTED" there for the chain of frozen batches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from threading import Lock
+from typing import Final
+
+from stores.engines.engine import Writes
+from stores.ranges import KeyRanges
+from stores.sorted_map import SortedMap
+
+
+class Missing:
+    """The type of ``MISSING``: the batch says nothing of this key, ask below."""
+
+
+MISSING: Final = Missing()
+
+
+class Layer:
+    """Staged writes (None deletes) over staged range deletes."""
+
+    __slots__ = ("pins", "ranges", "staged")
+
+    def __init__(self) -> None:
+        self.staged: SortedMap[bytes | None] = SortedMap()
+        self.ranges = KeyRanges()
+        self.pins = 0
+
+    def is_empty(self) -> bool:
+        """Whether the layer changes nothing."""
+        return not self.staged.writes and not self.ranges
+
+    def as_writes(self) -> Writes:
+        """The layer as an engine takes it."""
+        return Writes(self.ranges, self.staged.writes)
+
+    def pairs(
+        self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool, lock: Lock
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """The staged writes in order, as of the first step: the layer must be frozen by then. Sorting holds ``lock``."""
+        with lock:
+            keys = self.staged.keys_between(start, end, end_open=end_open)
+        if reverse:
+            keys.reverse()
+        yield from zip(keys, map(self.staged.writes.__getitem__, keys), strict=True)
+
+    def absorb(self, newer: Layer) -> None:
+        """Lay ``newer`` over this layer."""
+        for start, end in newer.ranges:
+            self.staged.discard_range(start, end)
+        self.ranges.update(newer.ranges)
+        self.staged.writes.update(newer.staged.writes)
+
+
+class IndexedBatch:
+    """One writer; any thread may ``get`` and ``freeze``, which relies on the interpreter's lock for single steps."""
+
+    def __init__(self) -> None:
+        self.lock: Final = Lock()
+        """Held while layers change hands, and by a committer from its write to the end of its clearing."""
+        self._frozen: tuple[Layer, ...] = ()
+        self._active = Layer()
+        self._writes = self._active.staged.writes
+        self._released: deque[tuple[Layer, ...]] = deque()
+        self._ranged = False
+        self._num_bytes = 0
+        self._drained_bytes = 0
+        self._drained: Callable[[bytes], bytes | None | Missing] | None = None
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Stage ``value``; None deletes."""
+        old = self._writes.get(key, MISSING)
+        if old is MISSING and (self._frozen or self._drained):
+            old = self._get_older(key)
+        if old is MISSING:
+            self._num_bytes += len(key) + len(value or b"")
+        else:
+            self._num_bytes += len(value or b"") - len(old or b"")  # type: ignore[arg-type]
+        # One step from here on: a reader may freeze the layer between any two others.
+        self._writes[key] = value
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        """Stage the removal of all keys from ``start`` to ``end``, both included."""
+        with self.lock:
+            self._merge()
+            before = self._active.ranges.num_bytes()
+            for key, value in self._visible(start, end).items():
+                self._num_bytes -= len(key) + len(value or b"")
+            self._active.staged.discard_range(start, end)
+            self._active.ranges.add(start, end)
+            self._num_bytes += self._active.ranges.num_bytes() - before
+            self._ranged = True
+
+    def get(self, key: bytes) -> bytes | None | Missing:
+        """The staged value, None for a staged delete, MISSING where nothing is staged."""
+        value = self._writes.get(key, MISSING)
+        if value is MISSING and (self._frozen or self._ranged):
+            return self._get_below(key)
+        return value
+
+    def _get_below(self, key: bytes) -> bytes | None | Missing:
+        return lookup((*self._frozen, self._active), key)
+
+    def _get_older(self, key: bytes) -> bytes | None | Missing:
+        """What counts as staged for ``key`` below the active layer: MISSING also where a range delete covers it."""
+        if self._released:
+            with self.lock:
+                self._merge()
+        for layer in (self._active, *reversed(self._frozen)):
+            if key in layer.staged.writes:
+                return layer.staged.writes[key]
+            if key in layer.ranges:
+                return MISSING
+        old = MISSING if self._drained is None else self._drained(key)
+        if not isinstance(old, Missing):
+            # The key counts already, but not as something held here.
+            self._drained_bytes -= len(key) + len(old or b"")
+        return old
+
+    def _visible(self, start: bytes | None, end: bytes | None) -> Mapping[bytes, bytes | None]:
+        """The staged writes from ``start`` to ``end`` that no newer layer hides."""
+        seen: dict[bytes, bytes | None] = {}
+        for layer in (*self._frozen, self._active):
+            if layer.ranges:
+                seen = {key: value for key, value in seen.items() if key not in layer.ranges}
+            for key in layer.staged.keys_between(start, end):
+                seen[key] = layer.staged.writes[key]
+        return seen
+
+    def is_empty(self) -> bool:
+        """Whether nothing is staged."""
+        return not self._writes and not self._frozen and not self._ranged
+
+    def num_bytes(self) -> int:
+        """Bytes of the staged keys, values and range bounds; what is overwritten does not count."""
+        return self._num_bytes
+
+    def num_bytes_held(self) -> int:
+        """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
+        return self._num_bytes - self._drained_bytes
+
+    def drain(self, drained: Callable[[bytes], bytes | None | Missing]) -> None:
+        """Forget the layers, which somebody else keeps from now on, and answers for: they go on counting as staged.
+
+        The caller holds ``lock``.
+        """
+        self._frozen = ()
+        self._start_layer(Layer())
+        self._drained, self._drained_bytes = drained, self._num_bytes
+
+    def forget_drained(self, num_bytes: int) -> None:
+        """So many drained bytes are no longer staged."""
+        self._num_bytes -= num_bytes
+        self._drained_bytes -= num_bytes
+
+    def layers(self) -> list[Layer]:
+        """The stack, oldest first, for the writer to hand to an engine."""
+        return [layer for layer in (*self._frozen, self._active) if not layer.is_empty()]
+
+    def freeze(self) -> tuple[Layer, ...]:
+        """The stack as it is now, pinned until ``release``. The caller holds ``lock``."""
+        if not self._active.is_empty():
+            self._frozen = (*self._frozen, self._active)
+            self._start_layer(Layer())
+        for layer in self._frozen:
+            layer.pins += 1
+        return self._frozen
+
+    def release(self, layers: tuple[Layer, ...]) -> None:
+        """Give a frozen stack back, from any thread, also from a finaliser: it takes no lock."""
+        self._released.append(layers)
+
+    def _merge(self) -> None:
+        """Make one layer, the active one, of those on top that no scan holds. Only the writer's thread may."""
+        while self._released:
+            for layer in self._released.popleft():
+                layer.pins -= 1
+        keep = len(self._frozen)
+        while keep and self._frozen[keep - 1].pins == 0:
+            keep -= 1
+        free = self._frozen[keep:]
+        if free:
+            lowest = free[0]
+            for layer in (*free[1:], self._active):
+                lowest.absorb(layer)
+            self._frozen = self._frozen[:keep]
+            self._start_layer(lowest)
+
+    def _start_layer(self, layer: Layer) -> None:
+        self._active = layer
+        self._writes = layer.staged.writes
+        self._ranged = bool(layer.ranges)
+
+    def clear(self) -> None:
+        """Forget everything staged; frozen stacks that are still pinned stay readable. The caller holds ``lock``."""
+        self._frozen = ()
+        self._start_layer(Layer())
+        self._num_bytes = self._drained_bytes = 0
+        self._drained = None
+
+
+def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | None | Missing:
+    """What a stack says of ``key``: a value, None for deleted, MISSING for nothing."""
+    for layer in reversed(layers):
+        value = layer.staged.writes.get(key, MISSING)
+        if value is not MISSING:
+            return value
+        if key in layer.ranges:
+            return None
+    return MISSING

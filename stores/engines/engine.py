@@ -1,0 +1,107 @@
+"""What a strategy asks of an engine: committed bytes, one atomic write, and scans that are snapshots.
+
+An engine keeps two maps of bytes to bytes: the data, and beside it, never shown in a scan, the *meta* entries that
+strategies use for offsets and position. It knows nothing of transactions, threads or iterators' owners.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
+
+from stores.interface import Durability
+from stores.ranges import Bounds
+
+
+class Writes(NamedTuple):
+    """One layer of an atomic write: first the ranges are removed, then the writes are applied; None deletes."""
+
+    ranges: Iterable[Bounds]
+    writes: Mapping[bytes, bytes | None]
+
+
+class Scan(ABC):
+    """An ordered read of a snapshot taken when it was made. Used by one thread at a time."""
+
+    @abstractmethod
+    def fetch(self) -> list[tuple[bytes, bytes]]:
+        """The next pairs in order, some hundred at most; an empty list at the end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the snapshot. May be called more than once; nothing is fetched afterwards."""
+
+
+class Engine(ABC):
+    """Committed bytes on disk. Reads may come from any thread; writes from one at a time.
+
+    Raises, all methods: StoreCorruptedError, StoreUnavailableError; ``write`` and ``put`` CommitFailedError.
+    """
+
+    name: ClassVar[str]
+    """The engine's part of a backend's name."""
+    persistent: ClassVar[bool] = True
+    durabilities: ClassVar[frozenset[Durability]] = frozenset(Durability)
+    """The levels that this engine can carry."""
+    options: ClassVar[Mapping[str, object]]
+    """Every option the engine takes, with its default."""
+    max_key_bytes: int
+    max_value_bytes: int
+
+    @classmethod
+    @abstractmethod
+    def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        """Open the engine's folder ``path``, which is there, creating its files in it where there are none.
+
+        ``options`` holds a value for every name in ``options`` of the class.
+        """
+
+    @classmethod
+    def torn_by_power_loss(cls, durability: Durability) -> bool:
+        """Whether power loss may leave this engine, at this level, in a state that is no earlier commit."""
+        return durability is not Durability.DISK
+
+    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """The committed value of ``key``."""
+
+    @abstractmethod
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The committed values of ``keys``, in their order."""
+
+    @abstractmethod
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        """Pairs from ``start`` to ``end``; ``end`` itself only if not ``end_open``."""
+
+    @abstractmethod
+    def meta(self) -> dict[bytes, bytes]:
+        """All meta entries."""
+
+    @abstractmethod
+    def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        """Apply the layers, oldest first, and the meta entries, atomically, with the durability of the engine's level.
+
+        Without ``durable`` the write may skip a sync: it is lost or kept like the next durable one at the latest.
+        """
+
+    @abstractmethod
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write one entry at once, unsynced; None deletes."""
+
+    @abstractmethod
+    def persist(self) -> None:
+        """Let everything written so far survive at least a killed process."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Let everything written so far survive what the engine's level promises; a no-op where each write does."""
+
+    @abstractmethod
+    def approximate_num_entries(self) -> int:
+        """About how many keys there are."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. Scans must be closed before."""

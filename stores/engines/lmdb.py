@@ -1,0 +1,286 @@
+"""LMDB: a memory-mapped B+tree with one writer and any number of snapshots.
+
+Data and meta entries are two named databases of one environment, written in one transaction. The map grows by
+itself when a write finds it full; the write is then made again as a whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from threading import RLock
+from typing import Any, ClassVar, Self, TypeVar, cast
+from weakref import WeakSet
+
+import lmdb
+
+from stores.engines.engine import Engine, Scan, Writes
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.interface import Durability
+
+Result = TypeVar("Result")
+
+_FETCH_FIRST, _FETCH = 32, 512
+
+
+class LmdbEngine(Engine):
+    """One environment per store. Below DISK nothing is synced, so power loss may tear it; a killed process loses nothing."""
+
+    name: ClassVar[str] = "lmdb"
+    options: ClassVar[Mapping[str, object]] = {
+        "map_size_bytes": 1 << 30,
+        "max_readers": 126,
+        "readahead": True,
+    }
+    max_value_bytes = (1 << 32) - 1
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._data = env.open_db(b"data")
+        self._meta = env.open_db(b"meta")
+        self.max_key_bytes = env.max_key_size()
+        self._scans: WeakSet[_LmdbScan] = WeakSet()
+        # The map can only be resized while no transaction is open, on any thread.
+        self._map = RLock()
+        self._reader: Any = None
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        size = max(cast(int, options["map_size_bytes"]), _map_for(path))
+        try:
+            env = lmdb.open(
+                str(path),
+                map_size=size,
+                max_dbs=2,
+                max_readers=cast(int, options["max_readers"]),
+                readahead=bool(options["readahead"]),
+                sync=durability is Durability.DISK,
+                metasync=True,
+                writemap=False,
+                max_spare_txns=4,
+            )
+            return cls(env)
+        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
+            raise _damage(error, path) from error
+        except lmdb.Error as error:
+            raise StoreUnavailableError(f"LMDB can't open {path}: {error}") from error
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._map:
+            try:
+                reader = self._reader
+                if reader is None:
+                    reader = self._reader = self._env.begin(self._data)
+                return reader.get(key)  # type: ignore[no-any-return]
+            except lmdb.BadValsizeError:
+                return None
+            except lmdb.Error as error:
+                raise _reading_error(error) from error
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        with self._map:
+            try:
+                scan = _LmdbScan(self._env.begin(self._data), start, end, end_open=end_open, reverse=reverse)
+            except lmdb.Error as error:
+                raise _reading_error(error) from error
+            self._scans.add(scan)
+        return scan
+
+    def meta(self) -> dict[bytes, bytes]:
+        with self._map:
+            try:
+                with self._env.begin(self._meta) as txn:
+                    return dict(txn.cursor())
+            except lmdb.Error as error:
+                raise _reading_error(error) from error
+
+    def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        def apply() -> None:
+            with self._env.begin(self._data, write=True) as txn:
+                for ranges, writes in layers:
+                    for start, end in ranges:
+                        _delete_range(txn, start, end)
+                    _apply(txn, writes)
+                for name, entry in meta.items():
+                    if entry is None:
+                        txn.delete(name, db=self._meta)
+                    else:
+                        txn.put(name, entry, db=self._meta)
+
+        self._growing(apply)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.write([Writes((), {key: value})], {})
+
+    def _growing(self, apply: Callable[[], Result]) -> Result:
+        """Run a write transaction; where the map is full, double it and run the transaction again."""
+        while True:
+            try:
+                with self._map:
+                    self._drop_reader()
+                    return apply()
+            except lmdb.MapFullError as error:
+                self._grow(error)
+            except lmdb.Error as error:
+                raise _writing_error(error) from error
+
+    def _grow(self, cause: lmdb.Error) -> None:
+        size = self._env.info()["map_size"]
+        path = Path(self._env.path())
+        free = shutil.disk_usage(path).free
+        if free < (1 << 20):
+            raise CommitFailedError(
+                f"the disk of {path} is full ({free:,} bytes left): make room and commit again"
+            ) from cause
+        with self._map:
+            self._drop_reader()
+            for scan in list(self._scans):
+                scan.detach()
+            try:
+                self._env.set_mapsize(2 * size)
+            except (lmdb.Error, MemoryError, OSError) as error:
+                raise CommitFailedError(f"LMDB can't grow the map of {path} to {2 * size:,} bytes: {error}") from error
+
+    def _drop_reader(self) -> None:
+        # A snapshot that outlived the write would pin the pages it replaces.
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+
+    def persist(self) -> None:
+        """A killed process loses nothing: every write is in the page cache."""
+
+    def sync(self) -> None:
+        """Every write is as durable as the level asks."""
+
+    def approximate_num_entries(self) -> int:
+        with self._map, self._env.begin(self._data) as txn:
+            return int(txn.stat(self._data)["entries"])
+
+    def close(self) -> None:
+        with self._map:
+            self._drop_reader()
+            for scan in list(self._scans):
+                scan.close()
+            self._env.close()
+
+
+class _LmdbScan(Scan):
+    """A read transaction of its own, until the map has to grow: then what is left of it is kept in memory."""
+
+    def __init__(self, txn: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> None:
+        self._txn: Any = txn
+        self._size = _FETCH_FIRST
+        self._rest: list[tuple[bytes, bytes]] = []
+        self._lock = RLock()
+        cursor = txn.cursor()
+        self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
+        if reverse:
+            found = _seek_last(cursor, end, end_open=end_open)
+            self._pairs: Iterator[tuple[bytes, bytes]] = cursor.iterprev() if found else iter(())
+        else:
+            found = cursor.set_range(start) if start else cursor.first()
+            self._pairs = cursor.iternext() if found else iter(())
+
+    def fetch(self) -> list[tuple[bytes, bytes]]:
+        with self._lock:
+            if self._rest:
+                chunk, self._rest = self._rest[:_FETCH], self._rest[_FETCH:]
+                return chunk
+            if self._txn is None:
+                return []
+            try:
+                chunk = list(islice(self._pairs, self._size))
+            except lmdb.Error as error:
+                raise _reading_error(error) from error
+            if len(chunk) < self._size:
+                self._release()
+            self._size = _FETCH
+            kept = [pair for pair in chunk if self._within(pair[0])] if chunk and not self._within(chunk[-1][0]) else chunk
+            if len(kept) < len(chunk):
+                self._release()
+            return kept
+
+    def _within(self, key: bytes) -> bool:
+        if self._reverse:
+            return self._start is None or key >= self._start
+        return self._end is None or key < self._end or (key == self._end and not self._end_open)
+
+    def detach(self) -> None:
+        """Read the rest into memory and end the transaction."""
+        with self._lock:
+            rest: list[tuple[bytes, bytes]] = list(self._rest)
+            while chunk := self._fetch_raw():
+                rest.extend(chunk)
+            self._rest = rest
+
+    def _fetch_raw(self) -> list[tuple[bytes, bytes]]:
+        return [] if self._txn is None else self.fetch()
+
+    def _release(self) -> None:
+        self._pairs = iter(())
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._rest = []
+            self._release()
+
+
+def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
+    """Put the cursor on the last key at or below ``end`` (below it, where ``end_open``)."""
+    if end is None or not cursor.set_range(end):
+        return bool(cursor.last())
+    if cursor.key() == end and not end_open:
+        return True
+    return bool(cursor.prev())
+
+
+def _apply(txn: Any, writes: Mapping[bytes, bytes | None]) -> None:
+    # In key order: each page of the tree is then visited once.
+    pairs = [(key, value) for key in sorted(writes) if (value := writes[key]) is not None]
+    if len(pairs) < len(writes):
+        for key, value in writes.items():
+            if value is None:
+                txn.delete(key)
+    if pairs:
+        with txn.cursor() as cursor:
+            cursor.putmulti(pairs)
+
+
+def _delete_range(txn: Any, start: bytes | None, end: bytes | None) -> None:
+    with txn.cursor() as cursor:
+        found = cursor.set_range(start) if start else cursor.first()
+        while found and (end is None or cursor.key() <= end):
+            found = cursor.delete()
+
+
+def _map_for(path: Path) -> int:
+    """A map that holds the file as it is with room to spare, in case it had grown before."""
+    file = path / "data.mdb"
+    return 2 * file.stat().st_size if file.exists() else 0
+
+
+def _damage(error: Exception, where: object) -> StoreError:
+    return StoreCorruptedError(f"LMDB refuses {where}: {error}. Wipe the store and restore it from its changelog")
+
+
+def _reading_error(error: Exception) -> StoreError:
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.InvalidError):
+        return _damage(error, "the database")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StoreUnavailableError(f"LMDB has no reader slot left: close iterators, or raise max_readers ({error})")
+    return StoreUnavailableError(f"LMDB can't read: {error}")
+
+
+def _writing_error(error: Exception) -> StoreError:
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError):
+        return _damage(error, "the database")
+    return CommitFailedError(f"LMDB can't write: {error}. Mend that and commit again")

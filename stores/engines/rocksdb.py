@@ -1,0 +1,310 @@
+"""RocksDB through rocksdict: data in the default column family, meta entries in ``offsets``, flushed only together.
+
+Options default to those of Kafka Streams (``RocksDBStore.java``): universal compaction, no compression, three
+write buffers of 16 MiB, a block cache of 50 MiB, blocks of 4 KiB, bloom filters that skip the last level.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompactionStyle,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from stores.engines.engine import Engine, Scan, Writes
+from stores.errors import CommitFailedError, ConfigError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.interface import Durability
+from stores.ranges import Bounds
+
+_OFFSETS_FAMILY = "offsets"
+"""Name of the column family beside the data. Source: KIP-892, "Atomic Checkpointing"."""
+
+_SORT_FROM = 10_000
+"""Batches of this many entries and more are handed over in key order, with an insert hint: below, it did not pay."""
+
+_COMPACTION: Mapping[str, Any] = {
+    "universal": DBCompactionStyle.universal,
+    "level": DBCompactionStyle.level,
+    "fifo": DBCompactionStyle.fifo,
+}
+_COMPRESSION: Mapping[str, Any] = {
+    "none": DBCompressionType.none,
+    "lz4": DBCompressionType.lz4,
+    "snappy": DBCompressionType.snappy,
+    "zstd": DBCompressionType.zstd,
+}
+
+
+class RocksDBEngine(Engine):
+    """One database per store. CHANGELOG turns the write-ahead log off; DISK syncs it in every durable write."""
+
+    name: ClassVar[str] = "rocksdb"
+    options: ClassVar[Mapping[str, object]] = {
+        "write_buffer_size_bytes": 16 << 20,
+        "max_write_buffer_number": 3,
+        "offsets_write_buffer_size_bytes": 1 << 20,
+        "block_cache_size_bytes": 50 << 20,
+        "block_size_bytes": 4 << 10,
+        "bloom_filter_bits_per_key": 10,
+        "optimize_filters_for_hits": True,
+        "compaction_style": "universal",
+        "compression": "none",
+        "max_background_jobs": 2,
+        "max_open_files": -1,
+        "level_zero_file_num_compaction_trigger": 4,
+    }
+    max_key_bytes = 8 << 20
+    max_value_bytes = (1 << 32) - 1
+
+    def __init__(self, db: Any, durability: Durability) -> None:
+        self._db = db
+        # Kept for good: rocksdict flushes when a handle is dropped.
+        self._offsets_db = db.get_column_family(_OFFSETS_FAMILY)
+        self._offsets = db.get_column_family_handle(_OFFSETS_FAMILY)
+        self._wal = durability is not Durability.CHANGELOG
+        self._lazy, self._durable = WriteOptions(), WriteOptions()
+        for options in (self._lazy, self._durable):
+            options.disable_wal = not self._wal
+        self._durable.sync = durability is Durability.DISK
+        self._sync = durability is Durability.DISK
+        self._put_options = self._lazy
+        db.set_write_options(self._lazy)
+        self._hinted: dict[bool, WriteOptions] = {}
+        for durable in (False, True):
+            hinted = WriteOptions()
+            hinted.disable_wal = not self._wal
+            hinted.sync = durable and self._sync
+            hinted.memtable_insert_hint_per_batch = True
+            self._hinted[durable] = hinted
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        data, offsets = _options(options), _options(options)
+        offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
+        try:
+            # The families are told on every opening: without them rocksdict opens the database with defaults.
+            db = Rdict(str(path), options=data, column_families={"default": data, _OFFSETS_FAMILY: offsets})
+        except Exception as error:
+            raise _opening_error(error, path) from error
+        return cls(db, durability)
+
+    @classmethod
+    def torn_by_power_loss(cls, durability: Durability) -> bool:
+        # With an unsynced log two live log files can come back with a hole between them; without a log, families
+        # are flushed together and synced, so that power loss leaves an earlier commit.
+        return durability is Durability.PROCESS
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._db.get(key)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise _reading_error(error) from error
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return self._db.get(list(keys))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise _reading_error(error) from error
+
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        if reverse:
+            pairs = self._db.items(backwards=True, from_key=end)
+        else:
+            pairs = self._db.items(from_key=start)
+        return _RocksDBScan(pairs, start, end, end_open=end_open, reverse=reverse)
+
+    def meta(self) -> dict[bytes, bytes]:
+        try:
+            return dict(self._offsets_db.items())
+        except Exception as error:
+            raise _reading_error(error) from error
+
+    def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        ordered = False
+        for ranges, writes in layers:
+            for bounds in ranges:
+                self._delete_range(batch, bounds, layers)
+            ordered = len(writes) >= _SORT_FROM
+            for key in sorted(writes) if ordered else writes:
+                value = writes[key]
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
+        for name, entry in meta.items():
+            if entry is None:
+                delete(name, self._offsets)
+            else:
+                put(name, entry, self._offsets)
+        try:
+            self._db.write(batch, self._hinted[durable] if ordered else self._durable if durable else self._lazy)
+        except Exception as error:
+            raise _writing_error(error) from error
+
+    def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes]) -> None:
+        start, end = bounds
+        if end is None:
+            # RocksDB wants an end: just behind the last key there is, committed or in an older layer.
+            last = next(iter(self._db.items(backwards=True)), (b"", b""))[0]
+            end = max([last, *(key for layer in layers for key in layer.writes)])
+        batch.delete_range(start or b"", end + b"\x00")
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        try:
+            if value is None:
+                self._db.delete(key)
+            else:
+                self._db.put(key, value)
+        except Exception as error:
+            raise _writing_error(error) from error
+
+    def persist(self) -> None:
+        if self._wal:
+            return
+        # A checkpoint is the one call of rocksdict that flushes all families as one.
+        target = tempfile.mkdtemp(dir=Path(self._db.path()).parent, prefix="flush-")
+        try:
+            Checkpoint(self._db).create_checkpoint(f"{target}/checkpoint")
+        except Exception as error:
+            raise _writing_error(error) from error
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+    def sync(self) -> None:
+        if self._sync:
+            try:
+                self._db.flush_wal(True)
+            except Exception as error:
+                raise _writing_error(error) from error
+
+    def approximate_num_entries(self) -> int:
+        return int(self._db.property_int_value("rocksdb.estimate-num-keys") or 0)
+
+    def property(self, name: str) -> int | None:
+        """One of RocksDB's own integer properties, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""
+        value = self._db.property_int_value(name)
+        return None if value is None else int(value)
+
+    def close(self) -> None:
+        self._offsets = None
+        try:
+            self._offsets_db.close()
+            self._db.close()
+        except Exception as error:
+            raise _writing_error(error) from error
+
+
+class _RocksDBScan(Scan):
+    """A fresh rocksdict iterator is a snapshot; bounds are compared here, since it does not copy those given to it."""
+
+    def __init__(
+        self,
+        pairs: Iterator[tuple[bytes, bytes]],
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        end_open: bool,
+        reverse: bool,
+    ) -> None:
+        self._pairs: Iterator[tuple[bytes, bytes]] | None = pairs
+        self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
+        self._size = 32
+
+    def fetch(self) -> list[tuple[bytes, bytes]]:
+        if self._pairs is None:
+            return []
+        try:
+            chunk = list(islice(self._pairs, self._size))
+        except Exception as error:
+            raise _reading_error(error) from error
+        if len(chunk) < self._size:
+            self._pairs = None
+        self._size = min(2 * self._size, 512)
+        end, start = self._end, self._start
+        if self._reverse:
+            if end is not None and self._end_open and chunk and chunk[0][0] == end:
+                del chunk[0]
+            if start is not None and chunk and chunk[-1][0] < start:
+                self._pairs = None
+                chunk = [pair for pair in chunk if pair[0] >= start]
+        elif end is not None and chunk and (chunk[-1][0] > end or (self._end_open and chunk[-1][0] == end)):
+            self._pairs = None
+            chunk = [pair for pair in chunk if pair[0] < end or (pair[0] == end and not self._end_open)]
+        return chunk
+
+    def close(self) -> None:
+        self._pairs = None
+
+
+def _options(settings: Mapping[str, object]) -> Options:
+    number = {name: cast(int, value) for name, value in settings.items()}
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(number["block_cache_size_bytes"]))
+    table.set_block_size(number["block_size_bytes"])
+    if number["bloom_filter_bits_per_key"]:
+        table.set_bloom_filter(number["bloom_filter_bits_per_key"], False)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_atomic_flush(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(number["write_buffer_size_bytes"])
+    options.set_max_write_buffer_number(number["max_write_buffer_number"])
+    options.set_optimize_filters_for_hits(bool(settings["optimize_filters_for_hits"]))
+    options.set_compaction_style(_choice("compaction_style", settings, _COMPACTION)())
+    options.set_compression_type(_choice("compression", settings, _COMPRESSION)())
+    options.set_max_background_jobs(number["max_background_jobs"])
+    options.set_max_open_files(number["max_open_files"])
+    options.set_level_zero_file_num_compaction_trigger(number["level_zero_file_num_compaction_trigger"])
+    # RocksDB writes a log of its own, and statistics into it every ten minutes: nobody reads them here.
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def _choice(name: str, settings: Mapping[str, object], choices: Mapping[str, Any]) -> Any:
+    value = settings[name]
+    if value not in choices:
+        raise ConfigError(f"rocksdb option {name!r} is one of {', '.join(choices)}, not {value!r}")
+    return choices[str(value)]
+
+
+def _opening_error(error: Exception, path: Path) -> StoreError:
+    text = str(error)
+    if text.startswith(("Corruption", "Invalid argument", "NotFound")) or "MANIFEST" in text or "CURRENT" in text:
+        return StoreCorruptedError(f"RocksDB refuses {path}: {text}. Wipe the store and restore it from its changelog")
+    return StoreUnavailableError(f"RocksDB can't open {path}: {text}")
+
+
+def _reading_error(error: Exception) -> StoreError:
+    text = str(error)
+    if text.startswith("Corruption"):
+        return StoreCorruptedError(f"RocksDB found damage: {text}. Wipe the store and restore it from its changelog")
+    return StoreUnavailableError(f"RocksDB can't read: {text}. Close the store and open it again")
+
+
+def _writing_error(error: Exception) -> StoreError:
+    text = str(error)
+    if text.startswith("Corruption"):
+        return StoreCorruptedError(f"RocksDB found damage: {text}. Wipe the store and restore it from its changelog")
+    # RocksDB's handle is dead after a failed write or sync, and its log may hold the batch all the same.
+    return CommitFailedError(
+        f"RocksDB can't write: {text}. Close the store, open it again and go on from its committed offset", reopen=True
+    )

@@ -1,0 +1,255 @@
+"""SQLite: two WITHOUT ROWID tables of blobs in one file, in write-ahead mode.
+
+One connection writes, others only ever read: with two that write or checkpoint at the same moment, SQLite before
+3.51.3 may damage the file. Made to be looked at: ``sqlite-utils rows store.db meta``, or any SQLite tool.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import RLock, get_ident
+from typing import ClassVar, Self, cast
+
+from stores.engines.engine import Engine, Scan, Writes
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.interface import Durability
+
+_FILE = "store.db"
+_SYNCHRONOUS = {Durability.CHANGELOG: "OFF", Durability.PROCESS: "NORMAL", Durability.DISK: "FULL"}
+_FETCH_FIRST, _FETCH = 32, 512
+_POOL = 4
+
+
+class SqliteEngine(Engine):
+    """One file per store. PROCESS syncs at SQLite's own checkpoints only, DISK in every commit."""
+
+    name: ClassVar[str] = "sqlite"
+    options: ClassVar[Mapping[str, object]] = {
+        "page_size_bytes": 4096,
+        "cache_size_bytes": 50 << 20,
+        "mmap_size_bytes": 0,
+        "wal_autocheckpoint_pages": 1000,
+    }
+    max_key_bytes = 1 << 20
+    max_value_bytes = 900_000_000  # SQLite's limit for a whole row is 1,000,000,000 bytes
+
+    def __init__(self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int) -> None:
+        self._file, self._writer, self._mmap = file, writer, mmap_size_bytes
+        self._owner = get_ident()
+        self._pool: list[sqlite3.Connection] = []
+        # Re-entrant: a finaliser may give a connection back while one is being borrowed.
+        self._lock = RLock()
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        file = path / _FILE
+        new = not file.exists()
+        try:
+            writer = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=64)
+            try:
+                writer.execute(f"pragma page_size={cast(int, options['page_size_bytes'])}")
+                # Fetched and compared: unfetched, the pragma hides I/O errors and the file stays in another mode.
+                mode = writer.execute("pragma journal_mode=WAL").fetchone()[0]
+                if mode != "wal":
+                    raise StoreUnavailableError(f"{file} can't be put in write-ahead mode (it stays in {mode!r})")
+                writer.execute(f"pragma synchronous={_SYNCHRONOUS[durability]}")
+                writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
+                writer.execute(f"pragma mmap_size={cast(int, options['mmap_size_bytes'])}").fetchall()
+                writer.execute(f"pragma wal_autocheckpoint={cast(int, options['wal_autocheckpoint_pages'])}").fetchall()
+                if new:
+                    _create(writer)
+                writer.execute("select count(*) from meta").fetchone()
+            except BaseException:
+                writer.close()
+                raise
+        except sqlite3.Error as error:
+            raise _opening_error(error, file) from error
+        return cls(file, writer, cast(int, options["mmap_size_bytes"]))
+
+    @classmethod
+    def torn_by_power_loss(cls, durability: Durability) -> bool:
+        return durability is Durability.CHANGELOG
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            if get_ident() == self._owner:
+                row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
+            else:
+                reader = self._borrow()
+                row = reader.execute("select value from data where key = ?", (key,)).fetchone()
+                self._give_back(reader)
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
+        return None if row is None else row[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        conditions, bounds = [], []
+        if start is not None:
+            conditions.append("key >= ?")
+            bounds.append(start)
+        if end is not None:
+            conditions.append("key < ?" if end_open else "key <= ?")
+            bounds.append(end)
+        where = f"where {' and '.join(conditions)} " if conditions else ""
+        statement = f"select key, value from data {where}order by key {'desc' if reverse else 'asc'}"
+        return _SqliteScan(self, statement, bounds)
+
+    def meta(self) -> dict[bytes, bytes]:
+        try:
+            return dict(self._writer.execute("select key, value from meta").fetchall())
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
+
+    def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        writer = self._writer
+        try:
+            writer.execute("begin immediate")
+            try:
+                for ranges, writes in layers:
+                    for start, end in ranges:
+                        writer.execute(
+                            "delete from data where key >= ? and (? is null or key <= ?)", (start or b"", end, end)
+                        )
+                    _apply(writer, "data", writes)
+                _apply(writer, "meta", meta)
+                writer.execute("commit")
+            except BaseException:
+                if writer.in_transaction:
+                    writer.execute("rollback")
+                raise
+        except sqlite3.Error as error:
+            raise _writing_error(error, self._file) from error
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.write([Writes((), {key: value})], {})
+
+    def persist(self) -> None:
+        """A killed process loses nothing: every write is in the page cache."""
+
+    def sync(self) -> None:
+        """Every write is as durable as the level asks."""
+
+    def approximate_num_entries(self) -> int:
+        # A count would read the table; SQLite keeps no estimate without ANALYZE, so size stands in for it.
+        try:
+            pages = self._writer.execute("pragma page_count").fetchone()[0]
+            size = self._writer.execute("pragma page_size").fetchone()[0]
+            sample = self._writer.execute(
+                "select count(*), sum(length(key) + length(value)) from (select key, value from data limit 100)"
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
+        count, total = sample
+        return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)))
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, []
+        for reader in pool:
+            reader.close()
+        try:
+            self._writer.close()
+        except sqlite3.Error as error:
+            raise _writing_error(error, self._file) from error
+
+    def _borrow(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._pool:
+                return self._pool.pop()
+        reader = sqlite3.connect(
+            f"{self._file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
+        reader.execute(f"pragma mmap_size={self._mmap}").fetchall()
+        return reader
+
+    def _give_back(self, reader: sqlite3.Connection) -> None:
+        with self._lock:
+            if len(self._pool) < _POOL:
+                self._pool.append(reader)
+                return
+        reader.close()
+
+
+class _SqliteScan(Scan):
+    """A statement on a connection of its own: its first step takes the snapshot, its last one lets go of it."""
+
+    def __init__(self, engine: SqliteEngine, statement: str, bounds: list[bytes]) -> None:
+        self._engine, self._size = engine, _FETCH_FIRST
+        self._lock = RLock()
+        self._reader: sqlite3.Connection | None = None
+        try:
+            self._reader = engine._borrow()
+            self._rows = self._reader.execute(statement, bounds)
+        except sqlite3.Error as error:
+            raise _reading_error(error, engine._file) from error
+
+    def fetch(self) -> list[tuple[bytes, bytes]]:
+        with self._lock:
+            if self._reader is None:
+                return []
+            try:
+                chunk = self._rows.fetchmany(self._size)
+            except sqlite3.Error as error:
+                raise _reading_error(error, self._engine._file) from error
+            if len(chunk) < self._size:
+                self.close()
+            self._size = _FETCH
+            return chunk
+
+    def close(self) -> None:
+        with self._lock:
+            if self._reader is not None:
+                self._rows.close()
+                self._engine._give_back(self._reader)
+                self._reader = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _create(writer: sqlite3.Connection) -> None:
+    # Imported here: it takes 0.3 s, and only creation needs it.
+    from sqlite_utils import Database
+
+    database = Database(writer, tracer=None)
+    for table in ("data", "meta"):
+        database.execute(f"create table {table} (key blob primary key, value blob not null) strict, without rowid")
+    database.execute("pragma user_version=1")
+
+
+def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes | None]) -> None:
+    pairs = [(key, value) for key in sorted(writes) if (value := writes[key]) is not None]
+    if len(pairs) < len(writes):
+        gone = [(key,) for key, value in writes.items() if value is None]
+        writer.executemany(f"delete from {table} where key = ?", gone)
+    if pairs:
+        writer.executemany(f"replace into {table} values (?, ?)", pairs)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+
+
+def _damage(error: Exception, file: Path) -> StoreError:
+    return StoreCorruptedError(f"SQLite refuses {file}: {error}. Wipe the store and restore it from its changelog")
+
+
+def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
+    if _is_damage(error) or "no such table" in str(error):
+        return _damage(error, file)
+    return StoreUnavailableError(f"SQLite can't open {file}: {error}")
+
+
+def _reading_error(error: sqlite3.Error, file: Path) -> StoreError:
+    return _damage(error, file) if _is_damage(error) else StoreUnavailableError(f"SQLite can't read {file}: {error}")
+
+
+def _writing_error(error: sqlite3.Error, file: Path) -> StoreError:
+    if _is_damage(error):
+        return _damage(error, file)
+    return CommitFailedError(f"SQLite can't write {file}: {error}. Mend that and commit again")

@@ -1,0 +1,191 @@
+"""Backends by name, and the one way to open a store.
+
+Another package adds a backend by an entry point of the group ``stores.backends`` whose name is the backend's name
+and whose object is a ``Backend``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stores.directory import FAILPOINTS, StoreDirectory
+from stores.errors import ConfigError
+from stores.interface import Durability, IsolationLevel, KeyValueStore
+
+if TYPE_CHECKING:
+    from stores.engines.engine import Engine
+    from stores.strategies.store import EngineStore
+
+_ENGINES: Mapping[str, str] = {
+    "rocksdb": "stores.engines.rocksdb:RocksDBEngine",
+    "lmdb": "stores.engines.lmdb:LmdbEngine",
+    "sqlite": "stores.engines.sqlite:SqliteEngine",
+    "memory": "stores.engines.memory:MemoryEngine",
+}
+_STRATEGIES: Mapping[str, str] = {
+    "direct": "stores.strategies.direct:DirectStore",
+    "indexed-batch": "stores.strategies.indexed_batch:IndexedBatchStore",
+    "dual-store": "stores.strategies.dual_store:DualStore",
+}
+_BACKENDS = (
+    ("rocksdb", "direct"),
+    ("rocksdb", "indexed-batch"),
+    ("rocksdb", "dual-store"),
+    ("lmdb", "indexed-batch"),
+    ("sqlite", "indexed-batch"),
+    ("memory", "indexed-batch"),
+)
+_ALIASES = {"lmdb": "lmdb-indexed-batch", "sqlite": "sqlite-indexed-batch"}
+ENTRY_POINT_GROUP = "stores.backends"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A named pair of an engine and a strategy. The classes are loaded when first asked for."""
+
+    name: str
+    load_engine: Callable[[], type[Engine]]
+    load_strategy: Callable[[], type[EngineStore]]
+
+    @property
+    def engine(self) -> str:
+        """The engine's name."""
+        return self.load_engine().name
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self.load_strategy().strategy
+
+    @property
+    def durabilities(self) -> frozenset[Durability]:
+        """The levels that this backend can carry."""
+        return self.load_engine().durabilities
+
+    @property
+    def persistent(self) -> bool:
+        """Whether anything is kept when the process ends."""
+        return self.load_engine().persistent
+
+    @property
+    def failpoints(self) -> tuple[str, ...]:
+        """The failpoints that its creation, commits, recovery and restore reach."""
+        creation = FAILPOINTS if self.persistent else ()
+        return (*creation, *self.load_strategy().failpoints)
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """The engine's and the strategy's options with their defaults."""
+        return {**self.load_engine().options, **self.load_strategy().options}
+
+
+@cache
+def backends() -> Mapping[str, Backend]:
+    """Every backend there is, by name: our own, then those of other packages."""
+    found = {}
+    for engine, strategy in _BACKENDS:
+        name = f"{engine}-{strategy}"
+        found[name] = Backend(name, _loader(_ENGINES[engine]), _loader(_STRATEGIES[strategy]))
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            loaded = entry.load()
+        except Exception as error:
+            raise ConfigError(f"backend {entry.name!r} of entry point {entry.value!r} can't be loaded: {error}") from error
+        if not isinstance(loaded, Backend) or entry.name in found:
+            raise ConfigError(f"entry point {entry.value!r} is no new Backend: uninstall its package, or have it mended")
+        found[entry.name] = loaded
+    return found
+
+
+def backend_named(name: str) -> Backend:
+    """The backend ``name``; ``lmdb`` and ``sqlite`` alone mean their indexed batch. Raises ConfigError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a backend's name is a str, not {type(name).__name__}")
+    found = backends().get(_ALIASES.get(name, name))
+    if found is None:
+        raise ConfigError(f"no backend {name!r}{nearest(name, backends())}; there are: {', '.join(sorted(backends()))}")
+    return found
+
+
+def open_store(
+    backend: str,
+    path: str | Path,
+    *,
+    name: str = "store",
+    durability: Durability | str = Durability.CHANGELOG,
+    options: Mapping[str, object] | None = None,
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> KeyValueStore:
+    """Open the store in the folder ``path``, creating it where there is none; use it in a ``with`` block.
+
+    The calling thread becomes its only writer. What an earlier process left uncommitted is gone afterwards, or, where
+    a dual store had marked it as ready, committed: ``recover()`` tells. ``options`` are the engine's own, by the names
+    in ``Backend.options``; ``isolation_level`` is that of readers that don't ask for one.
+
+    Raises: ConfigError for an unknown backend, level or option; StoreUnavailableError, StoreLockedError,
+    StoreIncompatibleError, StoreCorruptedError for the folder.
+    """
+    chosen = backend_named(backend)
+    level = _durability(durability)
+    if level not in chosen.durabilities:
+        carried = ", ".join(sorted(chosen.durabilities))
+        raise ConfigError(f"{chosen.name} can't carry durability {level}: it carries {carried}")
+    settings = _settings(chosen, options or {})
+    where = Path(path)
+    return chosen.load_strategy().open(
+        chosen.load_engine(),
+        where,
+        settings,
+        name=name,
+        backend=chosen.name,
+        durability=level,
+        isolation_level=isolation_level,
+    )
+
+
+def nearest(name: str, names: Mapping[str, object]) -> str:
+    """", did you mean ...?" for a mistyped name, or nothing."""
+    close = get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _durability(given: Durability | str) -> Durability:
+    try:
+        return Durability(given)
+    except ValueError as error:
+        raise ConfigError(f"no durability {given!r}; there are: {', '.join(Durability)}") from error
+
+
+def _settings(backend: Backend, given: Mapping[str, object]) -> dict[str, object]:
+    known = backend.options
+    for option, value in given.items():
+        if option not in known:
+            raise ConfigError(
+                f"{backend.name} has no option {option!r}{nearest(option, known)}; it has: {', '.join(known) or 'none'}"
+            )
+        default = known[option]
+        if type(value) is not type(default):
+            raise ConfigError(
+                f"option {option!r} of {backend.name} is of type {type(default).__name__}, not {type(value).__name__}"
+            )
+        if isinstance(value, int) and not isinstance(value, bool) and value < (-1 if default == -1 else 0):
+            raise ConfigError(f"option {option!r} of {backend.name} can't be {value}")
+    return {**known, **given}
+
+
+def _loader(where: str) -> Callable[[], type]:
+    module, attribute = where.split(":")
+
+    @cache
+    def load() -> type:
+        loaded: type = getattr(import_module(module), attribute)
+        return loaded
+
+    return load

@@ -1,0 +1,72 @@
+"""Writes go straight into the engine: how Kafka Streams worked before KIP-892. The baseline, and the negative control.
+
+Nothing keeps uncommitted writes apart, so nothing can be rolled back, and offsets are left to a checkpoint file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from stores.engines.engine import Writes
+from stores.failpoints import declare, reach
+from stores.interface import IsolationLevel, Position, TopicPartition
+from stores.merge import Pair, pairs_of
+from stores.strategies.iterator import Pin
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore
+
+COMMIT = declare("direct.commit", "a store that has long written its records is told to commit them")
+
+
+class DirectStore(EngineStore):
+    """Not transactional: a rollback leaves the writes where they are, and readers of either level see them at once."""
+
+    strategy: ClassVar[str] = "direct"
+    failpoints: ClassVar[tuple[str, ...]] = (COMMIT, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
+
+    @property
+    def transactional(self) -> bool:
+        return False
+
+    @property
+    def manages_offsets(self) -> bool:
+        return False
+
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        self._engine.put(key, value)
+
+    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._engine.write([Writes([(start, end)], {})], {}, durable=False)
+
+    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
+        reach(COMMIT)
+        self._engine.sync()
+
+    def _keep(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Offsets given to a store that does not manage them are ignored (KIP-892, ``managesOffsets``)."""
+
+    def persist(self) -> None:
+        self._check_writer()
+        self._engine.persist()
+
+    def _rollback(self) -> None:
+        """What is written is written."""
+
+    def _is_clean(self) -> bool:
+        return True
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        self._check_open()
+        return 0
+
+    def position(self, isolation_level: IsolationLevel) -> Position:
+        return super().position(IsolationLevel.READ_UNCOMMITTED)
+
+    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+        return self._engine.get(key)
+
+    def _scan(
+        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> tuple[Iterator[Pair], Pin]:
+        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+        return pairs_of(scan), Pin(scan.close)

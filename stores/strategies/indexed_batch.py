@@ -1,0 +1,115 @@
+"""Uncommitted writes stay in an indexed batch in memory; a commit is one engine write. Source: KIP-892."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from threading import get_ident
+from typing import ClassVar
+
+from stores.buffer import MISSING, IndexedBatch, Layer
+from stores.directory import StoreDirectory
+from stores.engines.engine import Engine, Scan
+from stores.failpoints import declare, reach
+from stores.interface import Durability, IsolationLevel, TopicPartition
+from stores.merge import Pair, lay_over, pairs_of
+from stores.strategies.iterator import Pin
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore
+
+BEFORE_WRITE = declare("indexed_batch.before_write", "the batch is complete, the engine has seen nothing of it")
+AFTER_WRITE = declare("indexed_batch.after_write", "the engine has taken the batch, the caller does not know yet")
+
+
+class IndexedBatchStore(EngineStore):
+    """Everything staged is in memory: a transaction must fit there (KIP-892, "In-memory Transaction Buffers")."""
+
+    strategy: ClassVar[str] = "indexed-batch"
+    failpoints: ClassVar[tuple[str, ...]] = (BEFORE_WRITE, AFTER_WRITE, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
+
+    def __init__(self, engine: Engine, directory: StoreDirectory | None, *, name: str, backend: str, durability: Durability,
+                 isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> None:
+        super().__init__(
+            engine, directory, name=name, backend=backend, durability=durability, isolation_level=isolation_level
+        )
+        self._batch = IndexedBatch()
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        # The hot path: everything that is as it should be, in one condition.
+        if (
+            get_ident() != self._writer
+            or type(key) is not bytes
+            or type(value) is not bytes
+            or not 0 < len(key) <= self._max_key_bytes
+            or len(value) > self._max_value_bytes
+        ):
+            self._check_write(key, value)
+        self._batch.put(key, value)
+
+    def get(self, key: bytes) -> bytes | None:
+        if type(key) is not bytes:
+            return super().get(key)
+        value = self._batch.get(key)
+        return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if self._batch.is_empty() and all(type(key) is bytes for key in keys):
+            return self._engine.get_many(keys)
+        return super().get_many(keys)
+
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        self._batch.put(key, value)
+
+    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._batch.delete_range(start, end)
+
+    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
+        layers = [layer.as_writes() for layer in self._batch.layers()]
+        reach(BEFORE_WRITE)
+        with self._batch.lock:
+            if layers or meta:
+                self._engine.write(layers, meta)
+            reach(AFTER_WRITE)
+            self._batch.clear()
+
+    def _rollback(self) -> None:
+        with self._batch.lock:
+            self._batch.clear()
+
+    def _is_clean(self) -> bool:
+        return self._batch.is_empty()
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        self._check_open()
+        return self._batch.num_bytes()
+
+    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+        if level is IsolationLevel.READ_UNCOMMITTED:
+            value = self._batch.get(key)
+            if value is not MISSING:
+                return value  # type: ignore[return-value]
+        return self._engine.get(key)
+
+    def _scan(
+        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> tuple[Iterator[Pair], Pin]:
+        if level is IsolationLevel.READ_COMMITTED:
+            scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+            return pairs_of(scan), Pin(scan.close)
+        lock = self._batch.lock
+        # The layers and the snapshot below them are of one moment: no commit comes between.
+        with lock:
+            scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+            layers = self._batch.freeze()
+        pairs = pairs_of(scan)
+        for layer in layers:
+            staged = layer.pairs(start, end, end_open=end_open, reverse=reverse, lock=lock)
+            pairs = lay_over(pairs, staged, layer.ranges, reverse=reverse)
+        return pairs, Pin(partial(self._release, scan, layers))
+
+    def _release(self, scan: Scan, layers: tuple[Layer, ...]) -> None:
+        scan.close()
+        self._batch.release(layers)
+
+    def _close_staging(self) -> None:
+        with self._batch.lock:
+            self._batch.clear()

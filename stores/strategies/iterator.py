@@ -1,0 +1,62 @@
+"""The iterator that a scan hands out: pairs in order, which end in an error once somebody closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from stores.errors import StoreClosedError
+from stores.interface import KeyValueIterator
+from stores.merge import Pair
+
+
+class Pin:
+    """What an iterator holds on to. Let go of once: at the iterator's end, by ``close``, or when nobody refers to it."""
+
+    __slots__ = ("__weakref__", "_release", "closed")
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release: Callable[[], None] | None = release
+        self.closed = False
+
+    def let_go(self) -> None:
+        """Release what is held; nothing on a second call."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def close(self) -> None:
+        """Let go, and make the iterator raise from now on."""
+        self.closed = True
+        self.let_go()
+
+    def __del__(self) -> None:
+        self.let_go()
+
+
+class StoreIterator(KeyValueIterator):
+    """The pairs of a scan, until its ``pin`` is closed."""
+
+    def __init__(self, pairs: Iterator[Pair], pin: Pin) -> None:
+        self._pin = pin
+        # The generator refers to the pin and not to the iterator: a loop keeps the generator only.
+        self._pairs = _guarded(pairs, pin)
+
+    def __iter__(self) -> Iterator[Pair]:
+        # The generator itself: a loop over it costs half of one over __next__.
+        return _guarded(iter(()), self._pin) if self._pin.closed else self._pairs
+
+    def __next__(self) -> Pair:
+        return next(iter(self))
+
+    def close(self) -> None:
+        self._pin.close()
+
+
+def _guarded(pairs: Iterator[Pair], pin: Pin) -> Iterator[Pair]:
+    for pair in pairs:
+        if pin.closed:
+            break
+        yield pair
+    if pin.closed:
+        raise StoreClosedError("the iterator or its store is closed: make a new scan")
+    pin.let_go()

@@ -1,0 +1,439 @@
+"""What every strategy's store shares: the contract's checks, offsets and position, iterators, readers and restore.
+
+A strategy says how a write is staged, how it is read back, and what a commit does; all else is here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import get_ident
+from typing import ClassVar, NoReturn, Self, final
+from weakref import WeakSet
+
+from stores import position
+from stores.directory import StoreDirectory
+from stores.engines.engine import Engine, Writes
+from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, WrongThreadError
+from stores.failpoints import declare, reach
+from stores.interface import (
+    Durability,
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    Position,
+    ReadOnlyKeyValueStore,
+    Recovery,
+    RecoveryOutcome,
+    TopicPartition,
+)
+from stores.merge import Pair
+from stores.ranges import prefix_bounds
+from stores.strategies.iterator import Pin, StoreIterator
+
+RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are about to be written into the engine")
+RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
+
+
+class EngineStore(KeyValueStore):
+    """A store over an engine. Subclasses are the strategies."""
+
+    strategy: ClassVar[str]
+    """The strategy's part of a backend's name."""
+    failpoints: ClassVar[tuple[str, ...]] = (RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
+    """What commits and recoveries of this strategy reach."""
+    options: ClassVar[Mapping[str, object]] = {}
+    """The strategy's own options, with their defaults."""
+
+    @classmethod
+    def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], *, name: str, backend: str,
+             durability: Durability, isolation_level: IsolationLevel) -> Self:
+        """Open the store's folder and engine, and recover. ``options`` has a value for each option there is."""
+        if not engine.persistent:
+            return cls(engine.open(path, durability, options), None, name=name, backend=backend, durability=durability,
+                       isolation_level=isolation_level)
+
+        def build(data: Path) -> None:
+            # An empty commit, so that opening never finds an engine's files half made.
+            made = engine.open(data, durability, options)
+            made.write([], {})
+            made.close()
+
+        tearable = engine.torn_by_power_loss(durability)
+        directory = StoreDirectory.open(path, backend, durability, build, tearable=tearable)
+        try:
+            opened = engine.open(directory.data, durability, options)
+            try:
+                return cls._over(opened, directory, options, name=name, backend=backend, durability=durability,
+                                 isolation_level=isolation_level)
+            except BaseException:
+                opened.close()
+                raise
+        except BaseException:
+            directory.close(clean=False)
+            raise
+
+    @classmethod
+    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], *, name: str, backend: str,
+              durability: Durability, isolation_level: IsolationLevel) -> Self:
+        """The store over an engine that is open."""
+        return cls(engine, directory, name=name, backend=backend, durability=durability, isolation_level=isolation_level)
+
+    def __init__(self, engine: Engine, directory: StoreDirectory | None, *, name: str, backend: str, durability: Durability,
+                 isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._name, self._backend, self._durability = name, backend, durability
+        self._isolation_level = isolation_level
+        self._writer = get_ident()
+        self._max_key_bytes = engine.max_key_bytes
+        self._max_value_bytes = engine.max_value_bytes
+        self._pins: WeakSet[Pin] = WeakSet()
+        meta = engine.meta()
+        self._offsets = position.decode(position.OFFSET, meta)
+        self._position = position.decode(position.POSITION, meta)
+        self._staged_position: dict[TopicPartition, int] = {}
+        unclean = directory is not None and not directory.clean
+        self._outcome = RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO
+
+    # What a strategy is
+
+    @abstractmethod
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        """Stage one checked write."""
+
+    @abstractmethod
+    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
+        """Stage one checked range delete."""
+
+    @abstractmethod
+    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Write what is staged, with the meta entries, atomically; on an error leave everything as it was."""
+
+    @abstractmethod
+    def _rollback(self) -> None:
+        """Forget what is staged."""
+
+    @abstractmethod
+    def _is_clean(self) -> bool:
+        """Whether no write is staged."""
+
+    @abstractmethod
+    def _scan(
+        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> tuple[Iterator[Pair], Pin]:
+        """What ``level`` shows now, and what that holds on to."""
+
+    @abstractmethod
+    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+        """What ``level`` shows under ``key``, from any thread."""
+
+    # Facts
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def backend(self) -> str:
+        return self._backend
+
+    @property
+    def durability(self) -> Durability:
+        return self._durability
+
+    @property
+    def persistent(self) -> bool:
+        return self._engine.persistent
+
+    @property
+    def transactional(self) -> bool:
+        return True
+
+    @property
+    def manages_offsets(self) -> bool:
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer != 0
+
+    @property
+    def max_key_bytes(self) -> int:
+        return self._max_key_bytes
+
+    # Writing
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self._check_write(key, value)
+        self._stage(key, value)
+
+    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        checked = list(pairs)
+        for key, value in checked:
+            self._check_write(key, value)
+        self._check_writer()
+        for key, value in checked:
+            self._stage(key, value)
+
+    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
+        self._check_write(key, value)
+        existing = self.get(key)
+        if existing is None:
+            self._stage(key, value)
+        return existing
+
+    def delete(self, key: bytes) -> bytes | None:
+        self._check_write(key, None)
+        existing = self.get(key)
+        if existing is not None:
+            self._stage(key, None)
+        return existing
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._check_writer()
+        _check_bounds(start, end)
+        if start is None or end is None or start <= end:
+            self._stage_range(start, end)
+
+    def advance_position(self, partition: TopicPartition, offset: int) -> None:
+        self._check_writer()
+        _check_offset(partition, offset)
+        if offset > self._staged_position.get(partition, -1):
+            self._staged_position[partition] = offset
+
+    # Reading
+
+    def get(self, key: bytes) -> bytes | None:
+        if type(key) is not bytes:
+            key = _as_bytes("key", key)
+        return self._get(IsolationLevel.READ_UNCOMMITTED, key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.scan(IsolationLevel.READ_UNCOMMITTED, start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.scan(IsolationLevel.READ_UNCOMMITTED, start, end, reverse=True)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix, reverse=True)
+
+    def approximate_num_entries(self) -> int:
+        self._check_open()
+        return self._engine.approximate_num_entries()
+
+    def read_only(self, isolation_level: IsolationLevel | None = None) -> ReadOnlyKeyValueStore:
+        self._check_open()
+        level = self._isolation_level if isolation_level is None else IsolationLevel(isolation_level)
+        return StoreReader(self, level)
+
+    @final
+    def scan(
+        self,
+        level: IsolationLevel,
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        end_open: bool = False,
+        reverse: bool = False,
+    ) -> KeyValueIterator:
+        """Any scan at any level, from any thread."""
+        _check_bounds(start, end)
+        self._check_open()
+        pairs, pin = self._scan(level, start, end, end_open=end_open, reverse=reverse)
+        self._pins.add(pin)
+        return StoreIterator(pairs, pin)
+
+    @final
+    def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
+        """The keys that begin with ``prefix``, at any level."""
+        start, end = prefix_bounds(_as_bytes("prefix", prefix))
+        return self.scan(level, start, end, end_open=True, reverse=reverse)
+
+    # Transactions
+
+    def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        self._check_writer()
+        offsets = self._checked_offsets(changelog_offsets or {})
+        merged = position.merge(self._position, self._staged_position)
+        meta = position.encode(position.OFFSET, offsets)
+        if self._staged_position:
+            meta.update(position.encode(position.POSITION, merged))
+        self._commit(meta, offsets)
+        self._keep(offsets)
+        self._position = merged
+        self._staged_position = {}
+
+    def rollback(self) -> None:
+        self._check_writer()
+        self._rollback()
+        self._staged_position = {}
+
+    def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
+        self._check_open()
+        for partition, wanted in (changelog_offsets or {}).items():
+            reached = self._offsets.get(partition)
+            if reached is None or reached < wanted:
+                raise StoreCorruptedError(
+                    f"store {self._name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind its "
+                    f"checkpoint {wanted}: wipe the store and restore it from its changelog"
+                )
+        return Recovery(self._outcome, dict(self._offsets))
+
+    def restore(
+        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        self._check_writer()
+        if not self._is_clean():
+            raise StoreError(f"store {self._name!r} has staged writes: commit or roll back before restoring into it")
+        offsets = self._checked_offsets(changelog_offsets)
+        writes = dict(pairs)
+        for key, value in writes.items():
+            self._check_write(key, value)
+        reach(RESTORE_BEFORE_WRITE)
+        self._engine.write([Writes((), writes)], position.encode(position.OFFSET, offsets))
+        reach(RESTORE_AFTER_WRITE)
+        self._keep(offsets)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        self._check_open()
+        return self._offsets.get(partition)
+
+    def position(self, isolation_level: IsolationLevel) -> Position:
+        self._check_open()
+        if isolation_level is IsolationLevel.READ_COMMITTED:
+            return dict(self._position)
+        return position.merge(self._position, self._staged_position)
+
+    def close(self) -> None:
+        if not self.is_open:
+            return
+        self._writer = 0
+        for pin in list(self._pins):
+            pin.close()
+        engine, self._engine = self._engine, _CLOSED
+        clean = False
+        try:
+            self._close_staging()
+            engine.close()
+            clean = True
+        finally:
+            if self._directory is not None:
+                self._directory.close(clean=clean)
+
+    def _close_staging(self) -> None:
+        """Close what the strategy has beside the engine."""
+
+    # Checks
+
+    def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
+        checked = dict(offsets)
+        for partition, offset in checked.items():
+            if offset is None:
+                continue
+            _check_offset(partition, offset)
+            committed = self._offsets.get(partition)
+            if committed is not None and offset < committed:
+                raise ValueError(
+                    f"store {self._name!r} is at offset {committed} of {partition.topic}-{partition.partition}: "
+                    f"a commit can't move it back to {offset}"
+                )
+        return checked
+
+    def _keep(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        for partition, offset in offsets.items():
+            if offset is None:
+                self._offsets.pop(partition, None)
+            else:
+                self._offsets[partition] = offset
+
+    def _check_write(self, key: bytes, value: bytes | None) -> None:
+        self._check_writer()
+        if not isinstance(key, bytes):
+            _as_bytes("key", key)
+        if not key:
+            raise ValueError("a key has at least one byte")
+        if len(key) > self._max_key_bytes:
+            raise ValueError(f"key of {len(key)} bytes: {self._backend} takes up to {self._max_key_bytes}")
+        if value is not None:
+            if not isinstance(value, bytes):
+                _as_bytes("value", value)
+            if len(value) > self._max_value_bytes:
+                raise ValueError(f"value of {len(value)} bytes: {self._backend} takes up to {self._max_value_bytes}")
+
+    def _check_writer(self) -> None:
+        if get_ident() != self._writer:
+            self._check_open()
+            raise WrongThreadError(
+                f"store {self._name!r} is written by the thread that opened it: read from other threads with read_only()"
+            )
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise StoreClosedError(f"store {self._name!r} is closed: open it again")
+
+
+class StoreReader(ReadOnlyKeyValueStore):
+    """A store as another thread sees it, at one isolation level."""
+
+    def __init__(self, store: EngineStore, level: IsolationLevel) -> None:
+        self._store, self._level = store, level
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._store._get(self._level, _as_bytes("key", key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._store.scan(self._level, start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._store.scan(self._level, start, end, reverse=True)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._store.scan_prefix(self._level, prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._store.scan_prefix(self._level, prefix, reverse=True)
+
+    def approximate_num_entries(self) -> int:
+        return self._store.approximate_num_entries()
+
+
+class _Closed:
+    """Stands in for the engine of a closed store."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise StoreClosedError("the store is closed: open it again")
+
+
+_CLOSED: Engine = _Closed()  # type: ignore[assignment]
+
+
+def _as_bytes(what: str, given: object) -> bytes:
+    if not isinstance(given, bytes):
+        raise TypeError(f"a {what} is bytes, not {type(given).__name__}")
+    return given
+
+
+def _check_bounds(start: object, end: object) -> None:
+    for bound in (start, end):
+        if bound is not None:
+            _as_bytes("bound", bound)
+
+
+def _check_offset(partition: object, offset: object) -> None:
+    if not (isinstance(partition, tuple) and len(partition) == 2 and isinstance(partition[0], str)):
+        raise TypeError(f"an offset belongs to a TopicPartition, not to {partition!r}")
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+    if not 0 <= offset < 1 << 63:
+        raise ValueError(f"an offset is 0 or more, and below 2**63, not {offset}")
