@@ -54,7 +54,7 @@ class StoreDirectory:
 
     @classmethod
     def open(cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool) -> Self:
-        """Lock the store at ``path``, creating it first where there is none: ``build`` fills its ``data`` folder.
+        """Lock the store at ``path``, creating it first where there is none: ``build`` fills its folder.
 
         ``tearable`` says that power loss may tear the engine at this level.
 
@@ -192,11 +192,11 @@ def _create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
         new = path.with_name(path.name + ".new")
         for leftover in (new, path.with_name(path.name + ".wiped")):
             shutil.rmtree(leftover, ignore_errors=True)
-        (new / "data").mkdir(parents=True)
+        new.mkdir()
         (new / "lock").touch()
         (new / "store.json").write_text(json.dumps({"backend": backend, "format_version": FORMAT_VERSION}) + "\n")
         reach(CREATE_BUILDING)
-        build(new / "data")
+        build(new)
         reach(CREATE_BUILT)
         sync_tree(new)
         reach(CREATE_SYNCED)

@@ -137,12 +137,11 @@ def open_store(
     if level not in chosen.durabilities:
         carried = ", ".join(sorted(chosen.durabilities))
         raise ConfigError(f"{chosen.name} can't carry durability {level}: it carries {carried}")
-    settings = _settings(chosen, options or {})
-    where = Path(path)
+    check_options(chosen, options or {})
     return chosen.load_strategy().open(
         chosen.load_engine(),
-        where,
-        settings,
+        Path(path),
+        {**chosen.options, **(options or {})},
         name=name,
         backend=chosen.name,
         durability=level,
@@ -163,7 +162,8 @@ def _durability(given: Durability | str) -> Durability:
         raise ConfigError(f"no durability {given!r}; there are: {', '.join(Durability)}") from error
 
 
-def _settings(backend: Backend, given: Mapping[str, object]) -> dict[str, object]:
+def check_options(backend: Backend, given: Mapping[str, object]) -> None:
+    """Refuse options that the backend does not have, or of another type. Raises: ConfigError."""
     known = backend.options
     for option, value in given.items():
         if option not in known:
@@ -177,7 +177,6 @@ def _settings(backend: Backend, given: Mapping[str, object]) -> dict[str, object
             )
         if isinstance(value, int) and not isinstance(value, bool) and value < (-1 if default == -1 else 0):
             raise ConfigError(f"option {option!r} of {backend.name} can't be {value}")
-    return {**known, **given}
 
 
 def _loader(where: str) -> Callable[[], type]:

@@ -54,11 +54,8 @@ class EngineStore(KeyValueStore):
             return cls(engine.open(path, durability, options), None, name=name, backend=backend, durability=durability,
                        isolation_level=isolation_level)
 
-        def build(data: Path) -> None:
-            # An empty commit, so that opening never finds an engine's files half made.
-            made = engine.open(data, durability, options)
-            made.write([], {})
-            made.close()
+        def build(folder: Path) -> None:
+            cls._build(engine, folder, durability, options)
 
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, backend, durability, build, tearable=tearable)
@@ -73,6 +70,13 @@ class EngineStore(KeyValueStore):
         except BaseException:
             directory.close(clean=False)
             raise
+
+    @classmethod
+    def _build(
+        cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]
+    ) -> None:
+        """Fill the folder of a new store."""
+        build_engine(engine, folder / "data", durability, options)
 
     @classmethod
     def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], *, name: str, backend: str,
@@ -90,12 +94,15 @@ class EngineStore(KeyValueStore):
         self._max_key_bytes = engine.max_key_bytes
         self._max_value_bytes = engine.max_value_bytes
         self._pins: WeakSet[Pin] = WeakSet()
-        meta = engine.meta()
-        self._offsets = position.decode(position.OFFSET, meta)
-        self._position = position.decode(position.POSITION, meta)
+        self._load_meta()
         self._staged_position: dict[TopicPartition, int] = {}
         unclean = directory is not None and not directory.clean
         self._outcome = RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO
+
+    def _load_meta(self) -> None:
+        meta = self._engine.meta()
+        self._offsets = position.decode(position.OFFSET, meta)
+        self._position = position.decode(position.POSITION, meta)
 
     # What a strategy is
 
@@ -378,6 +385,14 @@ class EngineStore(KeyValueStore):
     def _check_open(self) -> None:
         if not self.is_open:
             raise StoreClosedError(f"store {self._name!r} is closed: open it again")
+
+
+def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
+    """Make a new engine's files in ``folder``, with an empty commit, so that opening never finds them half made."""
+    folder.mkdir()
+    made = engine.open(folder, durability, options)
+    made.write([], {})
+    made.close()
 
 
 class StoreReader(ReadOnlyKeyValueStore):

@@ -1,0 +1,109 @@
+"""How a store is to be opened, as one value; also read from properties under Kafka's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from stores.errors import ConfigError
+from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.registry import backend_named, check_options, nearest, open_store
+
+UNCOMMITTED_MAX_BYTES = 67_108_864
+"""Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Backend, durability and limits of a store. Checked when made. Raises: ConfigError."""
+
+    backend: str = "rocksdb-indexed-batch"
+    durability: Durability = Durability.CHANGELOG
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    """What readers see that don't ask for a level. Source: KIP-892, ``default.state.isolation.level``."""
+    uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES
+    """A task commits when its stores together have staged more than this; -1 for never."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """The engine's own options, by the names in ``Backend.options``."""
+
+    def __post_init__(self) -> None:
+        backend = backend_named(self.backend)
+        if self.durability not in backend.durabilities:
+            carried = ", ".join(sorted(backend.durabilities))
+            raise ConfigError(f"{backend.name} can't carry durability {self.durability}: it carries {carried}")
+        if self.uncommitted_max_bytes < -1:
+            raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {self.uncommitted_max_bytes}")
+        check_options(backend, self.options)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str | int | bool]) -> Self:
+        """A configuration from properties: Kafka's own names, and ``store.backend``, ``store.durability``,
+        ``store.option.<name>`` for what Kafka has none for.
+
+        ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``. Values may be text.
+
+        Raises: ConfigError for an unknown name, with the nearest one, and for a value that does not fit.
+        """
+        given: dict[str, Any] = {}
+        options: dict[str, object] = {}
+        for name, value in properties.items():
+            if name.startswith(_OPTION):
+                options[name[len(_OPTION) :]] = value
+            elif name in _PROPERTIES:
+                target, parse = _PROPERTIES[name]
+                given[target] = _parsed(name, value, parse)
+            else:
+                raise ConfigError(f"no property {name!r}{nearest(name, _PROPERTIES)}; known: {', '.join(_PROPERTIES)}")
+        transactional = given.pop("transactional", None)
+        if transactional is False:
+            if given.get("backend", "rocksdb-direct") != "rocksdb-direct":
+                raise ConfigError(
+                    f"enable.transactional.statestores=false contradicts store.backend={given['backend']}: drop one"
+                )
+            given["backend"] = "rocksdb-direct"
+        known = backend_named(given.get("backend", cls.backend)).options
+        given["options"] = {
+            name: _parsed(_OPTION + name, value, _like(known[name])) if name in known else value
+            for name, value in options.items()
+        }
+        return cls(**given)
+
+    def open(self, path: str | Path, *, name: str = "store") -> KeyValueStore:
+        """Open the store at ``path`` as configured. Raises as ``open_store``."""
+        return open_store(
+            self.backend,
+            path,
+            name=name,
+            durability=self.durability,
+            options=self.options,
+            isolation_level=self.isolation_level,
+        )
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+_OPTION = "store.option."
+_PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "default.state.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
+    "statestore.uncommitted.max.bytes": ("uncommitted_max_bytes", int),
+    "enable.transactional.statestores": ("transactional", _boolean),
+    "store.backend": ("backend", str),
+    "store.durability": ("durability", lambda text: Durability(text.upper())),
+}
+
+
+def _like(default: object) -> Callable[[str], Any]:
+    if isinstance(default, bool):
+        return _boolean
+    return int if isinstance(default, int) else str
+
+
+def _parsed(name: str, value: object, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(str(value))
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"property {name}: {value!r} does not fit") from error

@@ -1,0 +1,98 @@
+"""The commit marker of a dual store: a file that says a transaction is complete and may be rolled forward.
+
+It comes into being in one step: written beside, synced, renamed, its folder synced. Its first line is the CRC-32 of
+the second, so that a damaged one is noticed. Source: KIP-844, "Transactions via Secondary State Store" (commit file).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from stores.directory import sync_folder
+from stores.failpoints import declare, reach
+from stores.ranges import Bounds
+
+MARKER_WRITTEN = declare("dual_store.marker_written", "the marker is written beside its place, not yet synced")
+MARKER_SYNCED = declare("dual_store.marker_synced", "the marker is in place and synced, nothing is copied yet")
+
+
+class DamagedMarkerError(ValueError):
+    """The marker's bytes are not those that were written."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What is needed, beside the staged writes themselves, to carry a commit out."""
+
+    sequence: int
+    """Number of the commit, one above that of the committed store below it."""
+    token: bytes
+    """Eight random bytes that the seal repeats. Numbers alone won't do: a crash at CHANGELOG may take the store some
+    commits back, and bring old contents of the second store to light when those numbers come round again."""
+    in_parts: bool
+    """Whether the copy takes more than one write, so that a part of it may already be in the store."""
+    ranges: tuple[Bounds, ...]
+    """Staged range deletes: they go before the staged writes."""
+    meta: Mapping[bytes, bytes | None]
+    """Offsets and position, as meta entries."""
+
+    @property
+    def seal(self) -> bytes:
+        """What the second store holds, in the same write as the last of the transaction's own."""
+        return self.sequence.to_bytes(8, "big") + bytes([self.in_parts]) + self.token
+
+    def write(self, path: Path) -> None:
+        """Put the marker at ``path``."""
+        text = json.dumps(
+            {
+                "sequence": self.sequence,
+                "token": self.token.hex(),
+                "in_parts": self.in_parts,
+                "ranges": [[_hex(start), _hex(end)] for start, end in self.ranges],
+                "meta": {key.hex(): _hex(value) for key, value in self.meta.items()},
+            }
+        )
+        new = path.with_name(path.name + ".new")
+        with open(new, "w") as file:
+            file.write(f"{crc32(text.encode()):08x}\n{text}\n")
+            file.flush()
+            reach(MARKER_WRITTEN)
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync_folder(path.parent)
+        reach(MARKER_SYNCED)
+
+    @classmethod
+    def read(cls, path: Path) -> Marker | None:
+        """The marker at ``path``, or None where there is none. Raises DamagedMarkerError."""
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            checksum, text = raw.decode().split("\n")[:2]
+            if int(checksum, 16) != crc32(text.encode()):
+                raise DamagedMarkerError(f"{path} fails its checksum")
+            told = json.loads(text)
+            return cls(
+                sequence=told["sequence"],
+                token=bytes.fromhex(told["token"]),
+                in_parts=told["in_parts"],
+                ranges=tuple((_bytes(start), _bytes(end)) for start, end in told["ranges"]),
+                meta={bytes.fromhex(key): _bytes(value) for key, value in told["meta"].items()},
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedMarkerError(f"{path} is damaged: {error}") from error
+
+
+def _hex(given: bytes | None) -> str | None:
+    return None if given is None else given.hex()
+
+
+def _bytes(given: str | None) -> bytes | None:
+    return None if given is None else bytes.fromhex(given)
