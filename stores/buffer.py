@@ -71,24 +71,27 @@ class IndexedBatch:
         """Held while layers change hands, and by a committer from its write to the end of its clearing."""
         self._frozen: tuple[Layer, ...] = ()
         self._active = Layer()
-        self._writes = self._active.staged.writes
+        self.writes = self._active.staged.writes
+        """The active layer's writes. A writer may assign a value there itself, and account for it, unless ``deep``."""
+        self.deep = False
+        """Whether anything is staged below the active layer's writes, so that ``put`` must look there."""
         self._released: deque[tuple[Layer, ...]] = deque()
-        self._ranged = False
-        self._num_bytes = 0
+        self.num_bytes = 0
+        """Bytes of the staged keys, values and range bounds; what is overwritten does not count."""
         self._drained_bytes = 0
         self._drained: Callable[[bytes], bytes | None | Missing] | None = None
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value``; None deletes."""
-        old = self._writes.get(key, MISSING)
-        if old is MISSING and (self._frozen or self._drained):
+        old = self.writes.get(key, MISSING)
+        if old is MISSING and self.deep:
             old = self._get_older(key)
         if old is MISSING:
-            self._num_bytes += len(key) + len(value or b"")
+            self.num_bytes += len(key) + len(value or b"")
         else:
-            self._num_bytes += len(value or b"") - len(old or b"")  # type: ignore[arg-type]
+            self.num_bytes += len(value or b"") - len(old or b"")  # type: ignore[arg-type]
         # One step from here on: a reader may freeze the layer between any two others.
-        self._writes[key] = value
+        self.writes[key] = value
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         """Stage the removal of all keys from ``start`` to ``end``, both included."""
@@ -96,16 +99,16 @@ class IndexedBatch:
             self._merge()
             before = self._active.ranges.num_bytes()
             for key, value in self._visible(start, end).items():
-                self._num_bytes -= len(key) + len(value or b"")
+                self.num_bytes -= len(key) + len(value or b"")
             self._active.staged.discard_range(start, end)
             self._active.ranges.add(start, end)
-            self._num_bytes += self._active.ranges.num_bytes() - before
-            self._ranged = True
+            self.num_bytes += self._active.ranges.num_bytes() - before
+            self.deep = True
 
     def get(self, key: bytes) -> bytes | None | Missing:
         """The staged value, None for a staged delete, MISSING where nothing is staged."""
-        value = self._writes.get(key, MISSING)
-        if value is MISSING and (self._frozen or self._ranged):
+        value = self.writes.get(key, MISSING)
+        if value is MISSING and self.deep:
             return self._get_below(key)
         return value
 
@@ -140,15 +143,11 @@ class IndexedBatch:
 
     def is_empty(self) -> bool:
         """Whether nothing is staged."""
-        return not self._writes and not self._frozen and not self._ranged
-
-    def num_bytes(self) -> int:
-        """Bytes of the staged keys, values and range bounds; what is overwritten does not count."""
-        return self._num_bytes
+        return not self.writes and not self._frozen and not self._active.ranges
 
     def num_bytes_held(self) -> int:
         """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
-        return self._num_bytes - self._drained_bytes
+        return self.num_bytes - self._drained_bytes
 
     def drain(self, drained: Callable[[bytes], bytes | None | Missing]) -> None:
         """Forget the layers, which somebody else keeps from now on, and answers for: they go on counting as staged.
@@ -156,12 +155,12 @@ class IndexedBatch:
         The caller holds ``lock``.
         """
         self._frozen = ()
+        self._drained, self._drained_bytes = drained, self.num_bytes
         self._start_layer(Layer())
-        self._drained, self._drained_bytes = drained, self._num_bytes
 
     def forget_drained(self, num_bytes: int) -> None:
         """So many drained bytes are no longer staged."""
-        self._num_bytes -= num_bytes
+        self.num_bytes -= num_bytes
         self._drained_bytes -= num_bytes
 
     def layers(self) -> list[Layer]:
@@ -199,15 +198,16 @@ class IndexedBatch:
 
     def _start_layer(self, layer: Layer) -> None:
         self._active = layer
-        self._writes = layer.staged.writes
-        self._ranged = bool(layer.ranges)
+        # Before the layer is written to: a reader's freeze must not leave the writer with a shallow view.
+        self.deep = bool(self._frozen or layer.ranges or self._drained)
+        self.writes = layer.staged.writes
 
     def clear(self) -> None:
         """Forget everything staged; frozen stacks that are still pinned stay readable. The caller holds ``lock``."""
         self._frozen = ()
-        self._start_layer(Layer())
-        self._num_bytes = self._drained_bytes = 0
         self._drained = None
+        self._start_layer(Layer())
+        self.num_bytes = self._drained_bytes = 0
 
 
 def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | None | Missing:

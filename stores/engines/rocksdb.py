@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -34,7 +35,7 @@ _OFFSETS_FAMILY = "offsets"
 """Name of the column family beside the data. Source: KIP-892, "Atomic Checkpointing"."""
 
 _SORT_FROM = 10_000
-"""Batches of this many entries and more are handed over in key order, with an insert hint: below, it did not pay."""
+"""Batches of this many entries and more are handed over in key order: below, sorting cost what it saved."""
 
 _COMPACTION: Mapping[str, Any] = {
     "universal": DBCompactionStyle.universal,
@@ -81,19 +82,11 @@ class RocksDBEngine(Engine):
             options.disable_wal = not self._wal
         self._durable.sync = durability is Durability.DISK
         self._sync = durability is Durability.DISK
-        self._put_options = self._lazy
         db.set_write_options(self._lazy)
-        self._hinted: dict[bool, WriteOptions] = {}
-        for durable in (False, True):
-            hinted = WriteOptions()
-            hinted.disable_wal = not self._wal
-            hinted.sync = durable and self._sync
-            hinted.memtable_insert_hint_per_batch = True
-            self._hinted[durable] = hinted
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
-        data, offsets = _options(options), _options(options)
+        data, offsets = database_options(options), database_options(options)
         offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
         try:
             # The families are told on every opening: without them rocksdict opens the database with defaults.
@@ -136,24 +129,27 @@ class RocksDBEngine(Engine):
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        ordered = False
         for ranges, writes in layers:
             for bounds in ranges:
                 self._delete_range(batch, bounds, layers)
-            ordered = len(writes) >= _SORT_FROM
-            for key in sorted(writes) if ordered else writes:
-                value = writes[key]
-                if value is None:
-                    delete(key)
-                else:
-                    put(key, value)
+            if None in writes.values():
+                for key, value in writes.items():
+                    if value is None:
+                        delete(key)
+                    else:
+                        put(key, value)
+            elif len(writes) >= _SORT_FROM:
+                keys = sorted(writes)
+                _exhaust(map(put, keys, map(writes.__getitem__, keys)))
+            else:
+                _exhaust(map(put, writes, writes.values()))
         for name, entry in meta.items():
             if entry is None:
                 delete(name, self._offsets)
             else:
                 put(name, entry, self._offsets)
         try:
-            self._db.write(batch, self._hinted[durable] if ordered else self._durable if durable else self._lazy)
+            self._db.write(batch, self._durable if durable else self._lazy)
         except Exception as error:
             raise _writing_error(error) from error
 
@@ -163,7 +159,9 @@ class RocksDBEngine(Engine):
             # RocksDB wants an end: just behind the last key there is, committed or in an older layer.
             last = next(iter(self._db.items(backwards=True)), (b"", b""))[0]
             end = max([last, *(key for layer in layers for key in layer.writes)])
-        batch.delete_range(start or b"", end + b"\x00")
+        # A range that begins behind its end is nothing to us, and fatal to RocksDB.
+        if (start or b"") <= end:
+            batch.delete_range(start or b"", end + b"\x00")
 
     def put(self, key: bytes, value: bytes | None) -> None:
         try:
@@ -252,7 +250,12 @@ class _RocksDBScan(Scan):
         self._pairs = None
 
 
-def _options(settings: Mapping[str, object]) -> Options:
+def _exhaust(steps: Iterator[object]) -> None:
+    """Run an iterator to its end without a step of Python for each item."""
+    deque(steps, maxlen=0)
+
+
+def database_options(settings: Mapping[str, object]) -> Options:
     number = {name: cast(int, value) for name, value in settings.items()}
     table = BlockBasedOptions()
     table.set_block_cache(Cache(number["block_cache_size_bytes"]))

@@ -240,6 +240,9 @@ class DualStore(IndexedBatchStore):
                 reach(MID_COPY)
                 ranges, part, num_bytes = (), {}, 0
         self._engine.write([Writes(ranges, part)], self._final(marker))
+        if marker.in_parts:
+            # A part may be in the engine's files and the end in its memory only: no kill may come between any more.
+            self._engine.persist()
 
     @staticmethod
     def _final(marker: Marker) -> dict[bytes, bytes | None]:

@@ -43,7 +43,16 @@ class IndexedBatchStore(EngineStore):
             or len(value) > self._max_value_bytes
         ):
             self._check_write(key, value)
-        self._batch.put(key, value)
+        batch = self._batch
+        old = batch.writes.get(key, MISSING)
+        if type(old) is bytes and type(value) is bytes:
+            batch.num_bytes += len(value) - len(old)
+        elif old is MISSING and type(value) is bytes and not batch.deep:
+            batch.num_bytes += len(key) + len(value)
+        else:
+            batch.put(key, value)
+            return
+        batch.writes[key] = value
 
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
@@ -80,7 +89,7 @@ class IndexedBatchStore(EngineStore):
 
     def approximate_num_uncommitted_bytes(self) -> int:
         self._check_open()
-        return self._batch.num_bytes()
+        return self._batch.num_bytes
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         if level is IsolationLevel.READ_UNCOMMITTED:

@@ -36,6 +36,10 @@ RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are ab
 RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
 
 
+_TOPIC_BYTES_MAX = 249
+"""Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``); every engine has room for it in a meta key."""
+
+
 class EngineStore(KeyValueStore):
     """A store over an engine. Subclasses are the strategies."""
 
@@ -91,6 +95,7 @@ class EngineStore(KeyValueStore):
         self._name, self._backend, self._durability = name, backend, durability
         self._isolation_level = isolation_level
         self._writer = get_ident()
+        self._persistent = engine.persistent
         self._max_key_bytes = engine.max_key_bytes
         self._max_value_bytes = engine.max_value_bytes
         self._pins: WeakSet[Pin] = WeakSet()
@@ -152,7 +157,7 @@ class EngineStore(KeyValueStore):
 
     @property
     def persistent(self) -> bool:
-        return self._engine.persistent
+        return self._persistent
 
     @property
     def transactional(self) -> bool:
@@ -206,7 +211,8 @@ class EngineStore(KeyValueStore):
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
         self._check_writer()
-        _check_offset(partition, offset)
+        _check_partition(partition)
+        _check_offset(offset)
         if offset > self._staged_position.get(partition, -1):
             self._staged_position[partition] = offset
 
@@ -218,6 +224,7 @@ class EngineStore(KeyValueStore):
         return self._get(IsolationLevel.READ_UNCOMMITTED, key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._check_open()
         return [self.get(key) for key in keys]
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
@@ -315,7 +322,7 @@ class EngineStore(KeyValueStore):
 
     def position(self, isolation_level: IsolationLevel) -> Position:
         self._check_open()
-        if isolation_level is IsolationLevel.READ_COMMITTED:
+        if IsolationLevel(isolation_level) is IsolationLevel.READ_COMMITTED:
             return dict(self._position)
         return position.merge(self._position, self._staged_position)
 
@@ -343,9 +350,10 @@ class EngineStore(KeyValueStore):
     def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
         checked = dict(offsets)
         for partition, offset in checked.items():
+            _check_partition(partition)
             if offset is None:
                 continue
-            _check_offset(partition, offset)
+            _check_offset(offset)
             committed = self._offsets.get(partition)
             if committed is not None and offset < committed:
                 raise ValueError(
@@ -405,6 +413,7 @@ class StoreReader(ReadOnlyKeyValueStore):
         return self._store._get(self._level, _as_bytes("key", key))
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._store._check_open()
         return [self.get(key) for key in keys]
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
@@ -445,9 +454,18 @@ def _check_bounds(start: object, end: object) -> None:
             _as_bytes("bound", bound)
 
 
-def _check_offset(partition: object, offset: object) -> None:
+def _check_partition(partition: object) -> None:
     if not (isinstance(partition, tuple) and len(partition) == 2 and isinstance(partition[0], str)):
         raise TypeError(f"an offset belongs to a TopicPartition, not to {partition!r}")
+    if not isinstance(partition[1], int) or isinstance(partition[1], bool):
+        raise TypeError(f"a partition is an int, not {type(partition[1]).__name__}")
+    if not 0 <= partition[1] < 1 << 32:
+        raise ValueError(f"a partition is 0 or more, and below 2**32, not {partition[1]}")
+    if len(partition[0].encode()) > _TOPIC_BYTES_MAX:
+        raise ValueError(f"a topic's name has up to {_TOPIC_BYTES_MAX} bytes, not {len(partition[0].encode())}")
+
+
+def _check_offset(offset: object) -> None:
     if not isinstance(offset, int) or isinstance(offset, bool):
         raise TypeError(f"an offset is an int, not {type(offset).__name__}")
     if not 0 <= offset < 1 << 63:
