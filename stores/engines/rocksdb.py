@@ -7,7 +7,6 @@ write buffers of 16 MiB, a block cache of 50 MiB, blocks of 4 KiB, bloom filters
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -86,6 +85,8 @@ class RocksDBEngine(Engine):
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        # A process killed while it persisted has left this behind.
+        shutil.rmtree(_checkpoint_folder(path), ignore_errors=True)
         data, offsets = database_options(options), database_options(options)
         offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
         try:
@@ -176,9 +177,9 @@ class RocksDBEngine(Engine):
         if self._wal:
             return
         # A checkpoint is the one call of rocksdict that flushes all families as one.
-        target = tempfile.mkdtemp(dir=Path(self._db.path()).parent, prefix="flush-")
+        target = _checkpoint_folder(Path(self._db.path()))
         try:
-            Checkpoint(self._db).create_checkpoint(f"{target}/checkpoint")
+            Checkpoint(self._db).create_checkpoint(str(target))
         except Exception as error:
             raise _writing_error(error) from error
         finally:
@@ -280,6 +281,10 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
+
+
+def _checkpoint_folder(path: Path) -> Path:
+    return path.with_name(path.name + ".flush")
 
 
 def _choice(name: str, settings: Mapping[str, object], choices: Mapping[str, Any]) -> Any:

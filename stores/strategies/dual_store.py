@@ -1,8 +1,8 @@
 """Uncommitted writes go to a second store of the same engine, which stays open. Source: KIP-844.
 
-A commit: the staged writes, sealed with the commit's number, are in the second store; a marker with the offsets is
-put beside it and synced; they are copied to the regular store together with the offsets and the number; the second
-store is emptied; the marker is removed. On opening, a marker whose seal is there is carried out (rolled forward),
+A commit: the staged writes are in the second store, sealed with the commit's number; a marker with the offsets is
+put beside it, and synced at DISK, or where the copy takes several writes; they are copied to the regular store together
+with the offsets and the number; the second store is emptied; the marker is removed. On opening, a marker whose seal is there is carried out (rolled forward),
 as often as that is interrupted; otherwise the second store is emptied (rolled back).
 
 Recent writes wait in memory, up to ``staging_buffer_bytes``, and reach the second store in one write: a prototype
@@ -45,6 +45,7 @@ _SEQUENCE = b"s"
 _PART_BYTES = 4 << 20
 """The copy of what is not in memory is made in parts of about this many bytes."""
 _VALUE, _TOMBSTONE = b"\x01", b"\x00"
+_TOKEN_BYTES = 8
 
 
 class DualStore(IndexedBatchStore):
@@ -62,11 +63,11 @@ class DualStore(IndexedBatchStore):
         super().__init__(
             engine, directory, name=name, backend=backend, durability=durability, isolation_level=isolation_level
         )
+        self._max_key_bytes -= _TOKEN_BYTES
         self._staging = staging
         self._buffer_bytes = buffer_bytes
         self._marker = directory.path / "commit"
-        self._spilled = False
-        self._ranges = KeyRanges()
+        self._begin()
         self._sequence = _number(engine.meta().get(_SEQUENCE))
         self._recover()
 
@@ -92,20 +93,23 @@ class DualStore(IndexedBatchStore):
 
     def put(self, key: bytes, value: bytes | None) -> None:
         super().put(key, value)
-        if self._batch.num_bytes_held() > self._buffer_bytes:
-            self._spill()
+        if self._batch.num_bytes > self._buffer_bytes:
+            self._spill_if_full()
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         super()._stage(key, value)
+        self._spill_if_full()
+
+    def _spill_if_full(self) -> None:
         if self._batch.num_bytes_held() > self._buffer_bytes:
             self._spill()
 
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
         if self._spilled:
             self._spill()
-            for pairs in _chunks(self._staging.scan(start, end)):
-                self._batch.forget_drained(sum(len(key) + len(tagged) - 1 for key, tagged in pairs))
-            self._staging.write([Writes([(start, end)], {})], {}, durable=False)
+            for pairs in _chunks(self._scan_spilled(start, end)):
+                self._batch.forget_drained(sum(len(key) - _TOKEN_BYTES + len(tagged) - 1 for key, tagged in pairs))
+            self._staging.write([Writes([self._staged_bounds(start, end)], {})], {}, durable=False)
         super()._stage_range(start, end)
 
     def _spill(self) -> None:
@@ -122,13 +126,28 @@ class DualStore(IndexedBatchStore):
         return [layer.as_writes() for layer in self._batch.layers()]
 
     def _tagged(self) -> list[Writes]:
+        """The layers as the second store keeps them: keys behind the transaction's token, values behind a tag."""
+        token = self._token
         return [
-            Writes(ranges, {key: _TOMBSTONE if value is None else _VALUE + value for key, value in writes.items()})
+            Writes(
+                [self._staged_bounds(start, end) for start, end in ranges] if self._spilled else (),
+                {token + key: _TOMBSTONE if value is None else _VALUE + value for key, value in writes.items()},
+            )
             for ranges, writes in self._layers()
         ]
 
+    def _staged_bounds(self, start: bytes | None, end: bytes | None) -> tuple[bytes, bytes]:
+        """``start`` and ``end`` as keys of the second store; no key of its own is a bare token."""
+        return self._token + (start or b""), _after(self._token) if end is None else self._token + end
+
+    def _scan_spilled(
+        self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False
+    ) -> Scan:
+        first, last = self._staged_bounds(start, end)
+        return self._staging.scan(first, last, end_open=end_open, reverse=reverse)
+
     def _get_spilled(self, key: bytes) -> bytes | None | Missing:
-        tagged = self._staging.get(key)
+        tagged = self._staging.get(self._token + key)
         return MISSING if tagged is None else _untagged(tagged)
 
     # Reading: memory, then the second store, then the regular one (KIP-844)
@@ -162,11 +181,11 @@ class DualStore(IndexedBatchStore):
         lock = self._batch.lock
         with lock:
             scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-            spilled = self._staging.scan(start, end, end_open=end_open, reverse=reverse)
+            spilled = self._scan_spilled(start, end, end_open=end_open, reverse=reverse)
             hidden = KeyRanges()
             hidden.update(self._ranges)
             layers = self._batch.freeze()
-        staged = ((key, _untagged(tagged)) for key, tagged in pairs_of(spilled))
+        staged = ((key[_TOKEN_BYTES:], _untagged(tagged)) for key, tagged in pairs_of(spilled))
         pairs = lay_over(pairs_of(scan), staged, hidden, reverse=reverse)
         for layer in layers:
             above = layer.pairs(start, end, end_open=end_open, reverse=reverse, lock=lock)
@@ -192,7 +211,7 @@ class DualStore(IndexedBatchStore):
                 self._engine.write([], meta)
             return
         ranges = tuple(self._ranges) if in_parts else tuple(bounds for layer in layers for bounds in layer.ranges)
-        marker = Marker(self._sequence + 1, token_bytes(8), in_parts, ranges, meta)
+        marker = Marker(self._sequence + 1, self._token, in_parts, ranges, meta)
         with self._batch.lock:
             try:
                 self._staging.write(self._tagged(), {_SEQUENCE: marker.seal})
@@ -200,7 +219,7 @@ class DualStore(IndexedBatchStore):
                     # A part may get into the regular store's files before the rest: the rest must survive as well.
                     self._staging.persist()
                 reach(SPILLED)
-                marker.write(self._marker)
+                marker.write(self._marker, durable=in_parts or self._durability is Durability.DISK)
             except OSError as error:
                 self._withdraw(in_parts=in_parts)
                 raise CommitFailedError(f"{error.filename or self._marker}: {error.strerror}: commit again") from error
@@ -231,9 +250,9 @@ class DualStore(IndexedBatchStore):
         ranges: tuple[Bounds, ...] = marker.ranges
         part: dict[bytes, bytes | None] = {}
         num_bytes = 0
-        for pairs in _chunks(self._staging.scan(None, None)):
+        for pairs in _chunks(self._staging.scan(marker.token, _after(marker.token))):
             for key, tagged in pairs:
-                part[key] = _untagged(tagged)
+                part[key[_TOKEN_BYTES:]] = _untagged(tagged)
                 num_bytes += len(key) + len(tagged)
             if num_bytes >= _PART_BYTES:
                 self._engine.write([Writes(ranges, part)], {}, durable=False)
@@ -249,7 +268,11 @@ class DualStore(IndexedBatchStore):
         return {**marker.meta, _SEQUENCE: marker.sequence.to_bytes(8, "big")}
 
     def _empty(self) -> None:
-        self._staging.write([Writes([(None, None)], {})], {_SEQUENCE: None}, durable=False)
+        self._staging.write([Writes([(self._token, _after(self._token))], {})], {_SEQUENCE: None}, durable=False)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._token = b"\x00" + token_bytes(_TOKEN_BYTES - 1)
         self._spilled = False
         self._ranges = KeyRanges()
 
@@ -288,7 +311,7 @@ class DualStore(IndexedBatchStore):
         elif marker is not None and marker.sequence == self._sequence:
             self._outcome = RecoveryOutcome.ROLLED_FORWARD
         if sealed is not None or next(_chunks(self._staging.scan(None, None)), None):
-            self._empty()
+            self._staging.write([Writes([(None, None)], {})], {_SEQUENCE: None}, durable=False)
         reach(RECOVER_TRUNCATED)
         self._marker.unlink(missing_ok=True)
 
@@ -309,6 +332,11 @@ def _chunks(scan: Scan) -> Iterator[list[Pair]]:
             yield chunk
     finally:
         scan.close()
+
+
+def _after(token: bytes) -> bytes:
+    """The end of the keys behind ``token``; it is no key itself. A token begins with a zero, so there is always one."""
+    return (int.from_bytes(token, "big") + 1).to_bytes(_TOKEN_BYTES, "big")
 
 
 def _untagged(tagged: bytes) -> bytes | None:

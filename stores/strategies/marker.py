@@ -1,6 +1,7 @@
 """The commit marker of a dual store: a file that says a transaction is complete and may be rolled forward.
 
-It comes into being in one step: written beside, synced, renamed, its folder synced. Its first line is the CRC-32 of
+It comes into being in one step: written beside, synced, renamed, its folder synced; the syncs are left out where a
+commit need not survive power loss. Its first line is the CRC-32 of
 the second, so that a damaged one is noticed. Source: KIP-844, "Transactions via Secondary State Store" (commit file).
 """
 
@@ -18,7 +19,7 @@ from stores.failpoints import declare, reach
 from stores.ranges import Bounds
 
 MARKER_WRITTEN = declare("dual_store.marker_written", "the marker is written beside its place, not yet synced")
-MARKER_SYNCED = declare("dual_store.marker_synced", "the marker is in place and synced, nothing is copied yet")
+MARKER_SYNCED = declare("dual_store.marker_synced", "the marker is in place (and synced, where the level asks for it), nothing is copied yet")
 
 
 class DamagedMarkerError(ValueError):
@@ -32,8 +33,8 @@ class Marker:
     sequence: int
     """Number of the commit, one above that of the committed store below it."""
     token: bytes
-    """Eight random bytes that the seal repeats. Numbers alone won't do: a crash at CHANGELOG may take the store some
-    commits back, and bring old contents of the second store to light when those numbers come round again."""
+    """Eight random bytes before each of the transaction's keys in the second store, and in its seal. Numbers won't do: a
+    crash at CHANGELOG may take the store some commits back, and the second store show old contents when they return."""
     in_parts: bool
     """Whether the copy takes more than one write, so that a part of it may already be in the store."""
     ranges: tuple[Bounds, ...]
@@ -46,8 +47,8 @@ class Marker:
         """What the second store holds, in the same write as the last of the transaction's own."""
         return self.sequence.to_bytes(8, "big") + bytes([self.in_parts]) + self.token
 
-    def write(self, path: Path) -> None:
-        """Put the marker at ``path``."""
+    def write(self, path: Path, *, durable: bool) -> None:
+        """Put the marker at ``path``; ``durable`` syncs it and its folder."""
         text = json.dumps(
             {
                 "sequence": self.sequence,
@@ -62,9 +63,11 @@ class Marker:
             file.write(f"{crc32(text.encode()):08x}\n{text}\n")
             file.flush()
             reach(MARKER_WRITTEN)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         new.replace(path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
         reach(MARKER_SYNCED)
 
     @classmethod
