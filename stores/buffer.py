@@ -48,7 +48,7 @@ class Layer:
     def pairs(
         self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool, lock: Lock
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The staged writes in order, as of the first step: the layer must be frozen by then. Sorting holds ``lock``."""
+        """The staged writes in order, as of the first step: the layer is frozen by then. Sorting holds ``lock``."""
         with lock:
             keys = self.staged.keys_between(start, end, end_open=end_open)
         if reverse:
@@ -79,7 +79,7 @@ class IndexedBatch:
         self.num_bytes = 0
         """Bytes of the staged keys, values and range bounds; what is overwritten does not count."""
         self._drained_bytes = 0
-        self._drained: Callable[[bytes], bytes | None | Missing] | None = None
+        self._drained: Callable[[bytes], bytes | Missing | None] | None = None
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value``; None deletes."""
@@ -105,17 +105,17 @@ class IndexedBatch:
             self.num_bytes += self._active.ranges.num_bytes() - before
             self.deep = True
 
-    def get(self, key: bytes) -> bytes | None | Missing:
+    def get(self, key: bytes) -> bytes | Missing | None:
         """The staged value, None for a staged delete, MISSING where nothing is staged."""
         value = self.writes.get(key, MISSING)
         if value is MISSING and self.deep:
             return self._get_below(key)
         return value
 
-    def _get_below(self, key: bytes) -> bytes | None | Missing:
+    def _get_below(self, key: bytes) -> bytes | Missing | None:
         return lookup((*self._frozen, self._active), key)
 
-    def _get_older(self, key: bytes) -> bytes | None | Missing:
+    def _get_older(self, key: bytes) -> bytes | Missing | None:
         """What counts as staged for ``key`` below the active layer: MISSING also where a range delete covers it."""
         if self._released:
             with self.lock:
@@ -149,7 +149,7 @@ class IndexedBatch:
         """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
         return self.num_bytes - self._drained_bytes
 
-    def drain(self, drained: Callable[[bytes], bytes | None | Missing]) -> None:
+    def drain(self, drained: Callable[[bytes], bytes | Missing | None]) -> None:
         """Forget the layers, which somebody else keeps from now on, and answers for: they go on counting as staged.
 
         The caller holds ``lock``.
@@ -210,7 +210,7 @@ class IndexedBatch:
         self.num_bytes = self._drained_bytes = 0
 
 
-def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | None | Missing:
+def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | Missing | None:
     """What a stack says of ``key``: a value, None for deleted, MISSING for nothing."""
     for layer in reversed(layers):
         value = layer.staged.writes.get(key, MISSING)

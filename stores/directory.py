@@ -53,7 +53,9 @@ class StoreDirectory:
         return self.path / "data.tmp"
 
     @classmethod
-    def open(cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool) -> Self:
+    def open(
+        cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool
+    ) -> Self:
         """Lock the store at ``path``, creating it first where there is none: ``build`` fills its folder.
 
         ``tearable`` says that power loss may tear the engine at this level.
@@ -223,7 +225,9 @@ def _check_identity(path: Path, backend: str) -> None:
         told = json.loads(identity.read_text())
         kept, version = told["backend"], int(told["format_version"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorruptedError(f"{identity} can't be read: wipe the store and restore it from its changelog") from error
+        raise StoreCorruptedError(
+            f"{identity} can't be read: wipe the store and restore it from its changelog"
+        ) from error
     if version > FORMAT_VERSION:
         raise StoreIncompatibleError(
             f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}: "

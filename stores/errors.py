@@ -55,7 +55,7 @@ class CommitFailedError(StoreError):
 
 
 class ChangelogError(StoreError):
-    """The changelog refuses: an unknown topic, a transaction that is not open, a file that is not one. Nothing was written."""
+    """The changelog refuses: unknown topic, no open transaction, a file that is none. Nothing was written."""
 
 
 class ProducerFencedError(ChangelogError):

@@ -75,7 +75,9 @@ class KeyValueIterator(Iterator[tuple[bytes, bytes]], ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -203,7 +205,9 @@ class StateStore(ABC):
         """
 
     @abstractmethod
-    def restore(self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]) -> None:
+    def restore(
+        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+    ) -> None:
         """Write committed changelog records straight into the engine, with their offsets, atomically per call.
 
         Bypasses the open transaction, which must be empty, and counts no uncommitted bytes. ``None`` deletes;
@@ -226,7 +230,10 @@ class StateStore(ABC):
 
     @abstractmethod
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
-        """Note that the staged writes reflect input up to ``offset`` (0 or more); committed with them, merged by maximum."""
+        """Note that the staged writes reflect input up to ``offset`` (0 or more).
+
+        Committed with them, merged by maximum.
+        """
 
     @abstractmethod
     def position(self, isolation_level: IsolationLevel) -> Position:
@@ -239,7 +246,9 @@ class StateStore(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

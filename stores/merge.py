@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 from stores.engines.engine import Scan
+from stores.ranges import KeyRanges
 
 Pair = tuple[bytes, bytes]
 
@@ -19,7 +20,7 @@ def pairs_of(scan: Scan) -> Iterator[Pair]:
 def lay_over(
     below: Iterator[Pair],
     above: Iterator[tuple[bytes, bytes | None]],
-    hidden: Container[bytes] | None,
+    hidden: KeyRanges,
     *,
     reverse: bool,
 ) -> Iterator[Pair]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
 Bounds = tuple[bytes | None, bytes | None]
 
@@ -25,7 +26,7 @@ class KeyRanges:
     def __bool__(self) -> bool:
         return bool(self._starts)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Bounds]:
         """The ranges as bounds, ascending."""
         return iter([(start or None, end) for start, end in zip(self._starts, self._ends, strict=True)])
 

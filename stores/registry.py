@@ -15,13 +15,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stores.directory import FAILPOINTS, StoreDirectory
+from stores.directory import FAILPOINTS
 from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.strategies.store import EngineStore, Traits
 
 if TYPE_CHECKING:
     from stores.engines.engine import Engine
-    from stores.strategies.store import EngineStore
 
 _ENGINES: Mapping[str, str] = {
     "rocksdb": "stores.engines.rocksdb:RocksDBEngine",
@@ -97,9 +97,13 @@ def backends() -> Mapping[str, Backend]:
         try:
             loaded = entry.load()
         except Exception as error:
-            raise ConfigError(f"backend {entry.name!r} of entry point {entry.value!r} can't be loaded: {error}") from error
+            raise ConfigError(
+                f"backend {entry.name!r} of entry point {entry.value!r} can't be loaded: {error}"
+            ) from error
         if not isinstance(loaded, Backend) or entry.name in found:
-            raise ConfigError(f"entry point {entry.value!r} is no new Backend: uninstall its package, or have it mended")
+            raise ConfigError(
+                f"entry point {entry.value!r} is no new Backend: uninstall its package, or have it mended"
+            )
         found[entry.name] = loaded
     return found
 
@@ -142,15 +146,12 @@ def open_store(
         chosen.load_engine(),
         Path(path),
         {**chosen.options, **(options or {})},
-        name=name,
-        backend=chosen.name,
-        durability=level,
-        isolation_level=isolation_level,
+        Traits(name, chosen.name, level, isolation_level),
     )
 
 
 def nearest(name: str, names: Mapping[str, object]) -> str:
-    """", did you mean ...?" for a mistyped name, or nothing."""
+    """ ", did you mean ...?" for a mistyped name, or nothing."""
     close = get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else ""
 

@@ -39,8 +39,14 @@ class Producer(ABC):
         """Open a transaction. Raises ChangelogError where one is open or there is no transactional id."""
 
     @abstractmethod
-    def send(self, partition: TopicPartition, key: bytes | None, value: bytes | None,
-             timestamp_ms: int = -1, headers: Headers = ()) -> None:
+    def send(
+        self,
+        partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int = -1,
+        headers: Headers = (),
+    ) -> None:
         """Append a record to the open transaction (or, without transactional id, to the next ``flush``).
 
         May reach the log before the commit, where no reader sees it; memory stays bounded however long the
@@ -77,7 +83,9 @@ class Producer(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -137,5 +145,7 @@ class Changelog(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

@@ -26,7 +26,7 @@ _FETCH_FIRST, _FETCH = 32, 512
 
 
 class LmdbEngine(Engine):
-    """One environment per store. Below DISK nothing is synced, so power loss may tear it; a killed process loses nothing."""
+    """One environment per store. Below DISK nothing is synced: power loss may tear it, a killed process loses nothing."""
 
     name: ClassVar[str] = "lmdb"
     options: ClassVar[Mapping[str, object]] = {
@@ -201,7 +201,9 @@ class _LmdbScan(Scan):
             if len(chunk) < self._size:
                 self._release()
             self._size = _FETCH
-            kept = [pair for pair in chunk if self._within(pair[0])] if chunk and not self._within(chunk[-1][0]) else chunk
+            kept = (
+                [pair for pair in chunk if self._within(pair[0])] if chunk and not self._within(chunk[-1][0]) else chunk
+            )
             if len(kept) < len(chunk):
                 self._release()
             return kept

@@ -78,7 +78,8 @@ class RocksDBEngine(Engine):
         self._wal = durability is not Durability.CHANGELOG
         self._lazy, self._durable = WriteOptions(), WriteOptions()
         for options in (self._lazy, self._durable):
-            options.disable_wal = not self._wal
+            # A property, whatever the stub says.
+            setattr(options, "disable_wal", not self._wal)  # noqa: B010
         self._durable.sync = durability is Durability.DISK
         self._sync = durability is Durability.DISK
         db.set_write_options(self._lazy)
@@ -115,10 +116,7 @@ class RocksDBEngine(Engine):
             raise _reading_error(error) from error
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        if reverse:
-            pairs = self._db.items(backwards=True, from_key=end)
-        else:
-            pairs = self._db.items(from_key=start)
+        pairs = self._db.items(backwards=reverse, from_key=end if reverse else start)
         return _RocksDBScan(pairs, start, end, end_open=end_open, reverse=reverse)
 
     def meta(self) -> dict[bytes, bytes]:

@@ -1,9 +1,10 @@
 """Uncommitted writes go to a second store of the same engine, which stays open. Source: KIP-844.
 
 A commit: the staged writes are in the second store, sealed with the commit's number; a marker with the offsets is
-put beside it, and synced at DISK, or where the copy takes several writes; they are copied to the regular store together
-with the offsets and the number; the second store is emptied; the marker is removed. On opening, a marker whose seal is there is carried out (rolled forward),
-as often as that is interrupted; otherwise the second store is emptied (rolled back).
+put beside it, and synced at DISK, or where the copy takes several writes; they are copied to the regular store
+together with the offsets and the number; the second store is emptied; the marker is removed. On opening, a marker
+whose seal is there is carried out (rolled forward), as often as that is interrupted; otherwise the second store is
+emptied (rolled back).
 
 Recent writes wait in memory, up to ``staging_buffer_bytes``, and reach the second store in one write: a prototype
 that wrote each at once, and reopened the second store at each commit, was as slow as 4 % of the regular store
@@ -28,7 +29,7 @@ from stores.ranges import Bounds, KeyRanges
 from stores.strategies.indexed_batch import IndexedBatchStore
 from stores.strategies.iterator import Pin
 from stores.strategies.marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, build_engine
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits, build_engine
 
 BEFORE_SPILL = declare("dual_store.before_spill", "a commit begins, part of the writes may still be in memory")
 SPILLED = declare("dual_store.spilled", "all staged writes are in the second store, sealed; there is no marker yet")
@@ -54,38 +55,45 @@ class DualStore(IndexedBatchStore):
     strategy: ClassVar[str] = "dual-store"
     options: ClassVar[Mapping[str, object]] = {"staging_buffer_bytes": 16 << 20}
     failpoints: ClassVar[tuple[str, ...]] = (
-        BEFORE_SPILL, SPILLED, MARKER_WRITTEN, MARKER_SYNCED, MID_COPY, COPIED, TRUNCATED, MARKER_REMOVED,
-        RECOVER_BEFORE_COPY, RECOVER_COPIED, RECOVER_TRUNCATED, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE,
+        BEFORE_SPILL,
+        SPILLED,
+        MARKER_WRITTEN,
+        MARKER_SYNCED,
+        MID_COPY,
+        COPIED,
+        TRUNCATED,
+        MARKER_REMOVED,
+        RECOVER_BEFORE_COPY,
+        RECOVER_COPIED,
+        RECOVER_TRUNCATED,
+        RESTORE_BEFORE_WRITE,
+        RESTORE_AFTER_WRITE,
     )
 
-    def __init__(self, engine: Engine, directory: StoreDirectory, staging: Engine, buffer_bytes: int, *, name: str,
-                 backend: str, durability: Durability, isolation_level: IsolationLevel) -> None:
-        super().__init__(
-            engine, directory, name=name, backend=backend, durability=durability, isolation_level=isolation_level
-        )
+    def __init__(
+        self, engine: Engine, directory: StoreDirectory, staging: Engine, buffer_bytes: int, traits: Traits
+    ) -> None:
+        super().__init__(engine, directory, traits)
         self._max_key_bytes -= _TOKEN_BYTES
         self._staging = staging
         self._buffer_bytes = buffer_bytes
         self._marker = directory.path / "commit"
+        self._ranges = KeyRanges()
         self._begin()
         self._sequence = _number(engine.meta().get(_SEQUENCE))
         self._recover()
 
     @classmethod
-    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], *, name: str, backend: str,
-              durability: Durability, isolation_level: IsolationLevel) -> Self:
-        staging = type(engine).open(directory.staging, durability, options)
+    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
+        staging = type(engine).open(directory.staging, traits.durability, options)
         try:
-            return cls(engine, directory, staging, cast(int, options["staging_buffer_bytes"]), name=name,
-                       backend=backend, durability=durability, isolation_level=isolation_level)
+            return cls(engine, directory, staging, cast(int, options["staging_buffer_bytes"]), traits)
         except BaseException:
             staging.close()
             raise
 
     @classmethod
-    def _build(
-        cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]
-    ) -> None:
+    def _build(cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
         super()._build(engine, folder, durability, options)
         build_engine(engine, folder / "data.tmp", durability, options)
 
@@ -146,7 +154,7 @@ class DualStore(IndexedBatchStore):
         first, last = self._staged_bounds(start, end)
         return self._staging.scan(first, last, end_open=end_open, reverse=reverse)
 
-    def _get_spilled(self, key: bytes) -> bytes | None | Missing:
+    def _get_spilled(self, key: bytes) -> bytes | Missing | None:
         tagged = self._staging.get(self._token + key)
         return MISSING if tagged is None else _untagged(tagged)
 
@@ -305,8 +313,8 @@ class DualStore(IndexedBatchStore):
                 self._roll_forward(marker)
             elif marker.in_parts:
                 raise StoreCorruptedError(
-                    f"the staged writes of commit {marker.sequence} in {self._marker.parent} are gone, and part of them "
-                    "may be in the store: wipe it and restore it from its changelog"
+                    f"the staged writes of commit {marker.sequence} in {self._marker.parent} are gone, and part of "
+                    "them may be in the store: wipe it and restore it from its changelog"
                 )
         elif marker is not None and marker.sequence == self._sequence:
             self._outcome = RecoveryOutcome.ROLLED_FORWARD

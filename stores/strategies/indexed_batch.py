@@ -11,10 +11,10 @@ from stores.buffer import MISSING, IndexedBatch, Layer
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Scan
 from stores.failpoints import declare, reach
-from stores.interface import Durability, IsolationLevel, TopicPartition
+from stores.interface import IsolationLevel, TopicPartition
 from stores.merge import Pair, lay_over, pairs_of
 from stores.strategies.iterator import Pin
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
 
 BEFORE_WRITE = declare("indexed_batch.before_write", "the batch is complete, the engine has seen nothing of it")
 AFTER_WRITE = declare("indexed_batch.after_write", "the engine has taken the batch, the caller does not know yet")
@@ -26,11 +26,8 @@ class IndexedBatchStore(EngineStore):
     strategy: ClassVar[str] = "indexed-batch"
     failpoints: ClassVar[tuple[str, ...]] = (BEFORE_WRITE, AFTER_WRITE, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
 
-    def __init__(self, engine: Engine, directory: StoreDirectory | None, *, name: str, backend: str, durability: Durability,
-                 isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> None:
-        super().__init__(
-            engine, directory, name=name, backend=backend, durability=durability, isolation_level=isolation_level
-        )
+    def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
+        super().__init__(engine, directory, traits)
         self._batch = IndexedBatch()
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -57,7 +54,10 @@ class IndexedBatchStore(EngineStore):
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
             return super().get(key)
-        value = self._batch.get(key)
+        batch = self._batch
+        value = batch.writes.get(key, MISSING)
+        if value is MISSING and batch.deep:
+            value = batch.get(key)
         return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -10,7 +10,7 @@ from stores.merge import Pair
 
 
 class Pin:
-    """What an iterator holds on to. Let go of once: at the iterator's end, by ``close``, or when nobody refers to it."""
+    """What an iterator holds on to. Let go of once: at its end, by ``close``, or when nobody refers to it any more."""
 
     __slots__ = ("__weakref__", "_release", "closed")
 

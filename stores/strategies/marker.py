@@ -19,7 +19,10 @@ from stores.failpoints import declare, reach
 from stores.ranges import Bounds
 
 MARKER_WRITTEN = declare("dual_store.marker_written", "the marker is written beside its place, not yet synced")
-MARKER_SYNCED = declare("dual_store.marker_synced", "the marker is in place (and synced, where the level asks for it), nothing is copied yet")
+MARKER_SYNCED = declare(
+    "dual_store.marker_synced",
+    "the marker is in place, and synced where the level asks for it; nothing is copied",
+)
 
 
 class DamagedMarkerError(ValueError):
@@ -33,8 +36,9 @@ class Marker:
     sequence: int
     """Number of the commit, one above that of the committed store below it."""
     token: bytes
-    """Eight random bytes before each of the transaction's keys in the second store, and in its seal. Numbers won't do: a
-    crash at CHANGELOG may take the store some commits back, and the second store show old contents when they return."""
+    """Eight random bytes before each of the transaction's keys in the second store, and in its seal. Numbers won't do:
+    a crash at CHANGELOG may take the store some commits back, and the second store show old contents when they return.
+    """
     in_parts: bool
     """Whether the copy takes more than one write, so that a part of it may already be in the store."""
     ranges: tuple[Bounds, ...]

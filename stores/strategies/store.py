@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
 from typing import ClassVar, NoReturn, Self, final
@@ -40,6 +41,17 @@ _TOPIC_BYTES_MAX = 249
 """Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``); every engine has room for it in a meta key."""
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What a store is told about itself."""
+
+    name: str
+    backend: str
+    durability: Durability
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    """What readers see that don't ask for a level."""
+
+
 class EngineStore(KeyValueStore):
     """A store over an engine. Subclasses are the strategies."""
 
@@ -51,23 +63,21 @@ class EngineStore(KeyValueStore):
     """The strategy's own options, with their defaults."""
 
     @classmethod
-    def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], *, name: str, backend: str,
-             durability: Durability, isolation_level: IsolationLevel) -> Self:
+    def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:
         """Open the store's folder and engine, and recover. ``options`` has a value for each option there is."""
+        durability = traits.durability
         if not engine.persistent:
-            return cls(engine.open(path, durability, options), None, name=name, backend=backend, durability=durability,
-                       isolation_level=isolation_level)
+            return cls(engine.open(path, durability, options), None, traits)
 
         def build(folder: Path) -> None:
             cls._build(engine, folder, durability, options)
 
         tearable = engine.torn_by_power_loss(durability)
-        directory = StoreDirectory.open(path, backend, durability, build, tearable=tearable)
+        directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         try:
             opened = engine.open(directory.data, durability, options)
             try:
-                return cls._over(opened, directory, options, name=name, backend=backend, durability=durability,
-                                 isolation_level=isolation_level)
+                return cls._over(opened, directory, options, traits)
             except BaseException:
                 opened.close()
                 raise
@@ -76,24 +86,20 @@ class EngineStore(KeyValueStore):
             raise
 
     @classmethod
-    def _build(
-        cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]
-    ) -> None:
+    def _build(cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
         """Fill the folder of a new store."""
         build_engine(engine, folder / "data", durability, options)
 
     @classmethod
-    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], *, name: str, backend: str,
-              durability: Durability, isolation_level: IsolationLevel) -> Self:
+    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
         """The store over an engine that is open."""
-        return cls(engine, directory, name=name, backend=backend, durability=durability, isolation_level=isolation_level)
+        return cls(engine, directory, traits)
 
-    def __init__(self, engine: Engine, directory: StoreDirectory | None, *, name: str, backend: str, durability: Durability,
-                 isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> None:
+    def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
         self._engine = engine
         self._directory = directory
-        self._name, self._backend, self._durability = name, backend, durability
-        self._isolation_level = isolation_level
+        self._name, self._backend = traits.name, traits.backend
+        self._durability, self._isolation_level = traits.durability, traits.isolation_level
         self._writer = get_ident()
         self._persistent = engine.persistent
         self._max_key_bytes = engine.max_key_bytes
@@ -296,8 +302,8 @@ class EngineStore(KeyValueStore):
             reached = self._offsets.get(partition)
             if reached is None or reached < wanted:
                 raise StoreCorruptedError(
-                    f"store {self._name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind its "
-                    f"checkpoint {wanted}: wipe the store and restore it from its changelog"
+                    f"store {self._name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
+                    f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
                 )
         return Recovery(self._outcome, dict(self._offsets))
 
@@ -387,7 +393,7 @@ class EngineStore(KeyValueStore):
         if get_ident() != self._writer:
             self._check_open()
             raise WrongThreadError(
-                f"store {self._name!r} is written by the thread that opened it: read from other threads with read_only()"
+                f"store {self._name!r} is written by the thread that opened it: use read_only() on other threads"
             )
 
     def _check_open(self) -> None:

@@ -1,0 +1,76 @@
+"""The suites, for pytest-benchmark: ``pytest harness/benchmarks/bench_stores.py`` times the cases of a profile.
+
+``--profile`` chooses smoke (the default), default or full. The harness runs each case in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.benchmarks.case import Case
+from harness.benchmarks.load import EXISTING_KEYS, Load, batches
+from harness.benchmarks.subject import open_subject
+from harness.benchmarks.yardstick import Pairs, Yardstick
+
+
+@pytest.fixture
+def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick]:
+    opened = open_subject(case, tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_case(case: Case, subject: Yardstick, load_seed: int, benchmark: Any) -> None:
+    """Time one case; each round does the same amount of work with records of its own."""
+    load = Load(load_seed)
+    benchmark.extra_info["case"] = case.id
+    timed = {"commit": _write, "update": _update, "scan": _scan}[case.suite]
+    if case.suite == "commit":
+
+        def setup() -> Any:
+            return (subject, batches(load.fresh(case.records), case.records_per_commit)), {}
+
+    else:
+        known = [key for key, _ in load.fresh(EXISTING_KEYS if case.suite == "update" else case.records)]
+        for batch in batches(load.of(known, len(known), "uniform") + [(key, b"-" * 100) for key in known], 10_000):
+            subject.write(batch)
+        if case.suite == "scan":
+            _stage(subject, load.of(known, case.records_per_commit, "uniform"))
+
+        def setup() -> Any:
+            if case.suite == "scan":
+                return (subject, len(known)), {}
+            pairs = load.of(known, case.records, case.distribution)
+            return (subject, batches(pairs, case.records_per_commit)), {}
+
+    benchmark.pedantic(timed, setup=setup, rounds=case.rounds, warmup_rounds=1)
+
+
+def _write(subject: Yardstick, work: list[Pairs]) -> None:
+    for batch in work:
+        subject.write(batch)
+
+
+def _update(subject: Yardstick, work: list[Pairs]) -> None:
+    for batch in work:
+        subject.update(batch)
+
+
+def _scan(subject: Yardstick, expected: int) -> None:
+    count = 0
+    for _ in subject.pairs():
+        count += 1
+    assert count == expected
+
+
+def _stage(subject: Yardstick, pairs: Pairs) -> None:
+    """Leave ``pairs`` uncommitted where the subject knows a difference, else write them."""
+    store = getattr(subject, "store", None)
+    if store is None:
+        subject.write(pairs)
+    else:
+        store.put_all(pairs)

@@ -1,0 +1,85 @@
+"""What we claim of the stores' speed: ratios of medians, each within one run and one level of durability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.benchmarks.case import PLAIN, Case
+from stores import Durability
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``subject`` handles at least ``at_least`` times as many records a second as ``yardstick``."""
+
+    text: str
+    subject: Case
+    yardstick: Case
+    at_least: float
+
+
+def claims() -> Iterator[Claim]:
+    """Every claim, whether or not a run has measured it."""
+    indexed, direct, plain = "rocksdb-indexed-batch", "rocksdb-direct", f"{PLAIN}-rocksdb"
+    for size, at_least in ((100, 1.1), (1_000, 1.1), (10_000, 1.1), (500_000, 1.0)):
+        yield Claim(
+            f"put and commit of {size:,} records, against writing them directly",
+            Case("commit", indexed, records_per_commit=size),
+            Case("commit", direct, records_per_commit=size),
+            at_least,
+        )
+    yield Claim(
+        "puts with a commit each 1,000, against a bare loop of rocksdict's put",
+        Case("commit", indexed),
+        Case("commit", plain),
+        1.0,
+    )
+    for distribution, at_least in (("uniform", 0.9), ("zipfian", 4.0)):
+        yield Claim(
+            f"read-modify-write of {distribution} keys, against a bare loop of rocksdict's get and put",
+            Case("update", indexed, distribution=distribution, records_per_commit=100_000),
+            Case("update", plain, distribution=distribution, records_per_commit=100_000),
+            at_least,
+        )
+    for engine, best in (("lmdb", "sorted putmulti"), ("sqlite", "sorted executemany")):
+        for durability in (Durability.PROCESS, Durability.DISK):
+            yield Claim(
+                f"put and commit of 1,000 records, against {best} in plain code",
+                Case("commit", f"{engine}-indexed-batch", durability),
+                Case("commit", f"{PLAIN}-{engine}", durability),
+                0.85,
+            )
+    yield Claim(
+        "put and commit of 1,000 records in the dual store, against writing them directly (KIP-844's prototype: 0.12)",
+        Case("commit", "rocksdb-dual-store"),
+        Case("commit", direct),
+        0.4,
+    )
+    yield Claim(
+        "a scan of committed and staged records, against rocksdict's items()",
+        Case("scan", indexed, records_per_commit=10_000),
+        Case("scan", plain, records_per_commit=10_000),
+        0.5,
+    )
+
+
+def ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """A row of kind ``ratio`` for each claim that the rows of one run can answer."""
+    speed = {str(row["name"]): float(str(row["records_per_s"])) for row in rows if row["kind"] == "benchmark"}
+    return [
+        {
+            "kind": "ratio",
+            "claim": claim.text,
+            "subject": claim.subject.subject,
+            "yardstick": claim.yardstick.subject,
+            "durability": str(claim.subject.durability),
+            "records_per_commit": claim.subject.records_per_commit,
+            "ratio": speed[claim.subject.id] / speed[claim.yardstick.id],
+            "at_least": claim.at_least,
+        }
+        for claim in claims()
+        if claim.subject.id in speed and claim.yardstick.id in speed
+    ]

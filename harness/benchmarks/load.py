@@ -1,0 +1,41 @@
+"""The records that the suites write: 16-byte keys, 100-byte values, seeded, made before the clock runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from harness.workloads.distributions import Source, uniform, zipfian
+
+KEY_BYTES, VALUE_BYTES = 16, 100
+EXISTING_KEYS = 100_000
+"""Keys that are in the store before an update or a scan is timed."""
+
+Pairs = list[tuple[bytes, bytes]]
+
+
+class Load:
+    """A stream of records; no two values are the same, so that no engine can skip a write."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._draws = Source(seed)
+        self._made = 0
+
+    def fresh(self, count: int) -> Pairs:
+        """``count`` records whose keys were never seen before, in no order."""
+        return [(self._random.randbytes(KEY_BYTES), self._value()) for _ in range(count)]
+
+    def of(self, keys: Sequence[bytes], count: int, distribution: str) -> Pairs:
+        """``count`` new values for keys drawn ``uniform`` or ``zipfian`` (constant 0.99) from ``keys``."""
+        draw = {"uniform": uniform, "zipfian": zipfian}[distribution]
+        return [(keys[at], self._value()) for at in draw(self._draws, len(keys), count).tolist()]
+
+    def _value(self) -> bytes:
+        self._made += 1
+        return self._made.to_bytes(8, "big") + self._random.randbytes(VALUE_BYTES - 8)
+
+
+def batches(pairs: Pairs, size: int) -> list[Pairs]:
+    """``pairs`` cut into batches of ``size``."""
+    return [pairs[at : at + size] for at in range(0, len(pairs), size)]

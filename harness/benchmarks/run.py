@@ -1,0 +1,92 @@
+"""Times every case of a profile: each in a process of its own, in shuffled order, repeated; medians over all rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+
+import harness
+from harness.benchmarks.case import Case, cases
+from harness.benchmarks.claim import ratios
+from stores.errors import ConfigError
+
+REPEATS: Mapping[str, int] = {"smoke": 1, "default": 2, "full": 5}
+TIMEOUT_S = 600
+_ROOT = Path(harness.__file__).parent.parent
+
+
+def run(
+    profile: str, progress: Callable[[str], None], seed: int = 1, backends: list[str] | None = None
+) -> list[dict[str, object]]:
+    """Rows of kind ``benchmark``, one for each case, and of kind ``ratio``.
+
+    ``backends``, where given, leaves the cases of other backends out. ``progress`` gets a line for each measurement.
+    Raises: ConfigError for an unknown profile, RuntimeError where a measurement fails, with the command to repeat it.
+    """
+    if profile not in REPEATS:
+        raise ConfigError(f"no profile {profile!r}; there are: {', '.join(REPEATS)}")
+    chosen = [
+        case
+        for case in cases(profile)
+        if backends is None or case.subject in backends or case.subject.startswith("plain-")
+    ]
+    plan = [(case, repeat) for case in chosen for repeat in range(REPEATS[profile])]
+    Random(seed).shuffle(plan)
+    rounds: dict[Case, list[float]] = defaultdict(list)
+    for number, (case, repeat) in enumerate(plan, 1):
+        seconds = _measure(case, profile, seed * 1_000 + repeat)
+        rounds[case] += seconds
+        rate = case.records / statistics.median(seconds)
+        progress(f"store {number}/{len(plan)}  {case.id}: {rate:,.0f} records/s")
+    rows = [_row(case, rounds[case]) for case in chosen]
+    return rows + ratios(rows)
+
+
+def _measure(case: Case, profile: str, seed: int) -> list[float]:
+    """Seconds of each round."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        result = Path(folder, "benchmark.json")
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            f"{_ROOT}/harness/benchmarks/bench_stores.py::test_case[{case.id}]",
+            "--profile", profile, "--load-seed", str(seed),
+            "--basetemp", f"{folder}/work", "--benchmark-json", str(result), "--benchmark-save-data",
+            "--rootdir", str(_ROOT),
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(
+                f"timing {case.id} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}\nrepeat: {' '.join(command)}"
+            )
+        return [float(second) for second in json.loads(result.read_text())["benchmarks"][0]["stats"]["data"]]
+
+
+def _row(case: Case, seconds: list[float]) -> dict[str, object]:
+    median = statistics.median(seconds)
+    quarters = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [median] * 3
+    return {
+        "kind": "benchmark",
+        "suite": case.suite,
+        "name": case.id,
+        "subject": case.subject,
+        "durability": str(case.durability),
+        "records_per_commit": case.records_per_commit,
+        "distribution": case.distribution,
+        "median_s": median,
+        "iqr_s": quarters[2] - quarters[0],
+        "rounds": len(seconds),
+        "records": case.records,
+        "records_per_s": case.records / median,
+    }

@@ -1,0 +1,51 @@
+"""A store as the suites drive it: with the operations of a yardstick, and a commit after each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.benchmarks.case import Case
+from harness.benchmarks.yardstick import YARDSTICKS, Pairs, Yardstick
+from stores import Durability, KeyValueStore, TopicPartition, open_store
+
+_CHANGELOG = TopicPartition("changelog", 0)
+
+
+class StoreSubject(Yardstick):
+    """A backend behind the same operations; every batch is one transaction with an offset."""
+
+    def __init__(self, path: Path, durability: Durability, backend: str = "rocksdb-indexed-batch") -> None:
+        self.store: KeyValueStore = open_store(backend, path, durability=durability)
+        self._offset = 0
+
+    def _commit(self) -> None:
+        self._offset += 1
+        self.store.commit({_CHANGELOG: self._offset})
+
+    def write(self, batch: Pairs) -> None:
+        put = self.store.put
+        for key, value in batch:
+            put(key, value)
+        self._commit()
+
+    def update(self, batch: Pairs) -> None:
+        get, put = self.store.get, self.store.put
+        for key, value in batch:
+            get(key)
+            put(key, value)
+        self._commit()
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(self.store.all())
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def open_subject(case: Case, folder: Path) -> Yardstick:
+    """The case's backend or yardstick, new, in ``folder``."""
+    path = folder / "subject"
+    if case.subject in YARDSTICKS:
+        return YARDSTICKS[case.subject](path, case.durability)
+    return StoreSubject(path, case.durability, case.subject)
