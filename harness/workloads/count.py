@@ -1,0 +1,70 @@
+"""`count`: read, add one, write, as an aggregation does for each of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.workloads.distributions import Source, scrambled_zipfian, uniform
+from harness.workloads.payload import KEY_BYTES, VALUE_BYTES, VALUE_BYTES_MIN, Values, keys_of
+from harness.workloads.workload import Context, Event, keyed
+from stores.changelog.interface import Record
+from stores.errors import ConfigError
+
+COUNT_BYTES = 8
+START_MS = 1_700_000_000_000
+_CHUNK_EVENTS = 10_000
+
+
+class KeyChoice(StrEnum):
+    """How often each key comes."""
+
+    UNIFORM = "uniform"
+    ZIPFIAN = "zipfian"
+
+
+@dataclass(frozen=True)
+class Count:
+    """Counts the events of each key. State: the count, eight bytes, highest first; then the latest event's value."""
+
+    keys: int = 100_000
+    key_choice: KeyChoice = KeyChoice.UNIFORM
+    key_bytes: int = KEY_BYTES
+    value_bytes: int = VALUE_BYTES
+    """Length of a value in the store; an event's is eight bytes shorter."""
+    name: str = "count"
+    store_names: tuple[str, ...] = ("counts",)
+    output_topic: str = "counts-out"
+
+    def __post_init__(self) -> None:
+        if self.keys < 1:
+            raise ConfigError(f"{self.keys} keys: ask for 1 or more")
+        if self.value_bytes < COUNT_BYTES + VALUE_BYTES_MIN:
+            raise ConfigError(f"a stored value of {self.value_bytes} bytes has no room for a count and an event: "
+                              f"ask for {COUNT_BYTES + VALUE_BYTES_MIN} or more")
+
+    def process(self, record: Record, context: Context) -> None:
+        """Add one to the count of the record's key, and forward what is now kept."""
+        key, value = keyed(record)
+        store = context.store("counts")
+        kept = store.get(key)
+        count = 1 if kept is None else int.from_bytes(kept[:COUNT_BYTES], "big") + 1
+        counted = count.to_bytes(COUNT_BYTES, "big") + value
+        store.put(key, counted)
+        context.forward(self.output_topic, key, counted, record.timestamp_ms)
+
+    def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
+        """Events one millisecond apart; each has a value of its own."""
+        values = Values(seed, self.value_bytes - COUNT_BYTES)
+        number, end = first, first + count
+        while number < end:
+            chunk, skipped = divmod(number, _CHUNK_EVENTS)
+            for key in self._chunk_keys(seed, chunk)[skipped:skipped + end - number]:
+                yield Event(key, values.value(key, number), START_MS + number)
+                number += 1
+
+    def _chunk_keys(self, seed: int, chunk: int) -> list[bytes]:
+        # Each chunk has randomness of its own, so that events from the middle on cost nothing before them.
+        choose = uniform if self.key_choice is KeyChoice.UNIFORM else scrambled_zipfian
+        return keys_of(choose(Source(seed, chunk), self.keys, _CHUNK_EVENTS), self.key_bytes)

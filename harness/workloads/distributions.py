@@ -1,0 +1,135 @@
+"""Which key a request picks: uniform, zipfian, scrambled zipfian, latest, as YCSB has them.
+
+Every number comes from raw PCG64 bits by additions, multiplications and comparisons of doubles alone, which IEEE 754
+fixes to the last bit, so a seed gives the same requests with every version of numpy and on every machine.
+Arrays are of int64 and belong to the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+ZIPFIAN_CONSTANT = 0.99
+"""The skew. Source: YCSB, section 5.2 (core workloads)."""
+ALPHA = 100
+"""1 / (1 - ZIPFIAN_CONSTANT): whole, so that the power in Gray's formula is a product."""
+SCRAMBLED_ITEMS = 10_000_000_000
+"""Ranks drawn before hashing folds them onto the keys. Source: YCSB, ScrambledZipfianGenerator."""
+
+_FNV_OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME = np.uint64(0x100000001B3)
+_EXACT_TERMS = 1_000
+_DECIMALS = 12
+
+
+class Source:
+    """Seeded randomness: the same seed and the same calls give the same numbers everywhere."""
+
+    def __init__(self, *seed: int) -> None:
+        self._bits = np.random.PCG64(np.random.SeedSequence(seed))
+
+    def fractions(self, count: int) -> Doubles:
+        """``count`` numbers, 0 included and 1 excluded, of 53 random bits each."""
+        raw = np.asarray(self._bits.random_raw(count), dtype=np.uint64)
+        return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def below(self, bound: int | Integers, count: int) -> Integers:
+        """``count`` whole numbers from 0 to ``bound`` - 1, uniform; one bound for all, or one for each."""
+        return (self.fractions(count) * bound).astype(np.int64)
+
+    def random_bytes(self, count: int) -> bytes:
+        """``count`` bytes that do not compress."""
+        return np.asarray(self._bits.random_raw(-(-count // 8)), dtype="<u8").tobytes()[:count]
+
+
+def zeta(items: int) -> float:
+    """The sum of i ** -0.99 for i from 1 to ``items``, within 1e-12 relative: what zipfian frequencies are divided by.
+
+    Terms beyond the first thousand are summed by the Euler-Maclaurin formula. Rounded, so that the last bit of a
+    machine's power function doesn't reach the requests.
+    """
+    exact = min(items, _EXACT_TERMS)
+    total = _first_terms(exact)
+    if items > exact:
+        integral = (items ** (1 - ZIPFIAN_CONSTANT) - exact ** (1 - ZIPFIAN_CONSTANT)) * ALPHA
+        ends = (items**-ZIPFIAN_CONSTANT - exact**-ZIPFIAN_CONSTANT) / 2
+        slopes = ZIPFIAN_CONSTANT * (exact ** (-ZIPFIAN_CONSTANT - 1) - items ** (-ZIPFIAN_CONSTANT - 1)) / 12
+        total += integral + ends + slopes
+    return round(total, _DECIMALS)
+
+
+def zipfian(source: Source, items: int | Integers, count: int) -> Integers:
+    """``count`` ranks, 0 the most frequent, below ``items`` (1 or more): one number of items for all, or one for each.
+
+    Source: Gray et al. 1994, "Quickly generating billion-record synthetic databases", section 4.
+    """
+    distinct, places = np.unique(np.asarray(items, dtype=np.int64), return_inverse=True)
+    zetas = [zeta(int(n)) for n in distinct]
+    zeta_items = np.array(zetas)[places]
+    eta = np.array([_eta(int(n), z) for n, z in zip(distinct, zetas, strict=True)])[places]
+    u = source.fractions(count)
+    uz = u * zeta_items
+    ranks = (np.asarray(items) * _power_of_alpha(eta * u - eta + 1.0)).astype(np.int64)
+    ranks = np.where(uz < 1.0 + _second_weight(), 1, ranks)
+    return np.minimum(np.where(uz < 1.0, 0, ranks), np.asarray(items, dtype=np.int64) - 1)
+
+
+def scrambled_zipfian(source: Source, items: int, count: int) -> Integers:
+    """``count`` numbers below ``items``: zipfian popularity, with the popular ones scattered over the whole range.
+
+    Source: YCSB, ScrambledZipfianGenerator: ranks of 10 billion items, hashed, modulo the number of items.
+    """
+    return fnv1a_64(zipfian(source, SCRAMBLED_ITEMS, count)) % items
+
+
+def latest(source: Source, newest: Integers) -> Integers:
+    """For each newest key number (1 or more) one from 1 to it, the newest most often.
+
+    Source: YCSB, SkewedLatestGenerator.
+    """
+    return newest - zipfian(source, newest, len(newest))
+
+
+def uniform(source: Source, items: int, count: int) -> Integers:
+    """``count`` numbers below ``items``, each as likely as the other."""
+    return source.below(items, count)
+
+
+def fnv1a_64(numbers: Integers) -> Integers:
+    """Hash each number's eight bytes, the lowest first; never negative. Source: YCSB, Utils.hash."""
+    rest = np.asarray(numbers, dtype=np.int64).astype(np.uint64)
+    hashes = np.full(rest.shape, _FNV_OFFSET_BASIS, dtype=np.uint64)
+    for _ in range(8):
+        hashes = (hashes ^ (rest & np.uint64(0xFF))) * _FNV_PRIME
+        rest = rest >> np.uint64(8)
+    return np.abs(hashes.astype(np.int64))
+
+
+@cache
+def _first_terms(count: int) -> float:
+    return math.fsum(i**-ZIPFIAN_CONSTANT for i in range(1, count + 1))
+
+
+def _eta(items: int, zeta_items: float) -> float:
+    if items <= 2:
+        return 0.0
+    return round((1 - math.pow(2 / items, 1 - ZIPFIAN_CONSTANT)) / (1 - zeta(2) / zeta_items), _DECIMALS)
+
+
+def _second_weight() -> float:
+    return round(math.pow(0.5, ZIPFIAN_CONSTANT), _DECIMALS)
+
+
+def _power_of_alpha(base: Doubles) -> Doubles:
+    fourth = (base * base) * (base * base)
+    thirty_second = fourth
+    for _ in range(3):
+        thirty_second = thirty_second * thirty_second
+    return (thirty_second * thirty_second) * thirty_second * fourth

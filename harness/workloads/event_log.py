@@ -1,0 +1,125 @@
+"""`event_log`: a user's own events. Per key, how many there were and the latest of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from harness.workloads.suggestion import nearest
+from harness.workloads.workload import Context, keyed
+from stores.changelog.interface import Record
+from stores.errors import ConfigError
+
+_PREFIX = b'{"events":'
+_LATEST = b',"latest":'
+_COMPRESSED = (".gz", ".bz2", ".zst")
+
+
+class EventLogError(ConfigError):
+    """A user's event log can't be used as it is. Correct the file or how it is described; nothing was written."""
+
+
+class EventLogNotFoundError(EventLogError):
+    """There is no file or folder at the path. Give the path of one."""
+
+
+class EventLogFormatError(EventLogError):
+    """Not CSV, JSON lines or Parquet by its name, or not readable as what its name says. Name or mend the file."""
+
+
+class EventLogEmptyError(EventLogError):
+    """The log has no events. Give one that has."""
+
+
+class EventLogColumnError(EventLogError):
+    """The log has no such column, or one that can't be a key or a time. Name another of its columns."""
+
+
+class EventLogValueError(EventLogError):
+    """Some rows have no key, or no readable time. Mend them, or leave them out of the file."""
+
+
+class EventLogFormat(StrEnum):
+    """The formats that are read; each value is also what Spark calls it."""
+
+    CSV = "csv"
+    JSON_LINES = "json"
+    PARQUET = "parquet"
+
+
+_FORMATS = {
+    ".csv": EventLogFormat.CSV,
+    ".jsonl": EventLogFormat.JSON_LINES,
+    ".ndjson": EventLogFormat.JSON_LINES,
+    ".json": EventLogFormat.JSON_LINES,
+    ".parquet": EventLogFormat.PARQUET,
+}
+
+
+@dataclass(frozen=True)
+class EventLog:
+    """Where a user's events are and what they mean.
+
+    ``path`` is a file or a folder of files of one format; ``time`` names a column with milliseconds since the epoch or
+    a date and time. Without it events keep the order of the file, and of the files' names.
+    """
+
+    path: str
+    key: str
+    time: str | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the path names a file system of Spark's, such as ``s3a://``, and not one of this machine's."""
+        return "://" in self.path
+
+    def location(self) -> str:
+        """The path as a URI: neither another working folder nor another default file system changes its meaning."""
+        return self.path if self.is_remote else f"file://{Path(self.path).resolve()}"
+
+    def format(self) -> EventLogFormat:
+        """The format by the name's ending, for a folder by its files' names.
+
+        Raises: EventLogNotFoundError, EventLogFormatError.
+        """
+        path = Path(self.path)
+        if not self.is_remote and not path.exists():
+            siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise EventLogNotFoundError(f"no event log at {self.path}{nearest(path.name, siblings)}")
+        names = [path.name]
+        if not self.is_remote and path.is_dir() and _suffix(path.name) not in _FORMATS:
+            names = [entry.name for entry in path.iterdir() if not entry.name.startswith(("_", "."))]
+        formats = {_FORMATS.get(_suffix(name)) for name in names}
+        known = formats.pop() if len(formats) == 1 else None
+        if known is None:
+            raise EventLogFormatError(f"can't tell the format of {self.path}: a file, or all files of a folder, must "
+                                      f"end in one of {', '.join(_FORMATS)}")
+        return known
+
+
+@dataclass(frozen=True)
+class EventLogWorkload:
+    """Keeps each key's number of events and the latest one, as JSON: ``{"events":3,"latest":{...}}``.
+
+    An event's value is its row as a JSON object, which is kept as it came.
+    """
+
+    name: str = "event_log"
+    store_names: tuple[str, ...] = ("events",)
+    output_topic: str = "events-out"
+
+    def process(self, record: Record, context: Context) -> None:
+        """Count the record under its key, keep it as the latest, and forward what is now kept."""
+        key, value = keyed(record)
+        store = context.store("events")
+        kept = store.get(key)
+        events = 1 if kept is None else int(kept[len(_PREFIX):kept.index(b",")]) + 1
+        counted = b"%b%d%b%b}" % (_PREFIX, events, _LATEST, value)
+        store.put(key, counted)
+        context.forward(self.output_topic, key, counted, record.timestamp_ms)
+
+
+def _suffix(name: str) -> str:
+    path = Path(name.lower())
+    return Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix

@@ -1,0 +1,31 @@
+"""The workloads of tasks, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from harness.workloads.count import Count
+from harness.workloads.event_log import EventLogWorkload
+from harness.workloads.flights import Flights
+from harness.workloads.suggestion import nearest
+from harness.workloads.workload import Workload
+from stores.errors import ConfigError
+
+
+class UnknownWorkloadError(ConfigError):
+    """No workload has that name. Choose one of those the message lists."""
+
+
+def workloads() -> Mapping[str, Workload]:
+    """Every workload, in its default shape, by name."""
+    known: tuple[Workload, ...] = (Count(), EventLogWorkload(), Flights())
+    return MappingProxyType({workload.name: workload for workload in known})
+
+
+def workload(name: str) -> Workload:
+    """The workload of that name, in its default shape. Raises: UnknownWorkloadError."""
+    known = workloads()
+    if name not in known:
+        raise UnknownWorkloadError(f"no workload {name!r}: there are {', '.join(known)}{nearest(name, known)}")
+    return known[name]
