@@ -11,11 +11,12 @@ READ_UNCOMMITTED" there for the chain of frozen batches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Final
 
 from stores.engines.engine import Writes
+from stores.merge import MappedWrites
 from stores.ranges import KeyRanges
 from stores.sorted_map import SortedMap
 
@@ -45,15 +46,10 @@ class Layer:
         """The layer as an engine takes it."""
         return Writes(self.ranges, self.staged.writes)
 
-    def pairs(
-        self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool, lock: Lock
-    ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The staged writes in order, as of the first step: the layer is frozen by then. Sorting holds ``lock``."""
-        with lock:
-            keys = self.staged.keys_between(start, end, end_open=end_open)
-        if reverse:
-            keys.reverse()
-        yield from zip(keys, map(self.staged.writes.__getitem__, keys), strict=True)
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> MappedWrites:
+        """The staged writes in order. The layer is frozen; sorting it takes a lock of the caller's."""
+        keys = self.staged.keys_between(start, end, end_open=end_open)
+        return MappedWrites(keys, self.staged.writes, reverse=reverse)
 
     def absorb(self, newer: Layer) -> None:
         """Lay ``newer`` over this layer."""

@@ -1,46 +1,96 @@
-"""Laying staged writes over ordered pairs from below, in key order, reading ahead no more than one pair."""
+"""Laying staged writes over ordered pairs from below, in key order, a chunk at a time.
+
+Everything works on lists of pairs, so that the pairs between two staged keys move as one slice and not one by one.
+"""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
 
 from stores.engines.engine import Scan
 from stores.ranges import KeyRanges
 
 Pair = tuple[bytes, bytes]
+Staged = tuple[bytes, bytes | None]
+"""A staged write; None deletes."""
+
+_REST = 512
 
 
-def pairs_of(scan: Scan) -> Iterator[Pair]:
-    """The pairs of an engine's scan, one by one."""
+def chunks_of(scan: Scan) -> Iterator[list[Pair]]:
+    """What an engine's scan fetches, to its end."""
     while chunk := scan.fetch():
-        yield from chunk
+        yield chunk
+
+
+class StagedWrites(ABC):
+    """Staged writes in the order of a scan, taken from the front."""
+
+    @abstractmethod
+    def take_to(self, key: bytes) -> list[Staged]:
+        """The next writes up to and including ``key``; ascending, whatever the direction of the scan."""
+
+    @abstractmethod
+    def take_some(self) -> list[Staged]:
+        """The next few writes, ascending; empty only at the end."""
+
+
+class MappedWrites(StagedWrites):
+    """Writes that are in memory: ``keys``, ascending, of ``writes``."""
+
+    def __init__(self, keys: list[bytes], writes: Mapping[bytes, bytes | None], *, reverse: bool) -> None:
+        self._keys, self._writes, self._reverse = keys, writes, reverse
+        self._low, self._high = 0, len(keys)
+
+    def take_to(self, key: bytes) -> list[Staged]:
+        if self._reverse:
+            return self._take(bisect_left(self._keys, key, self._low, self._high), self._high)
+        return self._take(self._low, bisect_right(self._keys, key, self._low, self._high))
+
+    def take_some(self) -> list[Staged]:
+        if self._reverse:
+            return self._take(max(self._low, self._high - _REST), self._high)
+        return self._take(self._low, min(self._high, self._low + _REST))
+
+    def _take(self, low: int, high: int) -> list[Staged]:
+        taken = self._keys[low:high]
+        if self._reverse:
+            self._high = low
+        else:
+            self._low = high
+        return list(zip(taken, map(self._writes.__getitem__, taken), strict=True))
 
 
 def lay_over(
-    below: Iterator[Pair],
-    above: Iterator[tuple[bytes, bytes | None]],
-    hidden: KeyRanges,
-    *,
-    reverse: bool,
-) -> Iterator[Pair]:
-    """``below`` without the ``hidden`` keys, with the pairs of ``above`` in place of its own; None there removes.
+    below: Iterator[list[Pair]], above: StagedWrites, hidden: KeyRanges, *, reverse: bool
+) -> Iterator[list[Pair]]:
+    """``below`` without the ``hidden`` keys, with the writes of ``above`` in place of its own.
 
-    Both are in the same order, descending if ``reverse``.
+    Both are in the same order, descending if ``reverse``; so is what comes out, in lists that may be empty.
     """
-    if hidden:
-        below = (pair for pair in below if pair[0] not in hidden)
-    comes_before = operator.gt if reverse else operator.lt
-    pair = next(below, None)
-    for staged in above:
-        key, value = staged
-        while pair is not None and comes_before(pair[0], key):
-            yield pair
-            pair = next(below, None)
-        if pair is not None and pair[0] == key:
-            pair = next(below, None)
+    for chunk in filter(None, below):
+        staged = above.take_to(chunk[-1][0])
+        shown = [pair for pair in chunk if pair[0] not in hidden] if hidden else chunk
+        yield _merged(shown, staged, reverse=reverse) if staged else shown
+    while staged := above.take_some():
+        yield _merged([], staged, reverse=reverse)
+
+
+def _merged(chunk: list[Pair], staged: list[Staged], *, reverse: bool) -> list[Pair]:
+    """Both in one list; a staged write replaces the pair of its key, None removes it."""
+    merged: list[Pair] = []
+    at = 0
+    if reverse:
+        chunk = chunk[::-1]
+    for key, value in staged:
+        found = bisect_left(chunk, (key,), at)
+        merged += chunk[at:found]
+        at = found + 1 if found < len(chunk) and chunk[found][0] == key else found
         if value is not None:
-            yield staged  # type: ignore[misc]
-    if pair is not None:
-        yield pair
-        yield from below
+            merged.append((key, value))
+    merged += chunk[at:]
+    if reverse:
+        merged.reverse()
+    return merged

@@ -26,7 +26,7 @@ _FETCH_FIRST, _FETCH = 32, 512
 
 
 class LmdbEngine(Engine):
-    """One environment per store. Below DISK nothing is synced: power loss may tear it, a killed process loses nothing."""
+    """One environment per store. Below DISK nothing is synced: power loss may tear it; a kill loses nothing."""
 
     name: ClassVar[str] = "lmdb"
     options: ClassVar[Mapping[str, object]] = {

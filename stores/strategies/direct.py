@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from stores.engines.engine import Writes
 from stores.failpoints import declare, reach
-from stores.interface import IsolationLevel, Position, TopicPartition
-from stores.merge import Pair, pairs_of
+from stores.interface import IsolationLevel, TopicPartition
+from stores.merge import Pair, chunks_of
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore
 
@@ -59,14 +59,11 @@ class DirectStore(EngineStore):
         self._check_open()
         return 0
 
-    def position(self, isolation_level: IsolationLevel) -> Position:
-        return super().position(IsolationLevel.READ_UNCOMMITTED)
-
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         return self._engine.get(key)
 
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[Pair], Pin]:
+    ) -> tuple[Iterator[list[Pair]], Pin]:
         scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-        return pairs_of(scan), Pin(scan.close)
+        return chunks_of(scan), Pin(scan.close)

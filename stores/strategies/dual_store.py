@@ -24,7 +24,7 @@ from stores.engines.engine import Engine, Scan, Writes
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.interface import Durability, IsolationLevel, RecoveryOutcome, TopicPartition
-from stores.merge import Pair, lay_over, pairs_of
+from stores.merge import Pair, Staged, StagedWrites, chunks_of, lay_over
 from stores.ranges import Bounds, KeyRanges
 from stores.strategies.indexed_batch import IndexedBatchStore
 from stores.strategies.iterator import Pin
@@ -115,10 +115,12 @@ class DualStore(IndexedBatchStore):
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
         if self._spilled:
             self._spill()
-            for pairs in _chunks(self._scan_spilled(start, end)):
+        # Staged in memory first: a reader on another thread must not see what lies below for a moment.
+        super()._stage_range(start, end)
+        if self._spilled:
+            for pairs in chunks_of(self._scan_spilled(start, end)):
                 self._batch.forget_drained(sum(len(key) - _TOKEN_BYTES + len(tagged) - 1 for key, tagged in pairs))
             self._staging.write([Writes([self._staged_bounds(start, end)], {})], {}, durable=False)
-        super()._stage_range(start, end)
 
     def _spill(self) -> None:
         """Move what is staged in memory to the second store."""
@@ -164,11 +166,9 @@ class DualStore(IndexedBatchStore):
         return self._get_uncommitted(key) if self._spilled and isinstance(key, bytes) else super().get(key)
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
-        if level is IsolationLevel.READ_UNCOMMITTED:
-            return self._get_uncommitted(key)
         with self._batch.lock:
-            # A copy in parts is not seen half done.
-            return self._engine.get(key)
+            # Neither a spill nor a copy in parts is seen half done.
+            return self._get_uncommitted(key) if level is IsolationLevel.READ_UNCOMMITTED else self._engine.get(key)
 
     def _get_uncommitted(self, key: bytes) -> bytes | None:
         value = self._batch.get(key)
@@ -180,30 +180,28 @@ class DualStore(IndexedBatchStore):
 
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[Pair], Pin]:
+    ) -> tuple[Iterator[list[Pair]], Pin]:
         if level is IsolationLevel.READ_COMMITTED:
             with self._batch.lock:
                 return super()._scan(level, start, end, end_open=end_open, reverse=reverse)
-        if not self._spilled:
-            return super()._scan(level, start, end, end_open=end_open, reverse=reverse)
         lock = self._batch.lock
         with lock:
             scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-            spilled = self._scan_spilled(start, end, end_open=end_open, reverse=reverse)
+            spilled = self._scan_spilled(start, end, end_open=end_open, reverse=reverse) if self._spilled else None
             hidden = KeyRanges()
             hidden.update(self._ranges)
             layers = self._batch.freeze()
-        staged = ((key[_TOKEN_BYTES:], _untagged(tagged)) for key, tagged in pairs_of(spilled))
-        pairs = lay_over(pairs_of(scan), staged, hidden, reverse=reverse)
-        for layer in layers:
-            above = layer.pairs(start, end, end_open=end_open, reverse=reverse, lock=lock)
-            pairs = lay_over(pairs, above, layer.ranges, reverse=reverse)
+        below = chunks_of(scan)
+        if spilled is not None:
+            below = lay_over(below, SpilledWrites(spilled, reverse=reverse), hidden, reverse=reverse)
+        chunks = self._lay_layers(below, layers, start, end, end_open=end_open, reverse=reverse)
 
         def release() -> None:
-            spilled.close()
+            if spilled is not None:
+                spilled.close()
             self._release(scan, layers)
 
-        return pairs, Pin(release)
+        return chunks, Pin(release)
 
     # Committing
 
@@ -258,7 +256,7 @@ class DualStore(IndexedBatchStore):
         ranges: tuple[Bounds, ...] = marker.ranges
         part: dict[bytes, bytes | None] = {}
         num_bytes = 0
-        for pairs in _chunks(self._staging.scan(marker.token, _after(marker.token))):
+        for pairs in chunks_of(self._staging.scan(marker.token, _after(marker.token))):
             for key, tagged in pairs:
                 part[key[_TOKEN_BYTES:]] = _untagged(tagged)
                 num_bytes += len(key) + len(tagged)
@@ -285,9 +283,10 @@ class DualStore(IndexedBatchStore):
         self._ranges = KeyRanges()
 
     def _rollback(self) -> None:
-        super()._rollback()
-        if self._spilled:
-            self._empty()
+        with self._batch.lock:
+            self._batch.clear()
+            if self._spilled:
+                self._empty()
 
     def _is_clean(self) -> bool:
         return super()._is_clean() and not self._spilled
@@ -318,7 +317,7 @@ class DualStore(IndexedBatchStore):
                 )
         elif marker is not None and marker.sequence == self._sequence:
             self._outcome = RecoveryOutcome.ROLLED_FORWARD
-        if sealed is not None or next(_chunks(self._staging.scan(None, None)), None):
+        if sealed is not None or next(chunks_of(self._staging.scan(None, None)), None):
             self._staging.write([Writes([(None, None)], {})], {_SEQUENCE: None}, durable=False)
         reach(RECOVER_TRUNCATED)
         self._marker.unlink(missing_ok=True)
@@ -331,15 +330,40 @@ class DualStore(IndexedBatchStore):
 
     def _close_staging(self) -> None:
         super()._close_staging()
+        self._spilled = False
         self._staging.close()
 
 
-def _chunks(scan: Scan) -> Iterator[list[Pair]]:
-    try:
-        while chunk := scan.fetch():
-            yield chunk
-    finally:
-        scan.close()
+class SpilledWrites(StagedWrites):
+    """Writes that are in the second store, in the order of ``scan``."""
+
+    def __init__(self, scan: Scan, *, reverse: bool) -> None:
+        self._scan, self._reverse = scan, reverse
+        self._next: list[Staged] = []
+
+    def take_to(self, key: bytes) -> list[Staged]:
+        taken: list[Staged] = []
+        while self._fill():
+            last = self._next[-1][0]
+            if (last >= key) if self._reverse else (last <= key):
+                taken += self._next
+                self._next = []
+            else:
+                cut = sum(1 for staged in self._next if (staged[0] >= key if self._reverse else staged[0] <= key))
+                taken += self._next[:cut]
+                self._next = self._next[cut:]
+                break
+        return taken[::-1] if self._reverse else taken
+
+    def take_some(self) -> list[Staged]:
+        self._fill()
+        taken, self._next = self._next, []
+        return taken[::-1] if self._reverse else taken
+
+    def _fill(self) -> bool:
+        if not self._next:
+            self._next = [(key[_TOKEN_BYTES:], _untagged(tagged)) for key, tagged in self._scan.fetch()]
+        return bool(self._next)
 
 
 def _after(token: bytes) -> bytes:

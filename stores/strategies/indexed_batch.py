@@ -12,7 +12,7 @@ from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Scan
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, TopicPartition
-from stores.merge import Pair, lay_over, pairs_of
+from stores.merge import Pair, chunks_of, lay_over
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
 
@@ -100,20 +100,34 @@ class IndexedBatchStore(EngineStore):
 
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[Pair], Pin]:
+    ) -> tuple[Iterator[list[Pair]], Pin]:
         if level is IsolationLevel.READ_COMMITTED:
             scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-            return pairs_of(scan), Pin(scan.close)
+            return chunks_of(scan), Pin(scan.close)
         lock = self._batch.lock
         # The layers and the snapshot below them are of one moment: no commit comes between.
         with lock:
             scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
             layers = self._batch.freeze()
-        pairs = pairs_of(scan)
+        chunks = self._lay_layers(chunks_of(scan), layers, start, end, end_open=end_open, reverse=reverse)
+        return chunks, Pin(partial(self._release, scan, layers))
+
+    def _lay_layers(
+        self,
+        chunks: Iterator[list[Pair]],
+        layers: tuple[Layer, ...],
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        end_open: bool,
+        reverse: bool,
+    ) -> Iterator[list[Pair]]:
+        """Frozen layers over chunks from below. Nothing is sorted before the first step."""
         for layer in layers:
-            staged = layer.pairs(start, end, end_open=end_open, reverse=reverse, lock=lock)
-            pairs = lay_over(pairs, staged, layer.ranges, reverse=reverse)
-        return pairs, Pin(partial(self._release, scan, layers))
+            with self._batch.lock:
+                staged = layer.scan(start, end, end_open=end_open, reverse=reverse)
+            chunks = lay_over(chunks, staged, layer.ranges, reverse=reverse)
+        yield from chunks
 
     def _release(self, scan: Scan, layers: tuple[Layer, ...]) -> None:
         scan.close()

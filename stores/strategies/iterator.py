@@ -36,10 +36,10 @@ class Pin:
 class StoreIterator(KeyValueIterator):
     """The pairs of a scan, until its ``pin`` is closed."""
 
-    def __init__(self, pairs: Iterator[Pair], pin: Pin) -> None:
+    def __init__(self, chunks: Iterator[list[Pair]], pin: Pin) -> None:
         self._pin = pin
         # The generator refers to the pin and not to the iterator: a loop keeps the generator only.
-        self._pairs = _guarded(pairs, pin)
+        self._pairs = _guarded(chunks, pin)
 
     def __iter__(self) -> Iterator[Pair]:
         # The generator itself: a loop over it costs half of one over __next__.
@@ -52,11 +52,17 @@ class StoreIterator(KeyValueIterator):
         self._pin.close()
 
 
-def _guarded(pairs: Iterator[Pair], pin: Pin) -> Iterator[Pair]:
-    for pair in pairs:
-        if pin.closed:
-            break
-        yield pair
+def _guarded(chunks: Iterator[list[Pair]], pin: Pin) -> Iterator[Pair]:
+    _check(pin)
+    for chunk in chunks:
+        for pair in chunk:
+            yield pair
+            if pin.closed:
+                _check(pin)
+    _check(pin)
+    pin.let_go()
+
+
+def _check(pin: Pin) -> None:
     if pin.closed:
         raise StoreClosedError("the iterator or its store is closed: make a new scan")
-    pin.let_go()

@@ -140,7 +140,7 @@ class EngineStore(KeyValueStore):
     @abstractmethod
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[Pair], Pin]:
+    ) -> tuple[Iterator[list[Pair]], Pin]:
         """What ``level`` shows now, and what that holds on to."""
 
     @abstractmethod
@@ -291,6 +291,9 @@ class EngineStore(KeyValueStore):
         self._position = merged
         self._staged_position = {}
 
+    def persist(self) -> None:
+        self._check_writer()
+
     def rollback(self) -> None:
         self._check_writer()
         self._rollback()
@@ -318,7 +321,8 @@ class EngineStore(KeyValueStore):
         for key, value in writes.items():
             self._check_write(key, value)
         reach(RESTORE_BEFORE_WRITE)
-        self._engine.write([Writes((), writes)], position.encode(position.OFFSET, offsets))
+        meta = position.encode(position.OFFSET, offsets) if self.manages_offsets else {}
+        self._engine.write([Writes((), writes)], meta)
         reach(RESTORE_AFTER_WRITE)
         self._keep(offsets)
 
@@ -328,7 +332,7 @@ class EngineStore(KeyValueStore):
 
     def position(self, isolation_level: IsolationLevel) -> Position:
         self._check_open()
-        if IsolationLevel(isolation_level) is IsolationLevel.READ_COMMITTED:
+        if IsolationLevel(isolation_level) is IsolationLevel.READ_COMMITTED and self.transactional:
             return dict(self._position)
         return position.merge(self._position, self._staged_position)
 
@@ -461,8 +465,10 @@ def _check_bounds(start: object, end: object) -> None:
 
 
 def _check_partition(partition: object) -> None:
-    if not (isinstance(partition, tuple) and len(partition) == 2 and isinstance(partition[0], str)):
+    if not isinstance(partition, TopicPartition):
         raise TypeError(f"an offset belongs to a TopicPartition, not to {partition!r}")
+    if not isinstance(partition[0], str):
+        raise TypeError(f"a topic is a str, not {type(partition[0]).__name__}")
     if not isinstance(partition[1], int) or isinstance(partition[1], bool):
         raise TypeError(f"a partition is an int, not {type(partition[1]).__name__}")
     if not 0 <= partition[1] < 1 << 32:
