@@ -1,0 +1,98 @@
+# Everything from a fresh clone: "make test" and "make bench" set up .venv by themselves. "make" alone lists the targets.
+# Works from any folder with "make -C". PYTHON=/path/to/python picks the interpreter that .venv is made with.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV SPARK_HOME SPARK_CONF_DIR
+
+PYTHON ?=
+PROFILE ?= default
+S ?=
+PROFILES := smoke default full
+
+BIN := .venv/bin
+RUN := $(BIN)/python
+STAMP := .venv/.complete
+
+# A venv is tied to its folder and to the interpreter that it was made with: where either has gone, it is made anew.
+ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 'print("runs")' 2>/dev/null),runs)
+.PHONY: $(STAMP)
+endif
+
+.PHONY: help setup java test bench report scenario lint clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@echo
+	@echo "  PROFILE=smoke (a minute), default (ten) or full (hours) for bench; S=name for scenario"
+
+setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
+
+test: $(STAMP) java ## run every test of stores and harness; ARGS="-k name" passes on to pytest
+	@$(RUN) -m pytest $(ARGS)
+
+bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full
+	@$(RUN) -m harness bench --profile $(PROFILE)
+
+report: $(STAMP) ## write results/ again from the rows that lie in runs/
+	@$(RUN) -m harness report
+
+scenario: name $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit
+	@$(RUN) -m harness scenario $(S)
+
+lint: $(STAMP) ## ruff and mypy
+	@status=0; $(RUN) -m ruff check . || status=1; $(RUN) -m mypy || status=1; exit $$status
+
+clean: ## remove .venv, caches, runs/ and whatever else was built; nothing that is tracked
+	@rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	@rm -rf spark-warehouse metastore_db derby.log artifacts
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: profile name
+profile:
+	@case " $(PROFILES) " in *" $(PROFILE) "*) ;; *) echo "PROFILE=$(PROFILE) does not exist: choose one of $(PROFILES)." >&2; exit 2;; esac
+
+name:
+	@if [ -z "$(S)" ]; then echo "Which scenario? For example: make scenario S=kill_during_commit" >&2; \
+	 for file in scenarios/[a-z]*.py; do [ -e "$$file" ] && echo "  $$(basename "$$file" .py)" >&2; done; exit 2; fi
+
+java: $(STAMP)
+	@$(RUN) -m harness.java
+
+# Asked of the interpreter itself, by running it: the name on PATH may be a shim for a version that is not there.
+$(STAMP): pyproject.toml constraints.txt
+	@works() { "$$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null; }; \
+	 bundled() { "$$1" -c 'import ensurepip, venv' 2>/dev/null; }; \
+	 chosen=; without_venv=; \
+	 for candidate in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3); do \
+	   if works "$$candidate"; then \
+	     if bundled "$$candidate"; then chosen=$$candidate; break; else without_venv=$${without_venv:-$$candidate}; fi; \
+	   fi; \
+	 done; \
+	 if [ -z "$$chosen" ] && [ -n "$$without_venv" ]; then \
+	   version=$$("$$without_venv" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	   echo "$$without_venv is Python $$version, but without its venv module, which .venv is made with." >&2; \
+	   echo "On Debian or Ubuntu: apt-get install python$$version-venv. Then run make again." >&2; exit 1; \
+	 fi; \
+	 if [ -z "$$chosen" ]; then \
+	   echo "No Python 3.11 or newer here (tried: $(or $(PYTHON),python3.13 python3.12 python3.11 python3))." >&2; \
+	   echo "Debian 12, Ubuntu 24.04 or newer: apt-get install python3 python3-venv. Fedora: dnf install python3.12." >&2; \
+	   echo "macOS: brew install python@3.13. Elsewhere: https://www.python.org/downloads/ ." >&2; \
+	   echo "One that is not on PATH: make PYTHON=/path/to/python3.11" >&2; exit 1; \
+	 fi; \
+	 command -v java >/dev/null || [ -x "$${JAVA_HOME:-}/bin/java" ] || \
+	   echo "Note: there is no Java here; all that runs on Spark will ask for version 17 or newer." >&2; \
+	 echo "Setting up .venv with $$("$$chosen" -V); about two minutes, once."; \
+	 rm -rf .venv; "$$chosen" -m venv .venv
+	@export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	 show() { sed -un -e 's/^ *Downloading \(.*\/\)\{0,1\}\([^ ]*\) (\([0-9.]* MB\))$$/  \2, \3/p' -e 's/^ *Building wheel for \([^ ]*\).*: started$$/  building \1/p'; }; \
+	 log=.venv/install.log; \
+	 { $(RUN) -m pip install -c constraints.txt setuptools wheel pbr && \
+	   $(RUN) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[harness,test,lint]'; } 2>&1 | tee $$log | show || \
+	 { tail -n 15 $$log >&2; echo "Installing failed; all that pip said is in $$log." >&2; exit 1; }
+	@$(RUN) -m harness.spark.installation
+	@pwd > $(STAMP)
+	@echo "Ready: $$($(RUN) -V) in .venv"

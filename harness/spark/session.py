@@ -1,0 +1,234 @@
+"""A Spark session that starts in seconds, says nothing on the terminal, and leaves nothing behind.
+
+It brings its own code along: ``stores``, ``harness`` and ``scenarios`` go to every executor as one zip file, so that a
+cluster that has never heard of them can run them (their dependencies must be there).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+import harness
+from harness.java import find_java
+from stores.errors import ConfigError
+
+LOG4J2 = Path(__file__).with_name("log4j2.properties")
+SHIPPED_PACKAGES = ("stores", "harness", "scenarios")
+SHIPPED_SUFFIXES = (".py", ".properties", ".typed")
+JVM_EXIT_TIMEOUT_S = 30
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+QUIET: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.worker.reuse": "true",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.executor.extraJavaOptions": QUICK_JVM,
+}
+"""What every session has unless it is told otherwise: quick to start, quiet, no task run twice for speed's
+sake, and times without a zone read the same on every machine."""
+
+
+@contextlib.contextmanager
+def session(
+    app_name: str,
+    master: str | None = None,
+    *,
+    max_failures: int = 1,
+    settings: Mapping[str, str] | None = None,
+    log_folder: Path | None = None,
+) -> Iterator[SparkSession]:
+    """A session for the length of a ``with`` block; at its end Spark is stopped and its JVM gone.
+
+    ``master`` is ``local[2]`` unless given. ``max_failures`` is how often a task may fail before its job does, 1 or
+    more, on a local master too. ``settings`` are Spark's own, ``spark.driver.memory`` (512m) among them. Under
+    ``spark-submit`` the session joins the JVM that is there, and what was given on its command line, the master
+    included, goes before all of these.
+
+    When Spark fails, its log is kept in ``log_folder`` (else where temporary files go), and the error names it.
+
+    Raises: ConfigError where Java is missing or too old, where Spark does not start, where this process has a session.
+    """
+    if SparkContext._active_spark_context is not None:
+        raise ConfigError("This process has a Spark session already; leave its block before starting another.")
+    wanted = {**QUIET, "spark.task.maxFailures": str(max_failures), **(settings or {})}
+    search_path = list(sys.path)
+    with contextlib.ExitStack() as cleanup:
+        scratch = Path(cleanup.enter_context(_temporary_folder()))
+        cleanup.enter_context(_interrupts_restored())
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            context = _join(app_name, _with_retries(master or "local[2]", max_failures), wanted)
+            cleanup.callback(context.stop)
+        else:
+            master = _with_retries(master or "local[2]", max_failures)
+            cleanup.enter_context(_environment(_is_on_this_machine(master)))
+            log = cleanup.enter_context((scratch / "spark.log").open("wb"))
+            cleanup.enter_context(_log_kept_on_failure(Path(log.name), app_name, log_folder))
+            context = cleanup.enter_context(_own_jvm(app_name, master, wanted, scratch, log))
+        _ship_code(context, scratch)
+        # Spark puts its copies in front here too, but on the driver modules must go on coming from their own folder.
+        sys.path[:] = search_path
+        spark = SparkSession(context)
+        cleanup.callback(spark.stop)
+        yield spark
+
+
+def code_path() -> str:
+    """The entry of PYTHONPATH that lets a child process import ``stores`` and ``harness`` as this process does.
+
+    On the driver this is a folder; inside a task it is the zip file that the session sent there.
+    """
+    return str(Path(harness.__file__).absolute().parents[1])
+
+
+def _join(app_name: str, master: str, wanted: Mapping[str, str]) -> SparkContext:
+    SparkContext._ensure_initialized()
+    conf = SparkConf()
+    for name, value in {"spark.master": master, "spark.app.name": app_name, **wanted}.items():
+        conf.setIfMissing(name, value)
+    return SparkContext(conf=conf)
+
+
+@contextlib.contextmanager
+def _own_jvm(
+    app_name: str, master: str, wanted: Mapping[str, str], scratch: Path, log: IO[bytes]
+) -> Iterator[SparkContext]:
+    find_java()
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
+    for name, value in wanted.items():
+        conf.set(name, value)
+    logging = f"-Dlog4j2.configurationFile={LOG4J2.as_uri()} -Dharness.spark.log.level=warn"
+    conf.set("spark.driver.extraJavaOptions", f"{wanted['spark.driver.extraJavaOptions']} {logging}")
+    conf.set("spark.sql.warehouse.dir", (scratch / "warehouse").as_uri())
+    if master.startswith("local"):
+        conf.set("spark.local.dir", str(scratch / "local"))
+    gateway = None
+    try:
+        try:
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            context = SparkContext(conf=conf, gateway=gateway)
+        except (PySparkException, Py4JError, OSError) as error:
+            raise ConfigError(f"Spark does not start with master {master}") from error
+        try:
+            yield context
+        finally:
+            with contextlib.suppress(Py4JError, OSError):
+                context.stop()
+    finally:
+        if gateway is not None:
+            _end_jvm(gateway)
+
+
+def _end_jvm(gateway: JavaGateway) -> None:
+    """The JVM ends when its standard input does; afterwards this process can start another."""
+    with contextlib.suppress(Py4JError, OSError):
+        gateway.shutdown()
+    process = gateway.proc
+    process.stdin.close()
+    try:
+        process.wait(JVM_EXIT_TIMEOUT_S)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="harness-spark-", ignore_cleanup_errors=True)
+
+
+def _ship_code(context: SparkContext, scratch: Path) -> None:
+    archive = Path(code_path())
+    if archive.is_dir():
+        archive = scratch / "harness-code.zip"
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+            for file, name in _code_files():
+                target.write(file, name)
+    context.addPyFile(str(archive))
+
+
+def _code_files() -> Iterator[tuple[Path, str]]:
+    for package in SHIPPED_PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for file in sorted(Path(folder).rglob("*")):
+                if file.suffix in SHIPPED_SUFFIXES:
+                    yield file, f"{package}/{file.relative_to(folder).as_posix()}"
+
+
+@contextlib.contextmanager
+def _environment(on_this_machine: bool) -> Iterator[None]:
+    """What Spark reads from the environment: the Python of its tasks, and no search for this machine's address."""
+    added = {"PYSPARK_PYTHON": sys.executable} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if on_this_machine else {})
+    added = {name: value for name, value in added.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _log_kept_on_failure(log: Path, app_name: str, log_folder: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError, ConfigError) as error:
+        if isinstance(error, ConfigError) and not isinstance(error.__cause__, (PySparkException, Py4JError)):
+            raise
+        folder = log_folder or Path(tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / f"spark-{re.sub(r'[^A-Za-z0-9]+', '-', app_name)}-{os.getpid()}.log"
+        shutil.copyfile(log, kept)
+        error.add_note(f"Spark's own messages: {kept}")
+        raise
+
+
+@contextlib.contextmanager
+def _interrupts_restored() -> Iterator[None]:
+    """Spark answers Ctrl-C by cancelling its jobs, and would go on doing so after it has stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_on_this_machine(master: str) -> bool:
+    return re.match(r"local\b|spark://(127\.0\.0\.1|localhost):", master) is not None
+
+
+def _with_retries(master: str, max_failures: int) -> str:
+    """A local master retries only when told so in its own name: ``local[2,3]``."""
+    plain = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return f"local[{plain[1] or 1},{max_failures}]" if plain and max_failures > 1 else master

@@ -1,0 +1,77 @@
+"""The store-level benchmarks measure what is claimed, and nothing is compared across levels of durability."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.benchmarks.case import Case, cases
+from harness.benchmarks.claim import claims, ratios
+from harness.benchmarks.load import Load, batches
+from harness.benchmarks.run import run
+from harness.benchmarks.subject import open_subject
+from stores.errors import ConfigError
+
+
+def test_the_default_profile_measures_every_claim() -> None:
+    measured = {case.id for case in cases("default")}
+    for claim in claims():
+        assert {claim.subject.id, claim.yardstick.id} <= measured
+
+
+def test_a_claim_compares_one_suite_at_one_level_and_size() -> None:
+    for claim in claims():
+        assert claim.subject.suite == claim.yardstick.suite
+        assert claim.subject.durability is claim.yardstick.durability
+        assert claim.subject.records == claim.yardstick.records
+
+
+def test_a_ratio_is_the_quotient_of_two_measured_rates() -> None:
+    claim = next(claims())
+    rows: list[dict[str, object]] = [
+        {"kind": "benchmark", "name": claim.subject.id, "records_per_s": 300.0},
+        {"kind": "benchmark", "name": claim.yardstick.id, "records_per_s": 200.0},
+    ]
+    assert [row["ratio"] for row in ratios(rows)] == [1.5]
+    assert ratios(rows[:1]) == []
+
+
+def test_the_same_seed_makes_the_same_records_and_no_value_twice() -> None:
+    first, second = Load(7).fresh(1_000), Load(7).fresh(1_000)
+    assert first == second
+    assert Load(8).fresh(1_000) != first
+    assert len({value for _, value in first}) == 1_000
+    assert {(len(key), len(value)) for key, value in first} == {(16, 100)}
+    assert sum(map(len, batches(first, 300))) == 1_000
+
+
+@pytest.mark.parametrize("name", ["plain-rocksdb", "plain-lmdb", "plain-sqlite", "rocksdb-indexed-batch"])
+def test_every_subject_keeps_what_it_is_timed_for(name: str, tmp_path: Path) -> None:
+    pairs = Load(1).fresh(500)
+    subject = open_subject(Case("commit", name), tmp_path)
+    try:
+        subject.write(pairs)
+        subject.update([(key, value[::-1]) for key, value in pairs[:100]])
+        expected = {**dict(pairs), **{key: value[::-1] for key, value in pairs[:100]}}
+        assert list(subject.pairs()) == sorted(expected.items())
+    finally:
+        subject.close()
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        run("smokey", print)
+
+
+def test_the_suites_run_under_plain_pytest(tmp_path: Path) -> None:
+    case = next(case for case in cases("smoke") if case.suite == "scan")
+    suites = Path(__file__).parents[1] / "benchmarks" / "bench_stores.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", f"{suites}::test_case[{case.id}]", "--benchmark-disable",
+         "--basetemp", str(tmp_path / "work"), "-p", "no:cacheprovider"],
+        capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

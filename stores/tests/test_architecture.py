@@ -1,0 +1,298 @@
+"""The arrows between the parts point one way: read from the imports of every file, with ``ast``, none of it run.
+
+The rules stand in ``violations``; the tests below first break each rule in a made-up tree, so that a rule that finds
+nothing has been seen to find something.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import stores
+
+ROOT = Path(stores.__file__).parents[1]
+HOUSES = ("stores", "harness", "scenarios")
+
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"stores.errors"}),
+    frozenset({"stores.interface"}),
+    frozenset({"stores.engines", "stores.merge"}),
+    frozenset({"stores.buffer"}),
+    frozenset({"stores.strategies"}),
+    frozenset({"stores.records", "stores.changelog"}),
+    frozenset({"stores.tasks"}),
+)
+"""From the bottom up; an import goes down, or stays within its own part."""
+
+SEAM = "stores.engines.engine"
+"""What every engine looks like from above: it belongs to no engine, and the buffer and the strategies may know it."""
+
+ENGINES: Mapping[str, frozenset[str]] = {
+    "rocksdb": frozenset({"rocksdict"}),
+    "lmdb": frozenset({"lmdb"}),
+    "sqlite": frozenset({"sqlite3", "sqlite_utils", "apsw"}),
+    "memory": frozenset(),
+}
+"""The engines and the libraries that only they may import."""
+
+RESULTS = re.compile(r"(\./)?results(/|$)")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file: its dotted name, what it imports, the strings (docstrings left out) and names in its code."""
+
+    name: str
+    imports: frozenset[str]
+    strings: tuple[str, ...]
+    names: frozenset[str]
+
+    def within(self, *parts: str) -> bool:
+        return any(is_within(self.name, part) for part in parts)
+
+    def is_test(self) -> bool:
+        return ".tests." in f"{self.name}."
+
+
+def is_within(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}.")
+
+
+def modules_of(root: Path) -> dict[str, Module]:
+    """Every module of the three houses below ``root``, by name."""
+    files = {name_of(file.relative_to(root)): file for house in HOUSES for file in sorted((root / house).rglob("*.py"))}
+    return {name: read_module(name, file, files) for name, file in files.items()}
+
+
+def name_of(file: Path) -> str:
+    parts = file.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def read_module(name: str, file: Path, known: Mapping[str, Path]) -> Module:
+    tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    documentation = set(docstrings(tree))
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return Module(
+        name,
+        frozenset(imported(tree, package, known)),
+        tuple(str(node.value) for node in constants if node not in documentation),
+        frozenset(
+            {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        ),
+    )
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Every string that stands alone as a statement."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+
+
+def imported(tree: ast.AST, package: str, known: Mapping[str, Path]) -> Iterator[str]:
+    """Names of modules, absolute; ``from a import b`` gives ``a.b`` where that is a module of ours, else ``a``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                origin = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                yield inner if inner in known else origin
+
+
+def violations(root: Path) -> list[str]:
+    """Every import or word below ``root`` that breaks an arrow, as one sentence each."""
+    modules = modules_of(root)
+    return [
+        *against_the_houses(modules),
+        *against_the_layers(modules),
+        *cycles(modules),
+        *engines_named(modules),
+        *outsiders(modules),
+        *impure_checkers(modules),
+        *results_written(modules),
+    ]
+
+
+def against_the_houses(modules: Mapping[str, Module]) -> Iterator[str]:
+    for module in modules.values():
+        own = HOUSES.index(module.name.split(".")[0])
+        for target in sorted(module.imports):
+            house = target.split(".")[0]
+            if house in HOUSES and HOUSES.index(house) > own and not module.name.startswith("harness.tests"):
+                yield f"{module.name} imports {target}: {HOUSES[own]} must not know {house}"
+
+
+def against_the_layers(modules: Mapping[str, Module]) -> Iterator[str]:
+    for module in modules.values():
+        own = layer_of(module.name)
+        for target in sorted(module.imports) if own is not None and not module.is_test() else ():
+            if target == SEAM or part_of(target) == part_of(module.name):
+                continue
+            other = layer_of(target)
+            if other is not None and own is not None and other >= own:
+                yield f"{module.name} imports {target}, which is not below it"
+
+
+def layer_of(name: str) -> int | None:
+    return next((level for level, parts in enumerate(LAYERS) if part_of(name) in parts), None)
+
+
+def part_of(name: str) -> str:
+    """The part of ``stores`` that a module belongs to: ``stores.tasks`` for ``stores.tasks.restore``."""
+    return SEAM if name == SEAM else ".".join(name.split(".")[:2])
+
+
+def cycles(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Parts of ``stores`` that know each other; its front door ``stores`` itself belongs to none of them."""
+    graph: dict[str, set[str]] = {}
+    for module in modules.values():
+        if module.within("stores") and module.name != "stores" and not module.is_test():
+            parts = {part_of(target) for target in module.imports if is_within(target, "stores")}
+            graph.setdefault(part_of(module.name), set()).update(parts - {part_of(module.name)})
+            if "stores" in module.imports:
+                yield f"{module.name} goes through the front door: it must import the part of stores that it means"
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield f"parts of stores know each other: {' -> '.join(error.args[1])}"
+
+
+def engines_named(modules: Mapping[str, Module]) -> Iterator[str]:
+    """No engine is named by another, nor by a strategy, the buffer or the merge: not by import, name or string."""
+    for module in modules.values():
+        if not module.within("stores.engines", "stores.strategies", "stores.buffer", "stores.merge"):
+            continue
+        for engine, libraries in ENGINES.items():
+            if module.within(f"stores.engines.{engine}"):
+                continue
+            forbidden = {f"stores.engines.{engine}", *libraries}
+            for target in sorted(module.imports):
+                if any(is_within(target, name) for name in forbidden):
+                    yield f"{module.name} imports {target}"
+            words = re.compile("|".join({engine, *libraries}), re.IGNORECASE)
+            # "memory" is also a plain English word.
+            if engine != "memory" and any(words.search(text) for text in [*module.strings, *module.names]):
+                yield f"{module.name} names the engine {engine}"
+
+
+def outsiders(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Spark is for ``harness.spark`` alone, and the engines' insides are not for the harness."""
+    for module in modules.values():
+        for target in sorted(module.imports):
+            if is_within(target, "pyspark") and not module.within("harness.spark", "harness.tests"):
+                yield f"{module.name} imports {target}: only harness.spark knows Spark"
+
+
+def impure_checkers(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Who judges shares no code with what is judged, not even by way of a third module."""
+    for checker in [module for module in modules.values() if module.within("harness.checkers")]:
+        seen: set[str] = set()
+        waiting = [checker.name]
+        while waiting:
+            name = waiting.pop()
+            if is_within(name, "stores"):
+                yield f"{checker.name} reaches {name}: a checker shares no code with stores"
+            elif name in modules and name not in seen:
+                seen.add(name)
+                packages = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
+                waiting.extend([*sorted(modules[name].imports), *packages])
+
+
+def results_written(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Only ``harness.report`` writes to ``results/``, so nobody else has a use for that folder's name."""
+    for module in modules.values():
+        if not module.within("harness.report") and not module.is_test():
+            yield from (f"{module.name} names {text!r}" for text in module.strings if RESULTS.match(text))
+
+
+def test_every_import_of_the_project_follows_the_arrows() -> None:
+    modules = modules_of(ROOT)
+    assert {"stores.interface", "stores.errors"} <= set(modules)
+    assert violations(ROOT) == []
+
+
+def test_an_orderly_tree_breaks_no_rule(tmp_path: Path) -> None:
+    plant(tmp_path, ORDERLY)
+    assert violations(tmp_path) == []
+
+
+ORDERLY = {
+    "stores/__init__.py": "from stores.interface import Store",
+    "stores/errors.py": "class StoreError(Exception): ...",
+    "stores/interface.py": "from .errors import StoreError\nclass Store: ...",
+    "stores/engines/__init__.py": "",
+    "stores/engines/engine.py": "from stores.interface import Store",
+    "stores/engines/lmdb.py": "import lmdb\nfrom stores.engines import engine",
+    "stores/engines/memory.py": "from .engine import Engine",
+    "stores/buffer.py": "from stores.engines.engine import Writes",
+    "stores/strategies/direct.py": '"""As rocksdb-direct does."""\nfrom stores.buffer import Batch',
+    "stores/tasks/__init__.py": "from . import task",
+    "stores/tasks/task.py": "from stores.strategies import direct\nfrom stores.changelog import Changelog",
+    "stores/changelog/__init__.py": "import sqlite3",
+    "harness/__init__.py": "",
+    "harness/spark/session.py": "import pyspark.sql",
+    "harness/checkers/__init__.py": "",
+    "harness/checkers/atomicity.py": "from harness.history import History",
+    "harness/history.py": "import json",
+    "harness/report/page.py": "FOLDER = 'results/figures'",
+    "scenarios/throughput.py": "from harness.spark import session",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("stores/interface.py", "import harness"),
+        ("stores/tests/test_buffer.py", "from harness.checkers import atomicity"),
+        ("harness/spark/session.py", "def run():\n    import scenarios.throughput"),
+        ("stores/errors.py", "from stores.interface import Store"),
+        ("stores/engines/lmdb.py", "from stores.strategies import direct"),
+        ("stores/engines/lmdb.py", "from ..buffer import Batch"),
+        ("stores/strategies/direct.py", "from stores.tasks.task import Task"),
+        ("stores/changelog/__init__.py", "if True:\n    from stores.records import serdes"),
+        ("stores/position.py", "from stores.metrics import a\n"),
+        ("stores/buffer.py", "from stores import Store"),
+        ("stores/strategies/direct.py", "from stores.engines.lmdb import LmdbEngine"),
+        ("stores/strategies/direct.py", "from stores.engines import memory"),
+        ("stores/strategies/direct.py", "import rocksdict"),
+        ("stores/strategies/direct.py", "if engine.name == 'rocksdb': pass"),
+        ("stores/strategies/direct.py", "class A: ...\nA.SqliteEngine"),
+        ("stores/buffer.py", "from stores.engines import lmdb"),
+        ("stores/engines/memory.py", "from .lmdb import LmdbEngine"),
+        ("stores/engines/lmdb.py", "hint = 'try sqlite instead'"),
+        ("harness/history.py", "from pyspark.sql import Row"),
+        ("scenarios/throughput.py", "import pyspark"),
+        ("harness/checkers/atomicity.py", "from stores.interface import Store"),
+        ("harness/history.py", "from stores import Store"),
+        ("harness/__init__.py", "import stores.errors"),
+        ("harness/history.py", "open('results/report.md', 'w')"),
+        ("harness/history.py", "folder = root / 'results'"),
+    ],
+)
+def test_each_rule_finds_what_breaks_it(tmp_path: Path, file: str, text: str) -> None:
+    plant(tmp_path, ORDERLY | {"stores/metrics.py": "from stores.position import b", file: text})
+    found = violations(tmp_path)
+    assert found
+    assert len(found) == len(set(found))
+
+
+def plant(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
