@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 from weakref import WeakSet
 
 import lmdb
+from lmdb.verify import verify
 
 from stores.engines.engine import Engine, Scan, Writes
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
@@ -49,6 +50,7 @@ class LmdbEngine(Engine):
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         size = max(cast(int, options["map_size_bytes"]), _map_for(path))
+        _check_file(path)
         try:
             env = lmdb.open(
                 str(path),
@@ -61,6 +63,7 @@ class LmdbEngine(Engine):
                 writemap=False,
                 max_spare_txns=4,
             )
+            _check_length(env, path)
             return cls(env)
         except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
             raise _damage(error, path) from error
@@ -268,6 +271,26 @@ def _map_for(path: Path) -> int:
     """A map that holds the file as it is with room to spare, in case it had grown before."""
     file = path / "data.mdb"
     return 2 * file.stat().st_size if file.exists() else 0
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a folder whose database has gone: LMDB would begin an empty one in its place."""
+    file = path / "data.mdb"
+    if (path / "lock.mdb").exists() and (not file.exists() or file.stat().st_size == 0):
+        raise StoreCorruptedError(f"{file} is gone or empty: wipe the store and restore it from its changelog")
+
+
+def _check_length(env: Any, path: Path) -> None:
+    """Refuse a database that was cut short: reading behind the end of a mapped file ends the process."""
+    file = path / "data.mdb"
+    if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
+        # Pages at the end that are free may never have been written: only looking at all of them can tell.
+        problems = verify(str(path))
+        if problems:
+            env.close()
+            raise StoreCorruptedError(
+                f"{file} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
+            )
 
 
 def _damage(error: Exception, where: object) -> StoreError:

@@ -117,11 +117,13 @@ class RocksDBEngine(Engine):
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         pairs = self._db.items(backwards=reverse, from_key=end if reverse else start)
-        return _RocksDBScan(pairs, start, end, end_open=end_open, reverse=reverse)
+        return _RocksDBScan(self._db, pairs, start, end, end_open=end_open, reverse=reverse)
 
     def meta(self) -> dict[bytes, bytes]:
         try:
-            return dict(self._offsets_db.items())
+            meta = dict(self._offsets_db.items())
+            _check_end(self._offsets_db, max(meta, default=None))
+            return meta
         except Exception as error:
             raise _reading_error(error) from error
 
@@ -212,6 +214,7 @@ class _RocksDBScan(Scan):
 
     def __init__(
         self,
+        db: Any,
         pairs: Iterator[tuple[bytes, bytes]],
         start: bytes | None,
         end: bytes | None,
@@ -219,7 +222,9 @@ class _RocksDBScan(Scan):
         end_open: bool,
         reverse: bool,
     ) -> None:
+        self._db = db
         self._pairs: Iterator[tuple[bytes, bytes]] | None = pairs
+        self._last = end if reverse else start
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
         self._size = 32
 
@@ -228,10 +233,13 @@ class _RocksDBScan(Scan):
             return []
         try:
             chunk = list(islice(self._pairs, self._size))
+            if chunk:
+                self._last = chunk[-1][0]
+            if len(chunk) < self._size:
+                self._pairs = None
+                _check_end(self._db, self._last, reverse=self._reverse)
         except Exception as error:
             raise _reading_error(error) from error
-        if len(chunk) < self._size:
-            self._pairs = None
         self._size = min(2 * self._size, 512)
         end, start = self._end, self._start
         if self._reverse:
@@ -247,6 +255,20 @@ class _RocksDBScan(Scan):
 
     def close(self) -> None:
         self._pairs = None
+
+
+def _check_end(db: Any, last: bytes | None, *, reverse: bool = False) -> None:
+    """Raise what ended a scan at ``last``, if it was damage: rocksdict's iterators end there without a word."""
+    probe = db.iter()
+    if not reverse:
+        probe.seek((last or b"") + b"\x00")
+    elif last is None:
+        probe.seek_to_last()
+    else:
+        probe.seek_for_prev(last)
+        if probe.valid():
+            probe.prev()
+    probe.status()
 
 
 def _exhaust(steps: Iterator[object]) -> None:

@@ -46,6 +46,8 @@ class SqliteEngine(Engine):
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         file = path / _FILE
         new = not file.exists()
+        if not new:
+            _check_length(file)
         try:
             writer = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=64)
             try:
@@ -229,6 +231,23 @@ def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes 
         writer.executemany(f"delete from {table} where key = ?", gone)
     if pairs:
         writer.executemany(f"replace into {table} values (?, ?)", pairs)
+
+
+def _check_length(file: Path) -> None:
+    """Refuse a file that was cut short: SQLite notices only where it can't find a page."""
+    size = file.stat().st_size
+    log = file.with_name(f"{file.name}-wal")
+    if log.exists() and log.stat().st_size > 0:
+        # The log may hold what is not yet in the file.
+        return
+    with open(file, "rb") as opened:
+        header = opened.read(32)
+    page_size = int.from_bytes(header[16:18], "big")
+    expected = int.from_bytes(header[28:32], "big") * (page_size if page_size != 1 else 1 << 16)
+    if size < expected:
+        raise StoreCorruptedError(
+            f"{file} has {size:,} bytes, not {expected:,}: wipe the store and restore it from its changelog"
+        )
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

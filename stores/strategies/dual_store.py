@@ -13,7 +13,7 @@ that wrote each at once, and reopened the second store at each commit, was as sl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_bytes
 from typing import ClassVar, Self, cast
@@ -214,7 +214,7 @@ class DualStore(IndexedBatchStore):
         if not in_parts and not layers:
             # Offsets alone are one write anyway.
             if meta:
-                self._engine.write([], meta)
+                self._write_at_once([], meta)
             return
         ranges = tuple(self._ranges) if in_parts else tuple(bounds for layer in layers for bounds in layer.ranges)
         marker = Marker(self._sequence + 1, self._token, in_parts, ranges, meta)
@@ -244,6 +244,12 @@ class DualStore(IndexedBatchStore):
             self._marker.unlink(missing_ok=True)
             reach(MARKER_REMOVED)
             self._batch.clear()
+
+    def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
+        # Numbered like a commit: where this write is lost, a later commit's marker must not be carried out.
+        sequence = self._sequence + 1
+        super()._write_at_once(layers, {**meta, _SEQUENCE: sequence.to_bytes(8, "big")})
+        self._sequence = sequence
 
     def _withdraw(self, *, in_parts: bool) -> None:
         """Take back what a commit that failed before its marker stood has left in the second store."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from typing import ClassVar
@@ -19,6 +19,9 @@ from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, E
 BEFORE_WRITE = declare("indexed_batch.before_write", "the batch is complete, the engine has seen nothing of it")
 AFTER_WRITE = declare("indexed_batch.after_write", "the engine has taken the batch, the caller does not know yet")
 
+_RECENT_BYTES_MAX = 16 << 20
+"""Writes of a commit up to this size stay readable from memory until the next one: as much as a write buffer."""
+
 
 class IndexedBatchStore(EngineStore):
     """Everything staged is in memory: a transaction must fit there (KIP-892, "In-memory Transaction Buffers")."""
@@ -29,6 +32,8 @@ class IndexedBatchStore(EngineStore):
     def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
         super().__init__(engine, directory, traits)
         self._batch = IndexedBatch()
+        self._recent: Mapping[bytes, bytes | None] = {}
+        """The writes of the last commit, while nothing newer is in the engine: what was just written is soon read."""
 
     def put(self, key: bytes, value: bytes | None) -> None:
         # The hot path: everything that is as it should be, in one condition.
@@ -58,6 +63,8 @@ class IndexedBatchStore(EngineStore):
         value = batch.writes.get(key, MISSING)
         if value is MISSING and batch.deep:
             value = batch.get(key)
+        if value is MISSING:
+            value = self._recent.get(key, MISSING)
         return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -78,7 +85,15 @@ class IndexedBatchStore(EngineStore):
             if layers or meta:
                 self._engine.write(layers, meta)
             reach(AFTER_WRITE)
+            small = len(layers) == 1 and not layers[0].ranges and self._batch.num_bytes <= _RECENT_BYTES_MAX
+            self._recent = layers[0].writes if small else {}
             self._batch.clear()
+
+    def restore(
+        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        self._recent = {}
+        super().restore(pairs, changelog_offsets)
 
     def _rollback(self) -> None:
         with self._batch.lock:

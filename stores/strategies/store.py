@@ -75,6 +75,11 @@ class EngineStore(KeyValueStore):
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         try:
+            if not directory.data.is_dir() or not any(directory.data.iterdir()):
+                # An engine would begin a new database there, without a word.
+                raise StoreCorruptedError(
+                    f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
+                )
             opened = engine.open(directory.data, durability, options)
             try:
                 return cls._over(opened, directory, options, traits)
@@ -322,9 +327,13 @@ class EngineStore(KeyValueStore):
             self._check_write(key, value)
         reach(RESTORE_BEFORE_WRITE)
         meta = position.encode(position.OFFSET, offsets) if self.manages_offsets else {}
-        self._engine.write([Writes((), writes)], meta)
+        self._write_at_once([Writes((), writes)], meta)
         reach(RESTORE_AFTER_WRITE)
         self._keep(offsets)
+
+    def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
+        """Write past whatever is staged, atomically."""
+        self._engine.write(layers, meta)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
         self._check_open()

@@ -1,0 +1,140 @@
+"""The changelog's file as SQLite has it open: one connection that writes, others that read, and what can go wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stores.changelog.schema import check_file, check_schema, create_unless_there
+from stores.errors import ChangelogError, StoreClosedError
+from stores.interface import Durability
+
+BUSY_TIMEOUT_S = 30.0
+ROWS_PER_INSERT = 32
+"""Rows per statement; per-statement costs vanish beyond about 20, and a statement's text stays short."""
+WAL_BYTES_KEPT = 64 * 1024 * 1024
+
+_SYNCHRONOUS = {Durability.CHANGELOG: "OFF", Durability.PROCESS: "NORMAL", Durability.DISK: "FULL"}
+
+
+class LogFile:
+    """The open file at ``path``, made if there is none. For any thread. Raises: ChangelogError, as all its methods."""
+
+    def __init__(self, path: Path, durability: Durability) -> None:
+        self.path = path
+        self._durability = durability
+        self._lock = threading.RLock()
+        self._readers: list[sqlite3.Connection] = []
+        self._idle_readers: list[sqlite3.Connection] = []
+        self.is_open = True
+        with self._chained("open"):
+            create_unless_there(path)
+            check_file(path)
+            self.writer = self._connect()
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One SQLite transaction, committed at the block's end and rolled back where that fails."""
+        with self._lock, self._chained("write to"):
+            self.check_open()
+            writer = self.writer
+            try:
+                writer.execute("begin immediate")
+                yield writer
+                writer.execute("commit")
+            except BaseException:
+                writer.rollback()
+                raise
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A connection that only reads, for the block alone."""
+        with self._chained("read"):
+            with self._lock:
+                self.check_open()
+                reader = self._idle_readers.pop() if self._idle_readers else self._open_reader()
+            try:
+                yield reader
+            finally:
+                self._idle_readers.append(reader)
+
+    def close(self) -> None:
+        """Close every connection; a read that is going on ends with StoreClosedError."""
+        with self._lock, self._chained("close"):
+            self.is_open = False
+            # The writer goes last: the last connection to close empties the write-ahead log.
+            for connection in (*self._readers, self.writer):
+                connection.close()
+
+    def check_open(self) -> None:
+        """Raises StoreClosedError once the file is closed."""
+        if not self.is_open:
+            raise StoreClosedError(f"the changelog {self.path} is closed: open it again")
+
+    def _connect(self) -> sqlite3.Connection:
+        writer = sqlite3.connect(
+            self.path,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=4 * ROWS_PER_INSERT,
+        )
+        try:
+            check_schema(self.path, writer)
+            # Without looking at the answer, an I/O error here would go by unseen and commits would not be durable.
+            if writer.execute("pragma journal_mode = wal").fetchone() != ("wal",):
+                raise ChangelogError(
+                    f"{self.path}: SQLite cannot keep a write-ahead log beside it; "
+                    "close other programs that hold it, or choose another file system"
+                )
+            writer.execute(f"pragma synchronous = {_SYNCHRONOUS[self._durability]}")
+            writer.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}").fetchone()
+            writer.execute("begin immediate")  # tells now, not at the first commit, whether writing is possible
+            writer.rollback()
+        except BaseException:
+            writer.close()
+            raise
+        return writer
+
+    def _open_reader(self) -> sqlite3.Connection:
+        reader = sqlite3.connect(
+            f"{self.path.as_uri()}?mode=ro",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        self._readers.append(reader)
+        return reader
+
+    @contextmanager
+    def _chained(self, deed: str) -> Iterator[None]:
+        """Turn what SQLite and the system raise into a ChangelogError that says which file, and what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if not self.is_open:
+                raise StoreClosedError(f"the changelog {self.path} is closed: open it again") from error
+            name = getattr(error, "sqlite_errorname", "")
+            advice = next(
+                (advice for prefix, advice in _ADVICE.items() if name.startswith(prefix)), _ADVICE["SQLITE_IOERR"]
+            )
+            raise ChangelogError(f"cannot {deed} the changelog {self.path}: {error}. {advice}") from error
+        except OSError as error:
+            raise ChangelogError(
+                f"cannot {deed} the changelog {self.path}: {error.strerror}. {_ADVICE['SQLITE_CANTOPEN']}"
+            ) from error
+
+
+_ADVICE = {
+    "SQLITE_FULL": "Nothing was written: free some space and try again, or abort",
+    "SQLITE_BUSY": "Another process is writing to it: close that one and try again",
+    "SQLITE_NOTADB": "It is no SQLite file: choose another path",
+    "SQLITE_CORRUPT": "It is damaged: put back a whole copy, or remove it to begin an empty log",
+    "SQLITE_READONLY": "Allow writing to the file and its folder",
+    "SQLITE_CANTOPEN": "Create its folder, allow writing there, or choose another path",
+    "SQLITE_IOERR": "Nothing was written: look at the disk and try again",
+}

@@ -1,0 +1,184 @@
+"""A changelog that lives in this process only, for tests: the same promises as the embedded one, kept in lists."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from stores.changelog.interface import Changelog, Headers, Record
+from stores.changelog.producer import (
+    AFTER_COMMIT,
+    BEFORE_COMMIT,
+    FIELDS_PER_RECORD,
+    BufferedProducer,
+    Identity,
+    LogWriter,
+    Portion,
+)
+from stores.errors import ChangelogError, OffsetOutOfRangeError, ProducerFencedError, StoreClosedError
+from stores.failpoints import reach
+from stores.interface import TopicPartition
+
+
+@dataclass(slots=True)
+class _Log:
+    """One partition: records in offset order, each with the number of its transaction (0: committed)."""
+
+    records: list[tuple[Record, int]] = field(default_factory=list)
+    start_offset: int = 0
+    next_offset: int = 0
+
+    def index(self, offset: int) -> int:
+        return bisect_left(self.records, offset, key=lambda entry: entry[0].offset)
+
+
+class MemoryChangelog(Changelog, LogWriter):
+    """A changelog without a file. May be used from any thread, each producer from one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._closed = False
+        self._topics: dict[str, int] = {}
+        self._logs: dict[TopicPartition, _Log] = {}
+        self._epochs: dict[str, int] = {}
+        self._open: dict[int, str] = {}
+        self._aborted: set[int] = set()
+        self._transactions = 0
+        self._groups: dict[str, dict[TopicPartition, int]] = {}
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        if not topic or partitions < 1:
+            raise ValueError(f"a topic has a name and 1 or more partitions, not {topic!r} and {partitions}")
+        with self._lock:
+            self._check_open()
+            if self._topics.setdefault(topic, partitions) != partitions:
+                raise ChangelogError(f"topic {topic!r} has {self._topics[topic]} partitions, not {partitions}")
+            for partition in range(partitions):
+                self._logs.setdefault(TopicPartition(topic, partition), _Log())
+
+    def topics(self) -> Mapping[str, int]:
+        self._check_open()
+        return dict(self._topics)
+
+    def producer(self, transactional_id: str | None = None) -> BufferedProducer:
+        with self._lock:
+            self._check_open()
+            if transactional_id is None:
+                return BufferedProducer(self, None)
+            epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
+            for transaction in [number for number, owner in self._open.items() if owner == transactional_id]:
+                self.abort(transaction)
+            return BufferedProducer(self, Identity(transactional_id, epoch))
+
+    def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        with self._lock:
+            log, start, end = self._bounds(partition)
+            if not start <= from_offset <= end:
+                raise OffsetOutOfRangeError(f"{partition} can be read from {start} to {end}, not from {from_offset}")
+            entries = log.records[log.index(from_offset) : log.index(end)]
+            return iter([record for record, transaction in entries if transaction not in self._aborted])
+
+    def start_offset(self, partition: TopicPartition) -> int:
+        with self._lock:
+            return self._bounds(partition)[1]
+
+    def end_offset(self, partition: TopicPartition) -> int:
+        with self._lock:
+            return self._bounds(partition)[2]
+
+    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        self._check_open()
+        return dict(self._groups.get(group, {}))
+
+    def compact(self, partition: TopicPartition) -> int:
+        with self._lock:
+            log, _, end = self._bounds(partition)
+            entries = log.records[: log.index(end)]
+            committed = [entry for entry in entries if entry[1] not in self._aborted]
+            last = {record.key: record.offset for record, _ in committed}
+            kept = [entry for entry in committed if entry[0].key is None or last[entry[0].key] == entry[0].offset]
+            log.records[: len(entries)] = kept
+            return len(entries) - len(kept)
+
+    def truncate(self, partition: TopicPartition, before_offset: int) -> int:
+        with self._lock:
+            log, start, end = self._bounds(partition)
+            if not start <= before_offset <= end:
+                raise ValueError(f"{partition} can be truncated from {start} to {end}, not to {before_offset}")
+            removed = log.index(before_offset)
+            del log.records[:removed]
+            log.start_offset = before_offset
+            return removed
+
+    def close(self) -> None:
+        self._closed = True
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        self._log(partition)
+
+    def append(self, portion: Portion) -> tuple[int | None, dict[TopicPartition, int]]:
+        identity, transaction = portion.identity, portion.transaction
+        with self._lock:
+            self._check_open()
+            if identity is not None and self._epochs[identity.transactional_id] != identity.epoch:
+                raise ProducerFencedError(
+                    f"a newer producer has taken the transactional id {identity.transactional_id!r}: "
+                    "stop, another instance owns the task now"
+                )
+            if portion.ends and identity is not None:
+                reach(BEFORE_COMMIT)
+            if identity is not None and transaction is None and not portion.ends:
+                self._transactions += 1
+                transaction = self._transactions
+                self._open[transaction] = identity.transactional_id
+            last_offsets = {
+                partition: self._extend(partition, transaction or 0, pending)
+                for partition, pending in portion.records.items()
+                if pending
+            }
+            if portion.ends and transaction is not None:
+                del self._open[transaction]
+            for (group, partition), offset in portion.group_offsets.items():
+                self._groups.setdefault(group, {})[partition] = offset
+        if portion.ends and identity is not None:
+            reach(AFTER_COMMIT)
+        return None if portion.ends else transaction, last_offsets
+
+    def abort(self, transaction: int) -> None:
+        with self._lock:
+            if self._open.pop(transaction, None) is not None:
+                self._aborted.add(transaction)
+
+    def _extend(self, partition: TopicPartition, transaction: int, pending: list[object]) -> int:
+        log = self._log(partition)
+        for index in range(0, len(pending), FIELDS_PER_RECORD):
+            key, value, timestamp_ms, headers = cast(
+                "tuple[bytes | None, bytes | None, int, Headers | None]", pending[index : index + FIELDS_PER_RECORD]
+            )
+            log.records.append((Record(log.next_offset, key, value, timestamp_ms, headers or ()), transaction))
+            log.next_offset += 1
+        return log.next_offset - 1
+
+    def _bounds(self, partition: TopicPartition) -> tuple[_Log, int, int]:
+        """The log, its start offset, and its last stable offset."""
+        log = self._log(partition)
+        stable = log.next_offset
+        if self._open:
+            stable = log.next_offset
+        if self._open:
+            stable = next((record.offset for record, transaction in log.records if transaction in self._open), stable)
+        return log, log.start_offset, stable
+
+    def _log(self, partition: TopicPartition) -> _Log:
+        self._check_open()
+        log = self._logs.get(partition)
+        if log is None:
+            raise ChangelogError(f"there is no {partition}: create_topic() makes it")
+        return log
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the changelog is closed: open another one")

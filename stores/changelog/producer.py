@@ -1,0 +1,226 @@
+"""A producer's side of a transaction, the same for every embedded log: what is sent waits here, in bounded memory.
+
+A log offers ``LogWriter``: append what is pending, as a part of a transaction that goes on or as its end.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stores.changelog.interface import Headers, Producer
+from stores.errors import ChangelogError, StoreClosedError
+from stores.failpoints import declare
+from stores.interface import TopicPartition
+
+BEFORE_COMMIT = declare(
+    "changelog.before_commit", "the transaction's end is written but not committed: readers see nothing of it"
+)
+AFTER_COMMIT = declare(
+    "changelog.after_commit", "the transaction is committed in the log; its producer does not know it yet"
+)
+
+PENDING_RECORDS_MAX = 10_000
+PENDING_BYTES_MAX = 4 * 1024 * 1024
+
+FIELDS_PER_RECORD = 4
+TIMESTAMP_MS_MAX = 2**63 - 1
+
+Pending = list[object]
+"""Records one after another as key, value, timestamp in milliseconds, headers or None: a flat list binds fastest."""
+
+GroupOffsets = Mapping[tuple[str, TopicPartition], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes: a transactional id, and the epoch by which a newer producer of that id is told from an older one."""
+
+    transactional_id: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class Portion:
+    """What one append brings to the log: pending records, and where the transaction stands that they belong to.
+
+    ``transaction`` is the number that the log gave to the transaction's first portion, or None before that.
+    ``ends`` marks the last portion; a portion without ``identity`` is committed as it is appended.
+    """
+
+    identity: Identity | None
+    transaction: int | None
+    ends: bool
+    records: Mapping[TopicPartition, Pending]
+    group_offsets: GroupOffsets = field(default_factory=dict)
+
+
+class LogWriter(ABC):
+    """What a log does for its producers. Each call is atomic: where it raises, the log is as it was."""
+
+    @abstractmethod
+    def check_partition(self, partition: TopicPartition) -> None:
+        """Raises ChangelogError unless the log has ``partition``."""
+
+    @abstractmethod
+    def append(self, portion: Portion) -> tuple[int | None, dict[TopicPartition, int]]:
+        """Append; returns the transaction's number if it goes on, and the last offset per partition of the portion.
+
+        Raises: ProducerFencedError where the identity's epoch is not the newest, ChangelogError.
+        """
+
+    @abstractmethod
+    def abort(self, transaction: int) -> None:
+        """Mark the transaction as aborted if it is still open."""
+
+
+class BufferedProducer(Producer):
+    """A producer that holds up to 10,000 records or 4 MiB, and then appends them as a portion of its transaction."""
+
+    def __init__(self, log: LogWriter, identity: Identity | None) -> None:
+        self._log = log
+        self._identity = identity
+        self._in_transaction = False
+        self._closed = False
+        self._transaction: int | None = None
+        self._pending: dict[TopicPartition, Pending] = {}
+        self._pending_records = 0
+        self._pending_bytes = 0
+        self._group_offsets: dict[tuple[str, TopicPartition], int] = {}
+        self._last_offsets: dict[TopicPartition, int] = {}
+
+    def begin(self) -> None:
+        self._check_open()
+        if self._identity is None:
+            raise ChangelogError("this producer has no transactional id: open it with one to use transactions")
+        if self._in_transaction:
+            raise ChangelogError("a transaction is already open: commit or abort it first")
+        self._in_transaction = True
+
+    def send(
+        self,
+        partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int = -1,
+        headers: Headers = (),
+    ) -> None:
+        pending = self._pending.get(partition)
+        if pending is None:
+            pending = self._begin_partition(partition)
+        size = 0
+        if key is not None:
+            if not isinstance(key, bytes):
+                raise TypeError(f"a key is bytes or None, not {type(key).__name__}")
+            size = len(key)
+        if value is not None:
+            if not isinstance(value, bytes):
+                raise TypeError(f"a value is bytes or None, not {type(value).__name__}")
+            size += len(value)
+        if not isinstance(timestamp_ms, int):
+            raise TypeError(f"a timestamp is a whole number of milliseconds, not {type(timestamp_ms).__name__}")
+        if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp {timestamp_ms} is out of range: -1 or more milliseconds since 1970")
+        if headers:
+            headers = checked_headers(headers)
+            size += sum(len(name) + len(content) for name, content in headers)
+        if self._pending_records >= PENDING_RECORDS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX:
+            # Before the record is taken: where the log refuses, the caller still has it and may send it again.
+            self._append(ends=False)
+            pending = self._begin_partition(partition)
+        pending.extend((key, value, timestamp_ms, headers or None))
+        self._pending_records += 1
+        self._pending_bytes += size
+
+    def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._check_usable()
+        checked = {}
+        for partition, offset in offsets.items():
+            if not isinstance(offset, int):
+                raise TypeError(f"an offset is an int, not {type(offset).__name__}")
+            if not 0 <= offset <= TIMESTAMP_MS_MAX:
+                raise ValueError(f"offset {offset} of {partition} is out of range: 0 or more")
+            checked[(group, TopicPartition(*partition))] = offset
+        if self._identity is None:
+            self._log.append(Portion(None, None, True, {}, checked))
+        else:
+            self._group_offsets.update(checked)
+
+    def commit(self) -> Mapping[TopicPartition, int]:
+        self._check_open()
+        if not self._in_transaction:
+            raise ChangelogError("no transaction is open: call begin() first")
+        self._append(ends=True)
+        return self._finish()
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        self._check_open()
+        if self._identity is not None:
+            raise ChangelogError("this producer is transactional: what it sent becomes visible by commit()")
+        if self._pending_records:
+            self._append(ends=True)
+        return self._finish()
+
+    def abort(self) -> None:
+        self._check_open()
+        if self._transaction is not None:
+            self._log.abort(self._transaction)
+        self._finish()
+
+    def close(self) -> None:
+        if not self._closed:
+            try:
+                self.abort()
+            finally:
+                self._closed = True
+                self._finish()
+
+    def _append(self, *, ends: bool) -> None:
+        portion = Portion(
+            self._identity,
+            self._transaction,
+            ends or self._identity is None,
+            self._pending,
+            self._group_offsets if ends else {},
+        )
+        self._transaction, last_offsets = self._log.append(portion)
+        self._last_offsets.update(last_offsets)
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        self._pending = {}
+        self._pending_records = self._pending_bytes = 0
+
+    def _finish(self) -> dict[TopicPartition, int]:
+        last_offsets = self._last_offsets
+        self._forget_pending()
+        self._group_offsets = {}
+        self._last_offsets = {}
+        self._transaction = None
+        self._in_transaction = False
+        return last_offsets
+
+    def _begin_partition(self, partition: TopicPartition) -> Pending:
+        # Only here, not per record: nothing is pending for a partition unless these held when its first record came.
+        self._check_usable()
+        self._log.check_partition(partition)
+        return self._pending.setdefault(TopicPartition(*partition), [])
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._identity is not None and not self._in_transaction:
+            raise ChangelogError("no transaction is open: call begin() first")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the producer is closed: open another one")
+
+
+def checked_headers(headers: Headers) -> Headers:
+    """The same headers as a tuple of pairs. Raises TypeError unless each is a name (str) with bytes."""
+    pairs = tuple((name, content) for name, content in headers)
+    for name, content in pairs:
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            raise TypeError("a header is a pair of a str and bytes")
+    return pairs

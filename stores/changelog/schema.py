@@ -1,0 +1,161 @@
+"""The tables of the changelog's SQLite file, and how such a file comes into being and is told from any other.
+
+Look into one with ``sqlite3 FILE "select * from records"``, ``... from partitions"``, ``... from transactions"``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from stores.errors import ChangelogError
+
+APPLICATION_ID = 0x6C6F6731
+"""Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+create table topic (
+    topic_id integer primary key,
+    topic text not null unique,
+    partitions integer not null
+);
+create table topic_partition (
+    topic_id integer not null references topic,
+    partition integer not null,
+    start_offset integer not null default 0,  -- what truncation has left begins here
+    next_offset integer not null default 0,   -- the next record goes here
+    primary key (topic_id, partition)
+) without rowid;
+create table record (
+    topic_id integer not null,
+    partition integer not null,
+    offset integer not null,
+    transaction_id integer not null,          -- 0: committed as it was written, else see transactions
+    key blob,
+    value blob,                               -- null: a tombstone
+    timestamp_ms integer not null,            -- since 1970, -1: unknown
+    headers text,                             -- JSON, [[name, content in Latin-1], ...]
+    primary key (topic_id, partition, offset)
+) without rowid;
+create table producer (
+    transactional_id text primary key,
+    epoch integer not null                    -- only the producer with this epoch may write
+) without rowid;
+create table log_transaction (                -- a transaction that is not here was committed
+    transaction_id integer primary key autoincrement,
+    transactional_id text not null,
+    epoch integer not null,
+    state text not null check (state in ('OPEN', 'ABORTED'))
+);
+create index open_transaction on log_transaction (transactional_id) where state = 'OPEN';
+create table transaction_range (              -- where an open or aborted transaction has records
+    transaction_id integer not null references log_transaction,
+    topic_id integer not null,
+    partition integer not null,
+    first_offset integer not null,
+    last_offset integer not null,
+    primary key (transaction_id, topic_id, partition)
+) without rowid;
+create table group_offset (
+    consumer_group text not null,
+    topic text not null,
+    partition integer not null,
+    next_offset integer not null,             -- the next input record to read
+    primary key (consumer_group, topic, partition)
+) without rowid;
+create view partitions as
+    select topic, p.partition, p.start_offset, p.next_offset,
+           coalesce((select min(r.first_offset)
+                     from log_transaction t cross join transaction_range r using (transaction_id)
+                     where t.state = 'OPEN' and r.topic_id = p.topic_id and r.partition = p.partition),
+                    p.next_offset) as last_stable_offset
+    from topic_partition p join topic using (topic_id);
+create view transactions as
+    select transaction_id, t.state, t.transactional_id, t.epoch, topic, partition, first_offset, last_offset
+    from log_transaction t left join transaction_range using (transaction_id) left join topic using (topic_id);
+create view records as
+    select topic, partition, offset, coalesce(t.state, 'COMMITTED') as state,
+           case when timestamp_ms >= 0
+                then strftime('%Y-%m-%dT%H:%M:%fZ', timestamp_ms / 1000.0, 'unixepoch') end as time,
+           timestamp_ms, key, value, headers, transaction_id
+    from record join topic using (topic_id) left join log_transaction t using (transaction_id);
+create view consumer_groups as select * from group_offset;
+"""
+
+
+def create_unless_there(path: Path) -> None:
+    """Make an empty changelog at ``path`` unless something is there; a crash leaves all of it or nothing.
+
+    Built beside as ``NAME.new``, synced and renamed; the folder stays locked meanwhile, so that two processes that
+    create the same file don't replace each other's. Raises: OSError, sqlite3.Error.
+    """
+    if path.exists():
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        beside = path.with_name(path.name + ".new")
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            beside.with_name(beside.name + suffix).unlink(missing_ok=True)
+        _build(beside)
+        _sync(beside)
+        beside.rename(path)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def check_file(path: Path) -> None:
+    """Raises ChangelogError unless ``path`` is a whole SQLite file, as far as its first 100 bytes and size tell."""
+    if not path.is_file():
+        raise ChangelogError(f"{path} is not a file: a changelog is one SQLite file, choose another path")
+    if not os.access(path, os.W_OK):
+        raise ChangelogError(f"{path} may not be written: allow it, or choose another path")
+    with path.open("rb") as file:
+        header = file.read(100)
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise ChangelogError(f"{path} is not a changelog: it is no SQLite file; choose another path")
+    page_bytes = int.from_bytes(header[16:18], "big")
+    whole_bytes = (65536 if page_bytes == 1 else page_bytes) * int.from_bytes(header[28:32], "big")
+    wal = path.with_name(path.name + "-wal")
+    # With a write-ahead log beside it a file may rightly be shorter than its header says.
+    if path.stat().st_size < whole_bytes and not (wal.exists() and wal.stat().st_size):
+        raise ChangelogError(
+            f"{path} is cut short: it should have {whole_bytes} bytes and has {path.stat().st_size}; "
+            "put back a whole copy, or remove it to begin an empty log"
+        )
+
+
+def check_schema(path: Path, connection: sqlite3.Connection) -> None:
+    """Raises ChangelogError unless the file holds a changelog of a version that this code knows."""
+    if connection.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
+        raise ChangelogError(f"{path} is an SQLite file, but not a changelog; choose another path")
+    version = connection.execute("pragma user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise ChangelogError(
+            f"{path} has schema version {version}, this code knows up to {SCHEMA_VERSION}: "
+            "open it with the newer release that wrote it"
+        )
+
+
+def _build(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("pragma page_size = 16384")
+        connection.executescript(
+            f"begin; {SCHEMA} pragma application_id = {APPLICATION_ID}; pragma user_version = {SCHEMA_VERSION}; commit;"
+        )
+        if connection.execute("pragma journal_mode = wal").fetchone() != ("wal",):
+            raise ChangelogError(f"{path}: SQLite cannot keep a write-ahead log there; choose another file system")
+    finally:
+        connection.close()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

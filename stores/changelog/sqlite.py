@@ -1,0 +1,310 @@
+"""The embedded changelog: one SQLite file that a human can read.
+
+One connection of a process writes, guarded by a lock; readers have connections of their own and see a snapshot, so
+neither waits for the other. SQLite 3.7.0 to 3.51.2 can damage a write-ahead log when two *processes* write or
+checkpoint at the very same moment: with such a release, let one process at a time write to a file.
+Source: KIP-98 (transactions, epochs, last stable offset); SQLite's release notes, 3.51.3.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import weakref
+from collections.abc import Generator, Iterator, Mapping
+from functools import cache
+from os import PathLike
+from pathlib import Path
+
+from stores.changelog.interface import Changelog, Headers, Record
+from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
+from stores.changelog.producer import (
+    AFTER_COMMIT,
+    BEFORE_COMMIT,
+    FIELDS_PER_RECORD,
+    BufferedProducer,
+    Identity,
+    LogWriter,
+    Pending,
+    Portion,
+)
+from stores.errors import ChangelogError, OffsetOutOfRangeError, ProducerFencedError
+from stores.failpoints import reach
+from stores.interface import Durability, TopicPartition
+
+ROWS_PER_FETCH = 1_000
+
+
+class SqliteChangelog(Changelog, LogWriter):
+    """A changelog in the file ``path``, made if there is none; its folder must be there.
+
+    ``durability`` tells what a commit survives by itself: DISK syncs each one. May be used from any thread, each
+    producer from one. Closing it closes its producers.
+
+    Raises: ChangelogError where the path holds something else or refuses.
+    """
+
+    def __init__(self, path: str | PathLike[str], durability: Durability = Durability.DISK) -> None:
+        self._file = LogFile(Path(path).absolute(), Durability(durability))
+        self.path = self._file.path
+        self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()
+        self._partition_ids: dict[TopicPartition, int] = {}
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        if not topic or partitions < 1:
+            raise ValueError(f"a topic has a name and 1 or more partitions, not {topic!r} and {partitions}")
+        existing = self.topics().get(topic)
+        if existing is None:
+            with self._file.write() as writer:
+                writer.execute(
+                    "insert into topic (topic, partitions) values (?, ?) on conflict do nothing", (topic, partitions)
+                )
+                [topic_id, existing] = writer.execute(
+                    "select topic_id, partitions from topic where topic = ?", (topic,)
+                ).fetchone()
+                writer.executemany(
+                    "insert into topic_partition (topic_id, partition) values (?, ?) on conflict do nothing",
+                    [(topic_id, partition) for partition in range(existing)],
+                )
+        if existing != partitions:
+            raise ChangelogError(f"topic {topic!r} of {self.path} has {existing} partitions, not {partitions}")
+
+    def topics(self) -> Mapping[str, int]:
+        with self._file.read() as reader:
+            return dict(reader.execute("select topic, partitions from topic order by topic").fetchall())
+
+    def producer(self, transactional_id: str | None = None) -> BufferedProducer:
+        identity = None
+        if transactional_id is not None:
+            with self._file.write() as writer:
+                [epoch] = writer.execute(
+                    "insert into producer values (?, 0) on conflict do update set epoch = epoch + 1 returning epoch",
+                    (transactional_id,),
+                ).fetchone()
+                writer.execute(
+                    "update log_transaction set state = 'ABORTED' where state = 'OPEN' and transactional_id = ?",
+                    (transactional_id,),
+                )
+            identity = Identity(transactional_id, epoch)
+        self._file.check_open()
+        producer = BufferedProducer(self, identity)
+        self._producers.add(producer)
+        return producer
+
+    def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        scan = self._scan(partition, from_offset)
+        next(scan)  # takes the snapshot, and raises here what there is to raise
+        return scan
+
+    def start_offset(self, partition: TopicPartition) -> int:
+        with self._file.read() as reader:
+            return self._bounds(reader, partition)[0]
+
+    def end_offset(self, partition: TopicPartition) -> int:
+        with self._file.read() as reader:
+            return self._bounds(reader, partition)[1]
+
+    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        with self._file.read() as reader:
+            rows = reader.execute(
+                "select topic, partition, next_offset from group_offset where consumer_group = ?", (group,)
+            )
+            return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+
+    def compact(self, partition: TopicPartition) -> int:
+        topic_id = self._topic_id(partition)
+        with self._file.write() as writer:
+            where = {"topic": topic_id, "partition": partition.partition, "end": self._bounds(writer, partition)[1]}
+            before_end = "topic_id = :topic and partition = :partition and offset < :end"
+            aborted = f"transaction_id in ({_ABORTED})"
+            removed = writer.execute(f"delete from record where {before_end} and {aborted}", where).rowcount
+            removed += writer.execute(
+                f"""delete from record where {before_end} and key is not null and offset not in
+                (select max(offset) from record where {before_end} and key is not null group by key)""",
+                where,
+            ).rowcount
+            self._forget_aborted(writer, topic_id, partition.partition, where["end"])
+        return removed
+
+    def truncate(self, partition: TopicPartition, before_offset: int) -> int:
+        topic_id = self._topic_id(partition)
+        with self._file.write() as writer:
+            start, end = self._bounds(writer, partition)
+            if not start <= before_offset <= end:
+                raise ValueError(f"{partition} can be truncated from {start} to {end}, not to {before_offset}")
+            removed = writer.execute(
+                "delete from record where topic_id = ? and partition = ? and offset < ?",
+                (topic_id, partition.partition, before_offset),
+            ).rowcount
+            writer.execute(
+                "update topic_partition set start_offset = ? where topic_id = ? and partition = ?",
+                (before_offset, topic_id, partition.partition),
+            )
+            self._forget_aborted(writer, topic_id, partition.partition, before_offset)
+        return removed
+
+    def close(self) -> None:
+        if self._file.is_open:
+            try:
+                for producer in list(self._producers):
+                    producer.close()
+            finally:
+                self._file.close()
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        self._topic_id(partition)
+
+    def append(self, portion: Portion) -> tuple[int | None, dict[TopicPartition, int]]:
+        identity, transaction = portion.identity, portion.transaction
+        last_offsets = {}
+        with self._file.write() as writer:
+            if identity is not None:
+                self._check_epoch(writer, identity)
+                if transaction is None and not portion.ends:
+                    transaction = writer.execute(
+                        "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN')",
+                        (identity.transactional_id, identity.epoch),
+                    ).lastrowid
+            for partition, pending in portion.records.items():
+                if pending:
+                    last_offsets[partition] = self._insert(writer, partition, transaction, pending)
+            if portion.ends and transaction is not None:
+                writer.execute("delete from transaction_range where transaction_id = ?", (transaction,))
+                writer.execute("delete from log_transaction where transaction_id = ?", (transaction,))
+            for (group, (topic, number)), offset in portion.group_offsets.items():
+                writer.execute(
+                    "insert or replace into group_offset values (?, ?, ?, ?)", (group, topic, number, offset)
+                )
+            if portion.ends and identity is not None:
+                reach(BEFORE_COMMIT)
+        if portion.ends and identity is not None:
+            reach(AFTER_COMMIT)
+        return None if portion.ends else transaction, last_offsets
+
+    def abort(self, transaction: int) -> None:
+        with self._file.write() as writer:
+            writer.execute("update log_transaction set state = 'ABORTED' where transaction_id = ?", (transaction,))
+
+    def _insert(
+        self, writer: sqlite3.Connection, partition: TopicPartition, transaction: int | None, pending: Pending
+    ) -> int:
+        topic_id, number = self._topic_id(partition), partition.partition
+        count = len(pending) // FIELDS_PER_RECORD
+        [following] = writer.execute(
+            "update topic_partition set next_offset = next_offset + ? "
+            "where topic_id = ? and partition = ? returning next_offset",
+            (count, topic_id, number),
+        ).fetchone()
+        first = following - count
+        width = ROWS_PER_INSERT * FIELDS_PER_RECORD
+        for done in range(0, len(pending), width):
+            fields = pending[done : done + width]
+            if any(fields[3::FIELDS_PER_RECORD]):
+                fields[3::FIELDS_PER_RECORD] = [_encoded(headers) for headers in fields[3::FIELDS_PER_RECORD]]
+            writer.execute(
+                _insert_statement(len(fields) // FIELDS_PER_RECORD),
+                (topic_id, number, first + done // FIELDS_PER_RECORD, transaction or 0, *fields),
+            )
+        if transaction is not None:
+            writer.execute(
+                "insert into transaction_range values (?, ?, ?, ?, ?) "
+                "on conflict do update set last_offset = excluded.last_offset",
+                (transaction, topic_id, number, first, following - 1),
+            )
+        return int(following) - 1
+
+    def _check_epoch(self, writer: sqlite3.Connection, identity: Identity) -> None:
+        row = writer.execute(
+            "select epoch from producer where transactional_id = ?", (identity.transactional_id,)
+        ).fetchone()
+        if row != (identity.epoch,):
+            raise ProducerFencedError(
+                f"a newer producer has taken the transactional id {identity.transactional_id!r}: "
+                "stop, another instance owns the task now"
+            )
+
+    def _scan(self, partition: TopicPartition, from_offset: int) -> Generator[Record, None, None]:
+        topic_id = self._topic_id(partition)
+        with self._file.read() as reader:
+            reader.execute("begin")
+            try:
+                start, end = self._bounds(reader, partition)
+                if not start <= from_offset <= end:
+                    raise OffsetOutOfRangeError(
+                        f"{partition} can be read from {start} to {end}, not from {from_offset}"
+                    )
+                cursor = reader.execute(
+                    "select offset, key, value, timestamp_ms, headers from record where topic_id = ? and partition = ? "
+                    f"and offset >= ? and offset < ? and transaction_id not in ({_ABORTED}) order by offset",
+                    (topic_id, partition.partition, from_offset, end),
+                )
+                yield Record(-1, None, None)
+                while rows := cursor.fetchmany(ROWS_PER_FETCH):
+                    for offset, key, value, timestamp_ms, headers in rows:
+                        yield Record(offset, key, value, timestamp_ms, _decoded(headers) if headers else ())
+            finally:
+                if self._file.is_open:
+                    reader.rollback()
+
+    def _bounds(self, connection: sqlite3.Connection, partition: TopicPartition) -> tuple[int, int]:
+        """Start offset and last stable offset: the first offset of the oldest open transaction, else the end."""
+        topic_id = self._topic_id(partition)
+        start, following, stable = connection.execute(
+            """
+            select start_offset, next_offset,
+                   (select min(first_offset) from log_transaction cross join transaction_range using (transaction_id)
+                    where state = 'OPEN' and topic_id = p.topic_id and partition = p.partition)
+            from topic_partition p where topic_id = ? and partition = ?""",
+            (topic_id, partition.partition),
+        ).fetchone()
+        return start, following if stable is None else stable
+
+    def _forget_aborted(self, writer: sqlite3.Connection, topic_id: int, partition: int, end: int) -> None:
+        """Remove aborted transactions from the books once none of their records is left."""
+        writer.execute(
+            f"delete from transaction_range where topic_id = ? and partition = ? and last_offset < ? "
+            f"and transaction_id in ({_ABORTED})",
+            (topic_id, partition, end),
+        )
+        writer.execute(
+            "delete from log_transaction where state = 'ABORTED' "
+            "and transaction_id not in (select transaction_id from transaction_range)"
+        )
+
+    def _topic_id(self, partition: TopicPartition) -> int:
+        topic_id = self._partition_ids.get(partition)
+        if topic_id is None:
+            with self._file.read() as reader:
+                topic, number = partition
+                row = reader.execute("select topic_id, partitions from topic where topic = ?", (topic,)).fetchone()
+            if row is None:
+                raise ChangelogError(f"{self.path} has no topic {topic!r}: create_topic() makes it")
+            if not 0 <= number < row[1]:
+                raise ChangelogError(
+                    f"topic {topic!r} of {self.path} has the partitions 0 to {row[1] - 1}, not {number}"
+                )
+            topic_id = self._partition_ids[partition] = row[0]
+        return topic_id
+
+
+_ABORTED = "select transaction_id from log_transaction where state = 'ABORTED'"
+
+
+@cache
+def _insert_statement(rows: int) -> str:
+    values = (
+        f"(?1, ?2, ?3 + {row}, ?4, ?{4 * row + 5}, ?{4 * row + 6}, ?{4 * row + 7}, ?{4 * row + 8})"
+        for row in range(rows)
+    )
+    return f"insert into record values {', '.join(values)}"
+
+
+def _encoded(headers: object) -> str | None:
+    if headers is None:
+        return None
+    assert isinstance(headers, tuple)
+    return json.dumps([(name, content.decode("latin-1")) for name, content in headers])
+
+
+def _decoded(headers: str) -> Headers:
+    return tuple((name, content.encode("latin-1")) for name, content in json.loads(headers))

@@ -1,0 +1,86 @@
+"""The checkpoint file of a task: which changelog offset each store's files reflect.
+
+Text, in Kafka's format, version 0: the version, the number of lines that follow, then ``topic partition offset`` each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from stores.directory import sync_folder
+from stores.errors import StoreCorruptedError
+from stores.interface import TopicPartition
+
+VERSION = 0
+UNKNOWN_OFFSET = -4
+"""Stands for a store whose offset is not known. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
+
+
+class CheckpointFile:
+    """The file at ``path``: whole or not there, whatever happens while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Offset by changelog partition; empty where there is no file. Raises: StoreCorruptedError for garbage."""
+        try:
+            lines = self.path.read_text(encoding="ascii").splitlines()
+        except FileNotFoundError:
+            return {}
+        except UnicodeDecodeError as error:
+            raise self._garbage("it is not text") from error
+        try:
+            version, count, *entries = lines
+            if int(version) != VERSION:
+                raise self._garbage(f"its version is {version}")
+            offsets = {}
+            for entry in entries:
+                topic, partition, offset = entry.split(" ")
+                offsets[TopicPartition(topic, int(partition))] = int(offset)
+        except ValueError as error:
+            raise self._garbage("a line does not fit") from error
+        if (
+            len(entries) != int(count)
+            or len(offsets) != len(entries)
+            or min(offsets.values(), default=0) < UNKNOWN_OFFSET
+        ):
+            raise self._garbage("its lines contradict each other")
+        return {partition: offset for partition, offset in offsets.items() if offset >= 0}
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file by one with ``offsets``, or remove it where there are none; survives power loss."""
+        if not offsets:
+            self._remove()
+            return
+        lines = [str(VERSION), str(len(offsets))]
+        lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+        new = self.path.with_name(self.path.name + ".new")
+        with open(new, "w", encoding="ascii") as file:
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.path)
+        sync_folder(self.path.parent)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Take one offset out. A file that is garbage is removed: it vouches for nothing."""
+        try:
+            offsets = self.read()
+        except StoreCorruptedError:
+            self._remove()
+            return
+        if offsets.pop(partition, None) is not None:
+            self.write(offsets)
+
+    def _remove(self) -> None:
+        if self.path.exists():
+            self.path.unlink()
+            sync_folder(self.path.parent)
+
+    def _garbage(self, reason: str) -> StoreCorruptedError:
+        return StoreCorruptedError(
+            f"{self.path} is no checkpoint, {reason}: remove it; stores that need it are restored from their changelog"
+        )

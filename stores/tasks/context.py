@@ -1,0 +1,94 @@
+"""What a user's function is given beside the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stores.changelog.interface import Changelog, Headers, Producer, Record
+from stores.errors import ChangelogError, ConfigError, StoreError
+from stores.interface import KeyValueStore, TopicPartition
+from stores.tasks.identifier import TaskId
+
+NO_RECORD = Record(-1, None, None)
+
+
+class TaskContext:
+    """The task's stores, its outputs, and where the current record came from. Valid while the function runs."""
+
+    def __init__(self, task_id: TaskId, changelog: Changelog) -> None:
+        self.task_id = task_id
+        self.partition = TopicPartition("", -1)
+        """The input partition of the current record."""
+        self.record = NO_RECORD
+        self.active = False
+        """Whether a record is being processed: only then may stores be written and outputs sent."""
+        self.commit_requested = False
+        self.failure: BaseException | None = None
+        """Why what was done can't be committed any more, if so."""
+        self.producer: Producer
+        self._changelog = changelog
+        self._stores: Mapping[str, KeyValueStore] = {}
+        self._outputs: dict[tuple[str, int | None], TopicPartition] = {}
+
+    @property
+    def offset(self) -> int:
+        """The current record's offset in its input partition."""
+        return self.record.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The current record's timestamp, -1 if unknown."""
+        return self.record.timestamp_ms
+
+    def store(self, name: str) -> KeyValueStore:
+        """The task's store of that name: reads, writes and scans. Committing is the task's: see ``commit``."""
+        try:
+            return self._stores[name]
+        except KeyError:
+            known = ", ".join(self._stores) or "none"
+            raise ConfigError(f"task {self.task_id} has no store {name!r}; it has: {known}") from None
+
+    def forward(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int = -1,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> None:
+        """Send an output, which readers see from the task's next commit on.
+
+        It goes to the partition that has the task's number (round again where the topic has fewer), unless another
+        one is given, and bears the input record's timestamp, unless another one is given.
+        """
+        if not self.active:
+            raise self.idle()
+        target = self._outputs.get((topic, partition)) or self._output(topic, partition)
+        self.producer.send(
+            target, key, value, self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms, headers
+        )
+
+    def commit(self) -> None:
+        """Ask the task to commit as soon as the current record is processed (KIP-892, ``ProcessingContext#commit``)."""
+        self.commit_requested = True
+
+    def register(self, stores: Mapping[str, KeyValueStore]) -> None:
+        """Make the task's stores known to its function."""
+        self._stores = stores
+
+    def idle(self) -> StoreError:
+        """The error for who writes while no record is being processed."""
+        return StoreError(f"task {self.task_id} is not processing a record: write to its stores from its function only")
+
+    def _output(self, topic: str, partition: int | None) -> TopicPartition:
+        count = self._changelog.topics().get(topic)
+        if count is None:
+            raise ChangelogError(f"there is no topic {topic!r} to forward to: create_topic() makes it")
+        target = TopicPartition(topic, self.task_id.partition % count if partition is None else partition)
+        self._outputs[(topic, partition)] = target
+        return target
+
+
+ProcessFunction = Callable[[Record, TaskContext], None]
+"""A user's function. What it raises undoes everything since the task's last commit."""

@@ -1,0 +1,24 @@
+"""What a task is called."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Self
+
+
+class TaskId(NamedTuple):
+    """A sub-topology and the input partition that the task works on; both 0 or more. As text: ``0_3``."""
+
+    subtopology: int
+    partition: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The id that ``str`` gave. Raises: ValueError for any other text."""
+        match = re.fullmatch(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)", text, re.ASCII)
+        if match is None:
+            raise ValueError(f"{text!r} is no task id: one looks like 0_3")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"

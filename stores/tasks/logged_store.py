@@ -1,0 +1,172 @@
+"""A store as a user's function sees it: every write is staged in the store and sent to its changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from stores.errors import StoreError
+from stores.interface import (
+    Durability,
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    Position,
+    ReadOnlyKeyValueStore,
+    Recovery,
+    TopicPartition,
+)
+from stores.tasks.context import TaskContext
+
+
+class LoggedStore(KeyValueStore):
+    """Reads and writes ``inner``, and logs each write with the current record's timestamp.
+
+    The task commits, rolls back, restores and closes: asked for here, these raise StoreError. So does a write while
+    no record is being processed.
+    """
+
+    def __init__(self, inner: KeyValueStore, partition: TopicPartition, context: TaskContext) -> None:
+        self.inner = inner
+        """The store itself; the task replaces it where it has to open it again."""
+        self._partition = partition
+        self._context = context
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        context = self._context
+        if not context.active:
+            raise context.idle()
+        self.inner.put(key, value)
+        # Second, so that a write which the store refuses is not logged; a write that is staged but not logged must
+        # never be committed, whether or not the user's function lets the error through.
+        try:
+            context.producer.send(self._partition, key, value, context.record.timestamp_ms)
+        except BaseException as error:
+            context.failure = error
+            raise
+
+    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        staged = list(pairs)
+        self._check_active()
+        self.inner.put_all(staged)
+        self._log(staged)
+
+    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
+        self._check_active()
+        existing = self.inner.put_if_absent(key, value)
+        if existing is None:
+            self._log([(key, value)])
+        return existing
+
+    def delete(self, key: bytes) -> bytes | None:
+        self._check_active()
+        existing = self.inner.delete(key)
+        self._log([(key, None)])
+        return existing
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._check_active()
+        with self.inner.range(start, end) as doomed:  # a snapshot: it outlasts what it shows
+            self.inner.delete_range(start, end)
+            self._log((key, None) for key, _ in doomed)
+
+    def _log(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        context = self._context
+        try:
+            for key, value in pairs:
+                context.producer.send(self._partition, key, value, context.record.timestamp_ms)
+        except BaseException as error:
+            context.failure = error
+            raise
+
+    def _check_active(self) -> None:
+        if not self._context.active:
+            raise self._context.idle()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.inner.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self.inner.get_many(keys)
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.inner.range(start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.inner.reverse_range(start, end)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.inner.prefix_scan(prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.inner.reverse_prefix_scan(prefix)
+
+    def approximate_num_entries(self) -> int:
+        return self.inner.approximate_num_entries()
+
+    def read_only(self, isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> ReadOnlyKeyValueStore:
+        return self.inner.read_only(isolation_level)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def backend(self) -> str:
+        return self.inner.backend
+
+    @property
+    def durability(self) -> Durability:
+        return self.inner.durability
+
+    @property
+    def persistent(self) -> bool:
+        return self.inner.persistent
+
+    @property
+    def transactional(self) -> bool:
+        return self.inner.transactional
+
+    @property
+    def manages_offsets(self) -> bool:
+        return self.inner.manages_offsets
+
+    @property
+    def is_open(self) -> bool:
+        return self.inner.is_open
+
+    @property
+    def max_key_bytes(self) -> int:
+        return self.inner.max_key_bytes
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        return self.inner.committed_offset(partition)
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self.inner.approximate_num_uncommitted_bytes()
+
+    def position(self, isolation_level: IsolationLevel) -> Position:
+        return self.inner.position(isolation_level)
+
+    def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
+        return self.inner.recover(changelog_offsets)
+
+    def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
+        """Refused: a store that commits by itself would lead its changelog. Source: KIP-892, ``StateStore#commit``."""
+        raise StoreError(f"store {self.name!r} is committed by its task: ask for that with context.commit()")
+
+    def rollback(self) -> NoReturn:
+        raise StoreError(f"store {self.name!r} is rolled back by its task: raise an error in its function for that")
+
+    def restore(
+        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+    ) -> NoReturn:
+        raise StoreError(f"store {self.name!r} is restored by its task, when that is opened")
+
+    def advance_position(self, partition: TopicPartition, offset: int) -> NoReturn:
+        raise StoreError(
+            f"the position of store {self.name!r} follows its task's input: nothing is to be done for that"
+        )
+
+    def close(self) -> NoReturn:
+        raise StoreError(f"store {self.name!r} is closed by its task")

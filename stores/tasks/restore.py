@@ -1,0 +1,110 @@
+"""Restoring a store: its changelog's tail, straight into the engine, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from stores.changelog.interface import Changelog
+from stores.failpoints import declare, reach
+from stores.interface import KeyValueStore, RecoveryOutcome, TopicPartition
+
+BEFORE_WRITE = declare(
+    "task.restore.before_write", "a piece of the changelog's tail is read, the store has not seen it"
+)
+AFTER_WRITE = declare(
+    "task.restore.after_write", "a piece of the changelog's tail is in the store, with its last offset"
+)
+
+PIECE_RECORDS_MAX = 50_000
+PIECE_BYTES_MAX = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreProgress:
+    """How far the restore of ``store`` has come: up to ``offset``, of offsets below ``to_offset``."""
+
+    store: str
+    offset: int
+    to_offset: int
+    records: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What opening a store took: ``records`` of its changelog, from ``from_offset`` up to but without ``to_offset``.
+
+    ``wiped`` says that the local state was thrown away first, ``reason`` why; ``bytes`` counts keys and values;
+    ``recovery`` is what the store did with a transaction that its own files still had.
+    """
+
+    store: str
+    from_offset: int
+    to_offset: int
+    records: int
+    bytes: int
+    seconds: float
+    wiped: bool = False
+    reason: str | None = None
+    recovery: RecoveryOutcome = RecoveryOutcome.NOTHING_TO_DO
+
+
+OnRestore = Callable[[RestoreProgress], None]
+
+
+@dataclass(slots=True)
+class Restored:
+    """What ``restore`` did. ``last_offset`` is that of the last record written into the store, if there was one."""
+
+    from_offset: int
+    to_offset: int
+    records: int = 0
+    bytes: int = 0
+    last_offset: int | None = None
+
+
+def restore(
+    store: KeyValueStore,
+    changelog: Changelog,
+    partition: TopicPartition,
+    offset: int | None,
+    on_restore: OnRestore | None,
+) -> Restored:
+    """Write the committed records after ``offset`` (None: all there are) into the store, and keep each piece's offset.
+
+    Ends at the last stable offset as of the call: neither gaps nor aborted records at the end are waited for.
+    Raises: OffsetOutOfRangeError where the changelog does not reach from there, else as ``StateStore.restore``.
+    Source: KIP-892, "Restoring"; KIP-844, step 1.
+    """
+    began = perf_counter()
+    from_offset = changelog.start_offset(partition) if offset is None else offset + 1
+    done = Restored(from_offset, changelog.end_offset(partition))
+    piece: list[tuple[bytes, bytes | None]] = []
+    piece_bytes = 0
+
+    def write() -> None:
+        reach(BEFORE_WRITE)
+        assert done.last_offset is not None
+        store.restore(piece, {partition: done.last_offset})
+        reach(AFTER_WRITE)
+        done.records += len(piece)
+        done.bytes += piece_bytes
+        if on_restore is not None:
+            seconds = perf_counter() - began
+            on_restore(RestoreProgress(store.name, done.last_offset, done.to_offset, done.records, done.bytes, seconds))
+
+    for record in changelog.read(partition, from_offset):
+        if record.key is None:
+            continue  # Nobody's state: a store logs each change under its key.
+        piece.append((record.key, record.value))
+        piece_bytes += len(record.key) + len(record.value or b"")
+        done.last_offset = record.offset
+        if len(piece) >= PIECE_RECORDS_MAX or piece_bytes >= PIECE_BYTES_MAX:
+            write()
+            piece, piece_bytes = [], 0
+    if piece:
+        write()
+    return done

@@ -1,0 +1,147 @@
+"""The stores of a task together: opened, restored, committed in order, closed, and the checkpoint file they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stores.errors import StoreCorruptedError
+from stores.failpoints import declare, reach
+from stores.interface import KeyValueStore, TopicPartition
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.context import TaskContext
+from stores.tasks.restore import OnRestore, RestoreReport
+from stores.tasks.task_store import TaskStore
+
+AFTER_LOG_COMMIT = declare("task.after_log_commit", "the changelog has the commit, no store has it")
+BETWEEN_STORES = declare("task.between_stores", "the changelog and some of the stores have the commit, others not")
+AFTER_STORE_COMMIT = declare("task.after_store_commit", "the changelog and all stores have the commit")
+AFTER_CHECKPOINT = declare(
+    "task.after_checkpoint", "the commit is complete, also in the checkpoint file where one is due"
+)
+
+
+class StoreGroup:
+    """All stores of one task, in the order in which it names them. For one thread."""
+
+    def __init__(
+        self,
+        stores: Sequence[TaskStore],
+        checkpoint: CheckpointFile,
+        on_restore: OnRestore | None,
+        *,
+        exactly_once: bool,
+    ) -> None:
+        self._stores = stores
+        self._checkpoint = checkpoint
+        self._on_restore = on_restore
+        self._exactly_once = exactly_once
+        self._opened: list[TaskStore] = []
+        limits = [store.uncommitted_max_bytes for store in stores if store.uncommitted_max_bytes >= 0]
+        self._uncommitted_max_bytes = min(limits, default=None)
+        self._uncommitted_bytes = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any of them is open."""
+        return bool(self._opened)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Their changelog partitions."""
+        return [store.partition for store in self._stores]
+
+    def open(self) -> None:
+        """Open each store; where the checkpoint file can't be read, it vouches for none. Raises as ``open_store``."""
+        try:
+            offsets = self._checkpoint.read()
+        except StoreCorruptedError:
+            offsets = {}
+        for store in self._stores:
+            store.open(offsets.get(store.partition))
+            self._opened.append(store)
+
+    def restore(self) -> list[RestoreReport]:
+        """Bring each store to its changelog's end, and write the checkpoint file (KIP-892, written on opening)."""
+        reports = [store.restore(self._on_restore) for store in self._stores]
+        self._checkpoint.write(self.vouched_offsets(running=True))
+        return reports
+
+    def logged(self, context: TaskContext) -> dict[str, KeyValueStore]:
+        """The stores by name, as the task's function sees them."""
+        return {store.name: store.logged(context) for store in self._stores}
+
+    def begin(self) -> None:
+        """Note that nothing is staged."""
+        self._uncommitted_bytes = 0
+
+    def have_outgrown(self) -> bool:
+        """Whether one more record like the last one is likely to exceed the limit on what is staged.
+
+        Source: KIP-892, ``statestore.uncommitted.max.bytes``.
+        """
+        if self._uncommitted_max_bytes is None:
+            return False
+        before = self._uncommitted_bytes
+        now = 0
+        for store in self._stores:
+            now += store.store.approximate_num_uncommitted_bytes()
+        self._uncommitted_bytes = now
+        return now + max(0, now - before) > self._uncommitted_max_bytes
+
+    def commit(self, offsets: Mapping[TopicPartition, int], next_inputs: Mapping[TopicPartition, int]) -> None:
+        """Commit each store with the offset that the changelog's commit gave it.
+
+        A store that fails does not keep the others from theirs; it then replays the commit from the changelog.
+        """
+        reach(AFTER_LOG_COMMIT)
+        failed = []
+        for number, store in enumerate(self._stores):
+            if number:
+                reach(BETWEEN_STORES)
+            error = store.commit(offsets.get(store.partition), next_inputs)
+            if error is not None:
+                failed.append((store, error))
+        for store, error in failed:
+            store.catch_up(error, self._on_restore)
+        reach(AFTER_STORE_COMMIT)
+        if not self._exactly_once and any(store.checkpointed for store in self._stores):
+            self._checkpoint.write(self.vouched_offsets(running=True))
+        reach(AFTER_CHECKPOINT)
+
+    def vouched_offsets(self, *, running: bool) -> dict[TopicPartition, int]:
+        """What the checkpoint file may say of the persistent stores, after making that true.
+
+        While the task is running exactly once, it says nothing of stores that it alone would vouch for: they mix
+        uncommitted writes with committed ones (KIP-844, step 4).
+        """
+        offsets = {}
+        for store in self._stores:
+            if store.checkpointed:
+                if running and self._exactly_once:
+                    continue
+                store.store.persist()
+            if store.offset is not None and store.store.persistent:
+                offsets[store.partition] = store.offset
+        return offsets
+
+    def rollback(self) -> None:
+        """Discard what is staged."""
+        for store in self._stores:
+            store.store.rollback()
+
+    def fall_back(self) -> None:
+        """Undo what was staged, and bring each store to its changelog's end."""
+        for store in self._stores:
+            store.fall_back(self._on_restore)
+
+    def close(self) -> None:
+        """Close every store, whatever goes wrong; then raise the first error."""
+        errors = []
+        for store in self._opened:
+            try:
+                store.store.close()
+            except Exception as error:
+                errors.append(error)
+        self._opened = []
+        if errors:
+            raise errors[0]

@@ -1,0 +1,325 @@
+"""A task: a function over records, with stores that follow their changelogs, and a commit order that survives."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+
+from stores.changelog.interface import Changelog, Record
+from stores.config import StoreConfig
+from stores.errors import ConfigError, ProducerFencedError, StoreClosedError, StoreError
+from stores.failpoints import declare, reach
+from stores.interface import IsolationLevel, ReadOnlyKeyValueStore, TopicPartition
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
+from stores.tasks.guarantee import ProcessingGuarantee
+from stores.tasks.identifier import TaskId
+from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
+from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
+from stores.tasks.task_store import TaskStore
+
+BEFORE_LOG_COMMIT = declare("task.before_log_commit", "everything is staged, nothing of it is committed anywhere")
+FAILPOINTS = (
+    BEFORE_LOG_COMMIT,
+    AFTER_LOG_COMMIT,
+    BETWEEN_STORES,
+    AFTER_STORE_COMMIT,
+    AFTER_CHECKPOINT,
+    BEFORE_WRITE,
+    AFTER_WRITE,
+)
+"""What a task's commits and restores reach, in this order, beside those of its changelog and stores."""
+
+CHECKPOINT_FILE = ".checkpoint"
+_NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
+"""What may be part of a topic's name and of a path."""
+_RUN_RECORDS = 10_000
+"""Input is read in stretches: a read pins the log's past for as long as it lasts."""
+
+
+class StreamTask:
+    """A function over input partitions, with stores; open it, give it records, commit, close it. For one thread.
+
+    Each of ``stores`` lies in ``state_dir/TASK/NAME`` and follows the changelog topic ``APPLICATION-NAME-changelog``,
+    partition ``task_id.partition``, made where there is none. Input offsets are committed for the group
+    ``application_id``. Commits come after ``commit_every_records`` records, when the function asks for one, when the
+    stores together have staged about as much as the lowest ``uncommitted_max_bytes`` among them, and at ``commit``.
+
+    ``wipe_unclean=False`` is for showing what exactly-once would be worth without the wipe; never use it in earnest.
+
+    Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing").
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        task_id: TaskId,
+        *,
+        state_dir: str | PathLike[str],
+        changelog: Changelog,
+        stores: Mapping[str, StoreConfig],
+        process: ProcessFunction,
+        inputs: Sequence[TopicPartition],
+        guarantee: ProcessingGuarantee = ProcessingGuarantee.EXACTLY_ONCE,
+        commit_every_records: int | None = None,
+        on_restore: OnRestore | None = None,
+        wipe_unclean: bool = True,
+    ) -> None:
+        for name in (application_id, *stores):
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"{name!r} is no name for an application or a store: up to 100 letters, digits, '-', '_', "
+                    "and '.' but not in front"
+                )
+        if commit_every_records is not None and commit_every_records < 1:
+            raise ConfigError(f"commit_every_records is 1 or more, or None, not {commit_every_records}")
+        self.application_id = application_id
+        self.task_id = task_id
+        self.guarantee = ProcessingGuarantee(guarantee)
+        self._exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
+        self._transactional_id = f"{application_id}-{task_id}" if self._exactly_once else None
+        self._changelog = changelog
+        self._function = process
+        self._inputs = tuple(TopicPartition(*partition) for partition in inputs)
+        self._folder = Path(state_dir) / str(task_id)
+        self._checkpoint = CheckpointFile(self._folder / CHECKPOINT_FILE)
+        members = [
+            TaskStore(
+                name,
+                self._folder / name,
+                config,
+                TopicPartition(f"{application_id}-{name}-changelog", task_id.partition),
+                changelog,
+                self._checkpoint,
+                wipe_unclean=self._exactly_once and wipe_unclean,
+            )
+            for name, config in stores.items()
+        ]
+        self._stores = StoreGroup(members, self._checkpoint, on_restore, exactly_once=self._exactly_once)
+        self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
+        self._context = TaskContext(task_id, changelog)
+        self._ready = False
+        self._failure: BaseException | None = None
+        self._next: dict[TopicPartition, int] = {}
+        self._processed = 0
+
+    def open(self) -> list[RestoreReport]:
+        """Recover each store from its own files, and restore the tail of its changelog; one report per store.
+
+        Aborts what another instance of this task has left open, and fences that instance. Where a store can't be
+        trusted (see the report's ``reason``), it is wiped and restored whole.
+
+        Raises: StoreLockedError where another instance has the stores open, and as ``open_store``.
+        """
+        if self._stores.is_open:
+            raise StoreError(f"task {self.task_id} is open already")
+        self._failure = None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._stores.open()
+            self._create_topics()
+            self._context.producer = self._changelog.producer(self._transactional_id)
+            reports = self._stores.restore()
+            self._context.register(self._stores.logged(self._context))
+            self._begin()
+        except BaseException:
+            with suppress(StoreError):
+                self._close_all()
+            raise
+        return reports
+
+    def process(self, partition: TopicPartition, record: Record) -> None:
+        """Give the function one record of an input partition; may commit.
+
+        Where the function raises, everything since the last commit is undone, and ``input_offsets`` tells where to
+        go on from. Raises: ValueError for a partition that is no input and for a record that was processed before,
+        what the function raises, and as ``commit``.
+        """
+        if not self._ready:
+            raise self._unready()
+        if record.offset < self._next.get(partition, sys.maxsize):
+            raise self._unexpected(partition, record)
+        context = self._context
+        context.partition, context.record, context.active = partition, record, True
+        try:
+            self._function(record, context)
+            if context.failure is not None:
+                raise context.failure
+        except BaseException as error:
+            self._fall_back(error)
+            raise
+        finally:
+            context.active = False
+        self._next[partition] = record.offset + 1
+        self._processed += 1
+        if self._processed >= self._commit_every or context.commit_requested or self._stores.have_outgrown():
+            self.commit()
+
+    def run(self, max_records: int | None = None) -> int:
+        """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
+
+        Returns how many records it processed. What ``commit_every_records`` leaves over stays uncommitted.
+        """
+        left = sys.maxsize if max_records is None else max_records
+        processed = -1
+        total = 0
+        while processed and left:
+            processed = 0
+            for partition in self._inputs:
+                if not self._ready:
+                    raise self._unready()
+                records = list(islice(self._changelog.read(partition, self._next[partition]), min(left, _RUN_RECORDS)))
+                for record in records:
+                    self.process(partition, record)
+                processed += len(records)
+                left -= len(records)
+            total += processed
+        return total
+
+    def input_offsets(self) -> dict[TopicPartition, int]:
+        """The next offset to process of each input partition."""
+        if not self._ready:
+            raise self._unready()
+        return dict(self._next)
+
+    def store(self, name: str) -> ReadOnlyKeyValueStore:
+        """A store of the task, to look into from outside its function; shows what is staged, too. For any thread."""
+        if not self._ready:
+            raise self._unready()
+        return self._context.store(name).read_only(IsolationLevel.READ_UNCOMMITTED)
+
+    def commit(self) -> None:
+        """Commit outputs, changelogs and input offsets, then the stores; nothing where no record was processed.
+
+        Where the changelog refuses, everything since the last commit is undone. Where a store fails after the
+        changelog took the commit, its tail is replayed, and the commit is none the worse.
+
+        Raises: ProducerFencedError where another instance owns the task now; ChangelogError; a store's error where
+        it can't go on: close the task and open it again.
+        """
+        if not self._ready:
+            raise self._unready()
+        if not self._processed:
+            return
+        producer = self._context.producer
+        try:
+            reach(BEFORE_LOG_COMMIT)
+            if self._exactly_once:
+                producer.send_offsets(self.application_id, self._next)
+                offsets = producer.commit()
+            else:
+                offsets = producer.flush()
+        except BaseException as error:
+            self._fall_back(error, in_doubt=True)
+            raise
+        try:
+            self._stores.commit(offsets, self._next)
+            if not self._exactly_once:
+                producer.send_offsets(self.application_id, self._next)
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        self._begin_transaction()
+
+    def close(self, clean: bool = True) -> None:
+        """Close the stores: after a commit and with a checkpoint, or, unless ``clean``, dropping what is staged.
+
+        A task that has failed is never closed cleanly. May be called more than once. Raises the first error, after
+        everything is closed.
+        """
+        offsets = None
+        try:
+            if clean and self._ready:
+                self.commit()
+                offsets = self._stores.vouched_offsets(running=False)
+        except BaseException:
+            with suppress(StoreError):
+                self._close_all()
+            raise
+        self._close_all()
+        if offsets is not None:
+            self._checkpoint.write(offsets)
+
+    def _create_topics(self) -> None:
+        existing = self._changelog.topics()
+        # As many partitions as the inputs have, so that the tasks of all of them find theirs. Source: Kafka Streams,
+        # changelog topics get the largest number of partitions of their sub-topology's inputs.
+        count = max([self.task_id.partition + 1, *(existing.get(partition.topic, 0) for partition in self._inputs)])
+        for partition in self._stores.partitions:
+            if partition.topic not in existing:
+                self._changelog.create_topic(partition.topic, count)
+
+    def _begin(self) -> None:
+        committed = self._changelog.committed_offsets(self.application_id)
+        topics = self._changelog.topics()
+        for partition in self._inputs:
+            default = self._changelog.start_offset(partition) if partition.topic in topics else 0
+            self._next[partition] = committed.get(partition, default)
+        self._begin_transaction()
+        self._ready = True
+
+    def _begin_transaction(self) -> None:
+        if self._exactly_once:
+            self._context.producer.begin()
+        self._context.commit_requested = False
+        self._context.failure = None
+        self._processed = 0
+        self._stores.begin()
+
+    def _fall_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
+        """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""
+        self._ready = False
+        self._context.active = False
+        try:
+            if isinstance(error, ProducerFencedError):
+                self._failure = error
+                self._context.producer.abort()
+                self._stores.rollback()
+                return
+            if in_doubt and self._exactly_once:
+                # Opening a producer of the same id settles it; what the changelog has then, the restore brings.
+                self._context.producer = self._changelog.producer(self._transactional_id)
+            else:
+                self._context.producer.abort()
+            self._stores.fall_back()
+            self._begin()
+        except BaseException as failure:
+            self._give_up(failure)
+            error.add_note(f"Then task {self.task_id} could not return to its last commit: {failure}")
+
+    def _give_up(self, error: BaseException) -> None:
+        self._ready = False
+        self._failure = error
+
+    def _close_all(self) -> None:
+        """Close everything, whatever goes wrong; then raise the first error."""
+        self._ready = False
+        self._context.record = NO_RECORD
+        try:
+            self._stores.close()
+        finally:
+            if hasattr(self._context, "producer"):
+                self._context.producer.close()
+
+    def _unready(self) -> StoreError:
+        if isinstance(self._failure, ProducerFencedError):
+            return ProducerFencedError(f"task {self.task_id} is owned by another instance now: close this one")
+        if self._failure is not None:
+            error = StoreError(f"task {self.task_id} has failed ({self._failure}): close it and open it again")
+            error.__cause__ = self._failure
+            return error
+        return StoreClosedError(f"task {self.task_id} is not open: open() it first")
+
+    def _unexpected(self, partition: TopicPartition, record: Record) -> ValueError:
+        if partition not in self._next:
+            return ValueError(
+                f"{partition} is no input of task {self.task_id}; it has: {', '.join(map(str, self._inputs))}"
+            )
+        return ValueError(
+            f"record {record.offset} of {partition} was processed before: the next one is {self._next[partition]}"
+        )

@@ -1,0 +1,163 @@
+"""One store of a task, through its life: opened, wiped where it can't be trusted, restored, committed, closed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+
+from stores.changelog.interface import Changelog
+from stores.config import StoreConfig
+from stores.directory import wipe
+from stores.errors import CommitFailedError, OffsetOutOfRangeError, StoreCorruptedError
+from stores.interface import KeyValueStore, RecoveryOutcome, TopicPartition
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.context import TaskContext
+from stores.tasks.logged_store import LoggedStore
+from stores.tasks.restore import OnRestore, RestoreReport, restore
+
+UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed cleanly"
+ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and these had to be rolled back"
+IN_DOUBT = "it keeps no offset beside its data, and could not tell how much of a commit reached the disk"
+
+
+class TaskStore:
+    """A store, its changelog partition, and the offset there that its committed state reflects.
+
+    ``wipe_unclean``: a store that keeps no offsets of its own, and whose last user did not leave a checkpoint for it,
+    is thrown away (KIP-844, step 1.1; KIP-129, unclean shutdown).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        config: StoreConfig,
+        partition: TopicPartition,
+        changelog: Changelog,
+        checkpoint: CheckpointFile,
+        *,
+        wipe_unclean: bool,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.partition = partition
+        self.offset: int | None = None
+        self.uncommitted_max_bytes = config.uncommitted_max_bytes
+        self._config = config
+        self._changelog = changelog
+        self._checkpoint = checkpoint
+        self._wipe_unclean = wipe_unclean
+        self._wiped_because: str | None = None
+        self._logged: LoggedStore | None = None
+        self._opened_in_s = 0.0
+        self.store: KeyValueStore
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether its offset is kept in the checkpoint file alone."""
+        return self.store.persistent and not self.store.manages_offsets
+
+    def open(self, checkpointed_offset: int | None) -> None:
+        """Open the store, which recovers by itself, and find out which offset it is at."""
+        began = perf_counter()
+        try:
+            self._open()
+            self.offset = (
+                self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
+            )
+            if self._wipe_unclean and self.checkpointed and not self._is_vouched_for():
+                self._wipe(UNCLEAN)
+        except StoreCorruptedError as error:
+            self._wipe(str(error))
+        self._opened_in_s = perf_counter() - began
+
+    def restore(self, on_restore: OnRestore | None) -> RestoreReport:
+        """Write the changelog's tail into the store; all of the changelog where the two don't fit together."""
+        began = perf_counter()
+        try:
+            done = restore(self.store, self._changelog, self.partition, self.offset, on_restore)
+        except (OffsetOutOfRangeError, StoreCorruptedError) as error:
+            self._wipe(str(error))
+            done = restore(self.store, self._changelog, self.partition, None, on_restore)
+        if done.last_offset is not None:
+            self.offset = done.last_offset
+        seconds = self._opened_in_s + perf_counter() - began
+        reason, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
+        return RestoreReport(
+            self.name,
+            done.from_offset,
+            done.to_offset,
+            done.records,
+            done.bytes,
+            seconds,
+            reason is not None,
+            reason,
+            self.store.recover().outcome,
+        )
+
+    def logged(self, context: TaskContext) -> LoggedStore:
+        """The store as the user's function sees it."""
+        self._logged = LoggedStore(self.store, self.partition, context)
+        return self._logged
+
+    def commit(self, offset: int | None, next_inputs: Mapping[TopicPartition, int]) -> CommitFailedError | None:
+        """Commit what is staged with the offset it got in the changelog (None: no record was logged).
+
+        Returns the error where the store could not: it is then to ``catch_up``.
+        """
+        store = self.store
+        try:
+            for partition, next_offset in next_inputs.items():
+                if next_offset:
+                    store.advance_position(partition, next_offset - 1)
+            store.commit({} if offset is None else {self.partition: offset})
+        except CommitFailedError as error:
+            return error
+        if offset is not None:
+            self.offset = offset
+        return None
+
+    def catch_up(self, error: CommitFailedError, on_restore: OnRestore | None) -> RestoreReport:
+        """After a failed commit, which the changelog has: go on from what the store kept, and replay the rest."""
+        if not error.reopen:
+            self.store.rollback()
+        elif self._wipe_unclean and not self.store.manages_offsets:
+            self._wipe(IN_DOUBT)
+        else:
+            self.store.close()
+            self.open(self.offset)
+        return self.restore(on_restore)
+
+    def fall_back(self, on_restore: OnRestore | None) -> RestoreReport:
+        """Undo what was staged since the last commit; the store is then at the changelog's end."""
+        if not self.store.transactional and self._wipe_unclean:
+            self._wipe(ROLLED_BACK)
+        else:
+            self.store.rollback()
+        return self.restore(on_restore)
+
+    def _is_vouched_for(self) -> bool:
+        """Whether the data is known to be that of one offset: closed cleanly with a checkpoint, or there is none."""
+        if self.offset is not None and self.store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO:
+            return True
+        return not self._has_data()
+
+    def _has_data(self) -> bool:
+        with self.store.all() as pairs:
+            return next(pairs, None) is not None
+
+    def _open(self) -> None:
+        self.store = self._config.open(self.path, name=self.name)
+        if self._logged is not None:
+            self._logged.inner = self.store
+
+    def _wipe(self, reason: str) -> None:
+        self._wiped_because = reason
+        if hasattr(self, "store"):
+            self.store.close()
+        # First: a checkpoint that outlived the data would vouch for what a restore cut short has written.
+        self._checkpoint.forget(self.partition)
+        wipe(self.path)
+        self.offset = None
+        self._open()

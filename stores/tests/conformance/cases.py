@@ -1,0 +1,53 @@
+"""The backends under test: each with every durability level that it can carry, and once with its limits made tiny."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stores import Durability, KeyValueStore, open_store
+from stores.registry import Backend, backend_named, backends
+
+TIGHT: Mapping[str, object] = {"staging_buffer_bytes": 64, "map_size_bytes": 64 << 10, "write_buffer_size_bytes": 64 << 10}
+"""Options that change no promise, but take a backend over the edge of what it keeps in one place."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to open a store."""
+
+    backend: Backend
+    durability: Durability
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.backend.name}-{self.durability}{'-tight' if self.options else ''}"
+
+    def open(self, path: Path, *, name: str = "store") -> KeyValueStore:
+        """The store at ``path``."""
+        return open_store(self.backend.name, path, name=name, durability=self.durability, options=self.options)
+
+
+def cases(names: list[str], durabilities: frozenset[Durability], *, tight: bool) -> list[Case]:
+    """Cases for the backends ``names`` (all, if empty) at those of the levels that each can carry."""
+    found = []
+    for backend in [backend_named(name) for name in names] or backends().values():
+        options = tightened(backend) if tight else {}
+        levels = sorted(backend.durabilities & durabilities) or sorted(backend.durabilities)[:1]
+        found += [Case(backend, level) for level in levels]
+        if options:
+            found.append(Case(backend, levels[0], options))
+    return found
+
+
+def crash_cases(names: list[str]) -> list[Case]:
+    """For each backend the level that survives kills, as it is, and the one that does not, with the tiny limits."""
+    chosen = cases(names, frozenset({Durability.CHANGELOG, Durability.PROCESS}), tight=True)
+    tight = {case.backend.name for case in chosen if case.options}
+    return [case for case in chosen if case.options or case.durability is Durability.PROCESS or case.backend.name not in tight]
+
+
+def tightened(backend: Backend) -> dict[str, object]:
+    """Those of the options ``TIGHT`` that the backend has."""
+    return {name: value for name, value in TIGHT.items() if name in backend.options}

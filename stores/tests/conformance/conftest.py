@@ -1,0 +1,85 @@
+"""Parametrises every test over the backends, and lets none of them go unrun without a word."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from stores import Durability, KeyValueStore
+from stores.tests.conformance.cases import Case, cases, crash_cases
+from stores.tests.store_process import StoreProcess
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_durability: run at each level that the backend can carry, not at one only")
+    config.addinivalue_line("markers", "kills: run at PROCESS, and at CHANGELOG with tiny limits")
+    config.addinivalue_line("markers", "as_is: run with default options only, not with tiny limits as well")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" not in metafunc.fixturenames:
+        return
+    names = metafunc.config.getoption("--backend")
+    marked = metafunc.definition.get_closest_marker
+    if "failpoint" in metafunc.fixturenames:
+        # Creation is the same at each level.
+        crashes = [
+            (case, failpoint)
+            for case in crash_cases(names)
+            for failpoint in case.backend.failpoints
+            if case.durability is Durability.PROCESS or not failpoint.startswith("create.")
+        ]
+        metafunc.parametrize(("case", "failpoint"), [crash for crash in crashes if crash[0].backend.persistent], ids=str)
+    elif marked("kills"):
+        metafunc.parametrize("case", crash_cases(names), ids=str)
+    else:
+        levels = frozenset(Durability) if marked("every_durability") else frozenset({Durability.CHANGELOG})
+        metafunc.parametrize("case", cases(names, levels, tight=not marked("as_is")), ids=str)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    # A promise that was not tested is not kept: a skip counts as a failure.
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    muted = [report for kind in ("skipped", "xfailed", "xpassed") for report in reporter.stats.get(kind, [])] if reporter else []
+    if exitstatus == 0 and any("conformance" in str(report.fspath) for report in muted):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Where a store may come to be; nothing is there yet. In memory if possible: most tests need no disk, but syncs cost."""
+    shared = Path("/dev/shm")
+    with TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None, ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / "store"
+
+
+@pytest.fixture
+def store(case: Case, path: Path) -> Iterator[KeyValueStore]:
+    """A new store, closed afterwards."""
+    with case.open(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reopen(case: Case, path: Path, store: KeyValueStore) -> Iterator[Callable[[], KeyValueStore]]:
+    """Closes ``store`` and opens it again, any number of times."""
+    opened = [store]
+
+    def again() -> KeyValueStore:
+        opened[-1].close()
+        opened.append(case.open(path))
+        return opened[-1]
+
+    yield again
+    opened[-1].close()
+
+
+@pytest.fixture
+def process() -> Iterator[StoreProcess]:
+    """A process that opens stores and can be killed."""
+    with StoreProcess() as started:
+        yield started

@@ -1,0 +1,89 @@
+"""A damaged store: a typed error that says so, or an earlier commit, whole. Never a crash, a hang, or made-up data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stores import StoreCorruptedError, StoreIncompatibleError, StoreUnavailableError, TopicPartition
+from stores.tests.conformance.cases import Case
+from stores.tests.store_process import StoreProcess
+
+LOG = TopicPartition("changelog", 0)
+SEED = 20
+States = dict[int | None, list[tuple[bytes, bytes]]]
+
+
+def fill(case: Case, path: Path) -> States:
+    """Some commits; the contents by committed offset."""
+    states: States = {None: []}
+    with case.open(path) as store:
+        for commit in range(4):
+            store.put_all([(b"%05d" % (number * 4 + commit), b"%d" % commit * 60) for number in range(200)])
+            store.commit({LOG: commit})
+            states[commit] = list(store.all())
+    return states
+
+
+def damages(size: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """Ways to damage a file of that size."""
+
+    def garble(at: int, length: int) -> Callable[[Path], None]:
+        def apply(file: Path) -> None:
+            with open(file, "r+b") as opened:
+                opened.seek(at)
+                opened.write(Random(SEED).randbytes(min(length, size - at)))
+
+        return apply
+
+    yield "removed", lambda file: file.unlink()
+    yield "emptied", lambda file: os.truncate(file, 0)
+    yield "cut in half", lambda file: os.truncate(file, size // 2)
+    yield "a page short", lambda file: os.truncate(file, max(size - 4096, 0))
+    yield "a byte short", lambda file: os.truncate(file, size - 1)
+    yield "garbled at its start", garble(0, 512)
+    yield "garbled", garble(0, size)
+
+
+@pytest.mark.as_is
+def test_a_damaged_file_is_noticed_or_does_no_harm(case: Case, path: Path, process: StoreProcess) -> None:
+    """Each file of the store in each way, opened, read and written in a process with a deadline. The seed is ``SEED``."""
+    states = fill(case, path)
+    for file in sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size):
+        for what, damage in damages(file.stat().st_size):
+            damaged = path.with_name("damaged")
+            shutil.copytree(path, damaged)
+            damage(damaged / file.relative_to(path))
+            where = f"{file.relative_to(path)} {what}"
+            try:
+                process.call("open", case.backend.name, damaged, case.durability, case.options)
+            except (StoreCorruptedError, StoreUnavailableError, StoreIncompatibleError):
+                pass
+            else:
+                try:
+                    pairs, offset = process.call("scan"), process.call("committed_offset", LOG)
+                    if process.call("get_fact", "manages_offsets"):
+                        assert pairs == states[offset], where
+                    else:
+                        assert set(pairs) <= set(states[3]), where
+                    process.call("put", b"new", b"1")
+                    process.call("commit")
+                    process.call("close")
+                except (StoreCorruptedError, StoreUnavailableError):
+                    process.call("drop")
+            shutil.rmtree(damaged)
+
+
+@pytest.mark.as_is
+def test_a_folder_without_its_database_is_no_new_store(case: Case, path: Path) -> None:
+    fill(case, path)
+    if case.backend.persistent:
+        for remove in (lambda: [entry.unlink() for entry in (path / "data").iterdir()], lambda: (path / "data").rmdir()):
+            remove()
+            with pytest.raises(StoreCorruptedError):
+                case.open(path)

@@ -1,0 +1,113 @@
+"""No room left: a typed error, nothing lost, and it goes on once there is room. Room is taken by a limit on file sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stores import CommitFailedError, Durability, StoreError, StoreUnavailableError, TopicPartition
+from stores.tests.conformance.cases import Case
+from stores.tests.store_process import StoreProcess
+
+LOG = TopicPartition("changelog", 0)
+VALUE = b"v" * 10_000
+NUMBERS = range(200)
+NO_LIMIT = 1 << 40
+
+
+def expected(*, committed: int | None) -> list[tuple[bytes, bytes]]:
+    """What is there after the first or the second commit, or before both."""
+    if committed is None:
+        return []
+    large = [(b"%08d" % number, VALUE) for number in NUMBERS] if committed == 2 else []
+    return sorted([(b"first", b"1"), *large])
+
+
+def open_limited(process: StoreProcess, case: Case, path: Path) -> None:
+    """Open, commit once, and leave room for 20,000 bytes more in any file."""
+    process.call("open", case.backend.name, path, case.durability, case.options)
+    process.call("put", b"first", b"1")
+    process.call("commit", {LOG: 1})
+    sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
+    process.call("limit", "RLIMIT_FSIZE", max(sizes, default=0) + 20_000)
+
+
+@pytest.mark.every_durability
+def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, process: StoreProcess) -> None:
+    """The error says whether the commit can be tried again, once there is room, or the store must be opened again."""
+    open_limited(process, case, path)
+    try:
+        process.call("put_many", NUMBERS.start, NUMBERS.stop, VALUE)
+        process.call("commit", {LOG: 2})
+    except CommitFailedError as error:
+        failed: CommitFailedError | None = error
+    else:
+        failed = None
+    if failed is not None and not failed.reopen:
+        assert process.call("committed_offset", LOG) == 1
+        assert process.call("get", b"%08d" % NUMBERS[0]) == VALUE
+        assert process.call("approximate_num_uncommitted_bytes") == len(NUMBERS) * (8 + len(VALUE))
+        with pytest.raises(CommitFailedError):
+            process.call("commit", {LOG: 2})
+        process.call("limit", "RLIMIT_FSIZE", NO_LIMIT)
+        process.call("commit", {LOG: 2})
+        assert process.call("scan") == expected(committed=2)
+        process.call("close")
+    elif failed is not None:
+        try:
+            process.call("close")
+        except StoreError:
+            process.kill()
+    else:
+        process.call("limit", "RLIMIT_FSIZE", NO_LIMIT)
+        process.call("close")
+    if case.backend.persistent:
+        with case.open(path) as store:
+            if store.transactional:
+                kept = store.committed_offset(LOG)
+                assert list(store.all()) == expected(committed=kept)
+                if failed is None or not failed.reopen:
+                    assert kept == 2
+                elif case.durability is not Durability.CHANGELOG:
+                    assert kept in (1, 2)
+            else:
+                assert set(store.all()) <= set(expected(committed=2))
+            store.put_all([(b"first", b"1"), *((b"%08d" % number, VALUE) for number in NUMBERS)])
+            store.commit({LOG: 2})
+            assert list(store.all()) == expected(committed=2)
+
+
+def test_what_was_staged_when_the_disk_was_full_can_be_rolled_back(case: Case, path: Path, process: StoreProcess) -> None:
+    open_limited(process, case, path)
+    try:
+        process.call("put_many", NUMBERS.start, NUMBERS.stop, VALUE)
+        process.call("commit", {LOG: 2})
+    except CommitFailedError as failed:
+        if not failed.reopen:
+            process.call("rollback")
+            assert process.call("approximate_num_uncommitted_bytes") == 0
+            assert process.call("scan") == expected(committed=1)
+            process.call("put", b"small", b"1")
+            process.call("commit", {LOG: 3})
+            assert process.call("committed_offset", LOG) == 3
+    else:
+        assert process.call("get", b"%08d" % NUMBERS[-1]) == VALUE
+
+
+def test_a_store_that_finds_no_room_to_be_created_leaves_none_taken(case: Case, path: Path, process: StoreProcess) -> None:
+    process.call("load_backend", case.backend.name)
+    process.call("limit", "RLIMIT_FSIZE", 0)
+    open_it = ("open", case.backend.name, path, case.durability, case.options)
+    if not case.backend.persistent:
+        process.call(*open_it)
+        return
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            process.call(*open_it)
+        assert not path.exists()
+    process.call("limit", "RLIMIT_FSIZE", NO_LIMIT)
+    process.call(*open_it)
+    process.call("put", b"key", b"value")
+    process.call("commit")
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]

@@ -1,0 +1,100 @@
+"""SIGKILL at every failpoint of a backend, and again while it recovers: the store is whole, at some commit.
+
+At PROCESS and DISK no acknowledged commit is lost. Source: KIP-844, KIP-892 ("atomic" in "Proposed Changes").
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stores import Durability, TopicPartition
+from stores.tests.conformance.cases import Case
+from stores.tests.conformance.script import Script
+from stores.tests.store_process import ProcessDied, StoreProcess
+
+
+def run(script: Script) -> bool:
+    """Work through the script; whether the process was killed."""
+    try:
+        for step in script.steps():
+            step()
+    except ProcessDied as died:
+        assert died.status == -9
+        return True
+    return False
+
+
+def crash_at(case: Case, failpoint: str, path: Path) -> Script | None:
+    """Run the script in a process that is killed at ``failpoint``; None if that was never reached."""
+    with StoreProcess() as process:
+        process.call("load_backend", case.backend.name)
+        process.call("kill_at", failpoint)
+        script = Script(process, case, path)
+        return script if run(script) else None
+
+
+def crash_while_opening(case: Case, failpoint: str, path: Path) -> bool:
+    """Open in a process that is killed at ``failpoint``; whether it was reached."""
+    with StoreProcess() as process:
+        process.call("load_backend", case.backend.name)
+        process.call("kill_at", failpoint)
+        try:
+            Script(process, case, path).open()
+            process.call("close")
+        except ProcessDied as died:
+            assert died.status == -9
+            return True
+    return False
+
+
+def test_a_kill_at_a_failpoint_leaves_some_commit_whole(case: Case, failpoint: str, path: Path) -> None:
+    """A failpoint that ordinary work never reaches is one of recovery: then the first kill is at one that leads there."""
+    script = crash_at(case, failpoint, path)
+    if script is None:
+        others = [other for other in reversed(case.backend.failpoints) if other != failpoint]
+        for number, other in enumerate(others):
+            path = path.with_name(f"store{number}")
+            script = crash_at(case, other, path)
+            if script is not None and crash_while_opening(case, failpoint, path):
+                assert crash_while_opening(case, failpoint, path) in (True, False)
+                break
+        else:
+            pytest.fail(f"nothing leads to {failpoint}")
+    assert script is not None
+    survives_kills = case.durability is not Durability.CHANGELOG
+    for _ in range(2):
+        with case.open(path) as store:
+            script.judge(store, survives_kills=survives_kills)
+            before = list(store.all())
+            store.put(b"after", b"1")
+            store.rollback()
+            if store.transactional:
+                assert list(store.all()) == before
+            script.written[b"after"] = {b"1"}
+    assert not path.with_name(path.name + ".new").exists()
+    with case.open(path) as store:
+        store.put(b"after", b"2")
+        store.commit({TopicPartition("other", 0): 1})
+    with case.open(path) as store:
+        assert store.get(b"after") == b"2"
+
+
+@pytest.mark.every_durability
+@pytest.mark.as_is
+def test_a_kill_between_commits_loses_what_was_staged_and_nothing_that_survives_kills(case: Case, path: Path) -> None:
+    with StoreProcess() as process:
+        script = Script(process, case, path)
+        for step in list(script.steps())[:4]:
+            step()
+        process.call("put", b"key00", b"uncommitted")
+        process.call("put", b"staged", b"uncommitted")
+        process.call("delete_range", b"key10", None)
+        script.written.update({b"staged": {b"uncommitted"}})
+        script.written[b"key00"].add(b"uncommitted")
+    with case.open(path) as store:
+        if store.persistent:
+            script.judge(store, survives_kills=case.durability is not Durability.CHANGELOG)
+        else:
+            assert list(store.all()) == []

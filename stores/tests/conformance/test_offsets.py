@@ -1,0 +1,177 @@
+"""Offsets and position are kept with the data, in the same step, and never show in it. Source: KIP-892, KIP-796."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from stores import IsolationLevel, KeyValueStore, TopicPartition
+from stores.tests.conformance.cases import Case
+
+Reopen = Callable[[], KeyValueStore]
+FIRST, SECOND, THIRD = TopicPartition("changelog", 0), TopicPartition("changelog", 1), TopicPartition("ändere-log", 0)
+
+
+def offsets(store: KeyValueStore) -> dict[TopicPartition, int | None]:
+    """What the store says of three partitions."""
+    return {partition: store.committed_offset(partition) for partition in (FIRST, SECOND, THIRD)}
+
+
+def kept(store: KeyValueStore, expected: dict[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
+    """``expected`` of a store that manages offsets, else None for each."""
+    return expected if store.manages_offsets else dict.fromkeys(expected)
+
+
+@pytest.mark.every_durability
+def test_offsets_of_three_partitions_are_kept_by_one_commit(store: KeyValueStore, reopen: Reopen) -> None:
+    assert offsets(store) == {FIRST: None, SECOND: None, THIRD: None}
+    store.put(b"key", b"value")
+    store.commit({FIRST: 0, SECOND: 41, THIRD: 2**63 - 1})
+    expected = kept(store, {FIRST: 0, SECOND: 41, THIRD: 2**63 - 1})
+    assert offsets(store) == expected
+    again = reopen()
+    assert offsets(again) == (expected if again.persistent else dict.fromkeys(expected))
+
+
+def test_offsets_merge_into_those_already_kept(store: KeyValueStore, reopen: Reopen) -> None:
+    store.commit({FIRST: 1, SECOND: 2})
+    for change in ({}, None, {SECOND: 2}):
+        store.put(b"key", repr(change).encode())
+        store.commit(change)
+        assert offsets(store) == kept(store, {FIRST: 1, SECOND: 2, THIRD: None})
+    store.commit()
+    store.commit({THIRD: 7, SECOND: None})
+    expected = kept(store, {FIRST: 1, SECOND: None, THIRD: 7})
+    assert offsets(store) == expected
+    assert store.recover().offsets == {partition: offset for partition, offset in expected.items() if offset is not None}
+    if store.persistent:
+        assert offsets(reopen()) == expected
+
+
+def test_none_clears_an_offset_and_a_lower_one_may_follow(store: KeyValueStore) -> None:
+    store.commit({FIRST: 100})
+    store.commit({FIRST: None})
+    assert store.committed_offset(FIRST) is None
+    store.commit({FIRST: None})
+    store.commit({FIRST: 3})
+    assert store.committed_offset(FIRST) == (3 if store.manages_offsets else None)
+
+
+def test_an_offset_never_moves_backwards(store: KeyValueStore) -> None:
+    """The refused commit changes nothing: neither data, nor the other offsets, nor what is staged."""
+    store.commit({FIRST: 10, SECOND: 10})
+    store.put(b"key", b"value")
+    if store.manages_offsets:
+        with pytest.raises(ValueError):
+            store.commit({SECOND: 11, FIRST: 9})
+        assert offsets(store) == {FIRST: 10, SECOND: 10, THIRD: None}
+        assert store.read_only().get(b"key") is None
+        assert store.approximate_num_uncommitted_bytes() == 8
+        store.commit({SECOND: 11, FIRST: 10})
+        assert offsets(store) == {FIRST: 10, SECOND: 11, THIRD: None}
+    else:
+        store.commit({SECOND: 11, FIRST: 9})
+        assert offsets(store) == {FIRST: None, SECOND: None, THIRD: None}
+    assert store.read_only().get(b"key") == b"value"
+
+
+def test_an_offset_that_is_none_is_refused_before_anything_changes(store: KeyValueStore) -> None:
+    store.put(b"key", b"value")
+    refused: list[tuple[Any, type[Exception]]] = [
+        ({FIRST: -1}, ValueError), ({FIRST: 2**63}, ValueError), ({FIRST: "1"}, TypeError), ({FIRST: 1.0}, TypeError),
+        ({FIRST: True}, TypeError), ({"changelog": 1}, TypeError), ({"changelog": None}, TypeError), (5, TypeError),
+        ({("t", 0): 1}, TypeError), ({TopicPartition(0, "t"): 1}, TypeError),
+        ({TopicPartition("t", "0"): 1}, TypeError), ({TopicPartition("t", -1): 1}, ValueError),
+        ({TopicPartition("t", 2**32): None}, ValueError), ({TopicPartition("t" * 250, 0): 1}, ValueError), ({SECOND: 5, FIRST: -1}, ValueError),
+    ]  # fmt: skip
+    for bad, error in refused:
+        with pytest.raises(error):
+            store.commit(bad)
+        if store.transactional:
+            assert store.read_only().get(b"key") is None
+            assert store.approximate_num_uncommitted_bytes() == 8
+        assert store.recover().offsets == {}
+    for partition, offset in [(FIRST, -1), (FIRST, "1"), ("changelog", 1), (TopicPartition("t", -1), 1)]:
+        with pytest.raises((TypeError, ValueError)):
+            store.advance_position(partition, offset)  # type: ignore[arg-type]
+    assert store.position(IsolationLevel.READ_UNCOMMITTED) == {}
+    store.commit({TopicPartition("t" * 249, 2**32 - 1): 1})
+
+
+def test_a_position_is_staged_and_committed_with_the_writes(store: KeyValueStore, reopen: Reopen) -> None:
+    """Merged by maximum. Source: KIP-796."""
+    store.advance_position(FIRST, 5)
+    store.advance_position(FIRST, 3)
+    store.advance_position(SECOND, 0)
+    assert store.position(IsolationLevel.READ_UNCOMMITTED) == {FIRST: 5, SECOND: 0}
+    if store.transactional:
+        assert store.position(IsolationLevel.READ_COMMITTED) == {}
+    store.commit()
+    store.advance_position(FIRST, 4)
+    store.advance_position(SECOND, 9)
+    assert store.position(IsolationLevel.READ_UNCOMMITTED) == {FIRST: 5, SECOND: 9}
+    store.rollback()
+    assert store.position(IsolationLevel.READ_COMMITTED) == {FIRST: 5, SECOND: 0}
+    assert store.position(IsolationLevel.READ_UNCOMMITTED) == {FIRST: 5, SECOND: 0}
+    again = reopen()
+    survives = again.persistent and again.manages_offsets
+    assert again.position(IsolationLevel.READ_COMMITTED) == ({FIRST: 5, SECOND: 0} if survives else {})
+
+
+def test_a_position_is_a_copy_and_its_level_is_one_that_there_is(store: KeyValueStore) -> None:
+    store.advance_position(FIRST, 5)
+    store.commit()
+    for level in IsolationLevel:
+        told: Any = store.position(level)
+        told[FIRST] = 99
+        told[SECOND] = 1
+        assert store.position(level) == {FIRST: 5}
+    with pytest.raises(ValueError):
+        store.position("READ_NOTHING")  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        store.read_only("READ_NOTHING")  # type: ignore[arg-type]
+
+
+def test_offsets_and_position_never_show_in_a_scan_nor_count_as_entries(store: KeyValueStore) -> None:
+    for number in range(20):
+        store.advance_position(TopicPartition("input", number), number)
+        store.commit({TopicPartition("changelog", number): number})
+    for reader in (store, store.read_only()):
+        assert list(reader.all()) == list(reader.reverse_all()) == list(reader.prefix_scan(b"")) == []
+    assert store.approximate_num_entries() == 0
+    store.put(b"key", b"value")
+    store.delete_range(None, None)
+    store.commit()
+    if store.manages_offsets:
+        assert len(store.recover().offsets) == 20
+
+
+@pytest.mark.every_durability
+def test_data_offsets_and_position_are_of_one_commit_after_reopening(
+    case: Case, store: KeyValueStore, reopen: Reopen
+) -> None:
+    for number in range(5):
+        store.put(b"key", b"%d" % number)
+        store.advance_position(SECOND, number)
+        store.commit({FIRST: number})
+    store.put(b"key", b"uncommitted")
+    store.advance_position(SECOND, 77)
+    again = reopen()
+    if again.persistent and again.manages_offsets:
+        assert again.get(b"key") == b"4"
+        assert again.committed_offset(FIRST) == 4
+        assert again.position(IsolationLevel.READ_UNCOMMITTED) == {SECOND: 4}
+    else:
+        assert again.committed_offset(FIRST) is None
+        assert again.position(IsolationLevel.READ_UNCOMMITTED) == {}
+
+
+def test_the_given_offsets_stay_the_caller_s(store: KeyValueStore) -> None:
+    given: dict[TopicPartition, int | None] = {FIRST: 1, SECOND: None}
+    before: Mapping[TopicPartition, int | None] = dict(given)
+    store.commit(given)
+    assert given == before
+    given[FIRST] = 50
+    assert store.committed_offset(FIRST) == (1 if store.manages_offsets else None)

@@ -1,0 +1,28 @@
+"""Options of all tests of ``stores``: which backends, and how much Hypothesis tries."""
+
+from __future__ import annotations
+
+from secrets import randbelow
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "short", max_examples=25, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", settings.get_profile("short"), max_examples=1000)
+settings.load_profile("short")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", action="append", default=[], help="conformance: only this backend (may be repeated)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(randbelow(1 << 32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"repeat with --hypothesis-seed={config.option.hypothesis_seed}; try more with --hypothesis-profile=long"

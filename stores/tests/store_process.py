@@ -1,0 +1,209 @@
+"""A process that holds a store, does what it is told, and can be killed with SIGKILL at any moment.
+
+Commands go in by its standard input and answers come back by its standard output, pickled. It ends at the end of its
+input, so that it never outlives whoever started it; and it is killed where an answer does not come in time.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Timer
+from types import TracebackType
+from typing import Any, Self
+
+from stores import Durability, KeyValueStore, StoreError, open_store
+from stores.registry import backend_named
+
+DEADLINE_S = 60.0
+
+
+class ProcessDied(Exception):
+    """The process ended, by ``status``, before it answered."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"ended with status {status}")
+        self.status = status
+
+
+class StoreProcess:
+    """Starts at once. ``with`` it: afterwards the process is gone."""
+
+    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
+        self._deadline_s = deadline_s
+        self.timed_out = False
+        # Packages that only the caller has on its path must be found there as well.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+
+    def call(self, command: str, *arguments: Any, **named: Any) -> Any:
+        """The answer to a command of ``_Commands`` or, if it has none of the name, to the store's method.
+
+        Raises: what the command raised, if it is of ``stores`` or a ValueError or TypeError; ProcessDied.
+        """
+        self.send(command, *arguments, **named)
+        return self.receive()
+
+    def send(self, command: str, *arguments: Any, **named: Any) -> None:
+        """Begin a ``call``; ``receive`` ends it."""
+        assert self._process.stdin is not None
+        try:
+            pickle.dump((command, arguments, named), self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise ProcessDied(self._process.wait()) from error
+
+    def receive(self) -> Any:
+        """The answer to what was sent. Raises as ``call``."""
+        assert self._process.stdout is not None
+        timer = Timer(self._deadline_s, self._give_up)
+        timer.start()
+        try:
+            raised, answer = pickle.load(self._process.stdout)
+        except EOFError as error:
+            raise ProcessDied(self._process.wait()) from error
+        finally:
+            timer.cancel()
+        if raised:
+            raise answer
+        return answer
+
+    def call_until_killed(self, command: str, *arguments: Any, **named: Any) -> None:
+        """As ``call``, for a command during which the process kills itself, at a failpoint. Fails if it does not."""
+        try:
+            self.call(command, *arguments, **named)
+        except ProcessDied as died:
+            assert died.status == -signal.SIGKILL, f"the process ended with status {died.status}"
+            assert not self.timed_out, "the process did not answer in time"
+            return
+        raise AssertionError(f"{command} ended: the failpoint was not reached")
+
+    def kill(self) -> None:
+        """Kill it now, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+
+    def _give_up(self) -> None:
+        self.timed_out = True
+        self._process.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+class _Commands:
+    """What the process can do beside calling the store's methods."""
+
+    def __init__(self) -> None:
+        self.store: KeyValueStore | None = None
+
+    def open(self, backend: str, path: Path, durability: Durability, options: Mapping[str, object]) -> None:
+        """Open a store."""
+        self.store = open_store(backend, path, durability=durability, options=options)
+
+    def scan(self) -> list[tuple[bytes, bytes]]:
+        """All pairs there are."""
+        assert self.store is not None
+        return list(self.store.all())
+
+    def drop(self) -> None:
+        """Close the store, whatever that raises."""
+        assert self.store is not None
+        with suppress(StoreError):
+            self.store.close()
+
+    def get_fact(self, name: str) -> Any:
+        """A property of the store."""
+        return getattr(self.store, name)
+
+    def kill_at(self, failpoint: str, after: int = 0) -> None:
+        """Kill this process when it reaches ``failpoint`` again, having passed it ``after`` times."""
+        from stores import failpoints
+
+        left = [after]
+
+        def action() -> None:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+
+        failpoints.arm(failpoint, action)
+
+    def load_backend(self, name: str) -> None:
+        """Import a backend: its failpoints are known from then on."""
+        assert backend_named(name).failpoints is not None
+
+    def set_constant(self, module: str, name: str, value: object) -> None:
+        """Change a constant of a module."""
+        __import__(module)
+        assert hasattr(sys.modules[module], name)
+        setattr(sys.modules[module], name, value)
+
+    def limit(self, resource_name: str, size: int) -> None:
+        """Lower a limit of the process (``RLIMIT_AS``, ``RLIMIT_FSIZE``); the signal that goes with it is ignored."""
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        kind = getattr(resource, resource_name)
+        resource.setrlimit(kind, (size, resource.getrlimit(kind)[1]))
+
+    def peak_memory_bytes(self) -> int:
+        """The most memory that this process has had in use so far."""
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def put_many(self, first: int, end: int, value: bytes) -> None:
+        """Put ``value`` under the numbers from ``first`` up to ``end``, as keys of eight digits."""
+        assert self.store is not None
+        for number in range(first, end):
+            self.store.put(b"%08d" % number, value)
+
+
+def _serve() -> None:
+    commands = _Commands()
+    # Whatever a library prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            command, arguments, named = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            target = commands if hasattr(commands, command) else commands.store
+            result: tuple[bool, Any] = (False, getattr(target, command)(*arguments, **named))
+        except Exception as error:
+            result = (True, _portable(error))
+        answers.write(pickle.dumps(result))
+        answers.flush()
+
+
+def _portable(error: Exception) -> Exception:
+    if isinstance(error, (StoreError, ValueError, TypeError)):
+        return error
+    return AssertionError(f"leaked: {type(error).__module__}.{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    _serve()

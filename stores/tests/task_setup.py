@@ -1,0 +1,140 @@
+"""A counting task over real stores, and a process that runs one until it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stores import failpoints
+from stores.changelog import Changelog, Record, SqliteChangelog
+from stores.interface import Durability, TopicPartition
+from stores.tasks import ProcessingGuarantee, StoreSettings, StreamTask, TaskContext, TaskId
+
+INPUT = TopicPartition("input", 0)
+OUTPUT = TopicPartition("output", 0)
+DIRECT = "rocksdb-direct"
+INDEXED = "rocksdb-indexed-batch"
+EXACTLY_ONCE, AT_LEAST_ONCE = ProcessingGuarantee.EXACTLY_ONCE, ProcessingGuarantee.AT_LEAST_ONCE
+TASK = TaskId(0, 0)
+
+
+def count(record: Record, context: TaskContext) -> None:
+    """Count the record's key in every store, and forward the count."""
+    assert record.key is not None
+    new = b""
+    for name in ("left", "right"):
+        new = b"%d" % (int(context.store(name).get(record.key) or b"0") + 1)
+        context.store(name).put(record.key, new)
+    context.forward("output", record.key, new)
+
+
+def changelog_of(store: str) -> TopicPartition:
+    return TopicPartition(f"app-{store}-changelog", 0)
+
+
+def counting_task(
+    folder: Path,
+    log: Changelog,
+    left: str = INDEXED,
+    right: str | None = None,
+    guarantee: ProcessingGuarantee = EXACTLY_ONCE,
+    durability: Durability = Durability.CHANGELOG,
+    **settings: Any,
+) -> StreamTask:
+    stores = {"left": StoreSettings(left, durability), "right": StoreSettings(right or left, durability)}
+    return StreamTask(
+        "app",
+        TASK,
+        **{
+            "state_dir": folder / "state",
+            "changelog": log,
+            "stores": stores,
+            "process": count,
+            "inputs": [INPUT],
+            "guarantee": guarantee,
+            **settings,
+        },
+    )
+
+
+def feed(log: Changelog, keys: Iterable[int]) -> None:
+    """Put a record per key into the input topic; makes the topics."""
+    log.create_topic("input")
+    log.create_topic("output")
+    with log.producer() as producer:
+        for key in keys:
+            producer.send(INPUT, b"%d" % key, b"x", key)
+        producer.flush()
+
+
+def state(task: StreamTask, store: str) -> dict[bytes, bytes]:
+    with task.store(store).all() as pairs:
+        return dict(pairs)
+
+
+def outputs(log: Changelog) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, record.value) for record in log.read(OUTPUT)]
+
+
+def expected_outputs(keys: Iterable[int]) -> list[tuple[bytes | None, bytes | None]]:
+    counts: Counter[int] = Counter()
+    expected: list[tuple[bytes | None, bytes | None]] = []
+    for key in keys:
+        counts[key] += 1
+        expected.append((b"%d" % key, b"%d" % counts[key]))
+    return expected
+
+
+def expected_state(keys: Iterable[int]) -> Mapping[bytes, bytes]:
+    return {b"%d" % key: b"%d" % number for key, number in Counter(keys).items()}
+
+
+def run_until_killed(
+    folder: Path,
+    failpoint: str,
+    hit: int,
+    backends: tuple[str, str],
+    guarantee: str,
+    durability: Durability = Durability.CHANGELOG,
+) -> None:
+    """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``."""
+    arguments = [str(folder), failpoint, str(hit), *backends, guarantee, durability]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def main() -> None:
+    folder, failpoint, hit, left, right, guarantee, durability = sys.argv[1:]
+    reached = 0
+
+    def die() -> None:
+        nonlocal reached
+        reached += 1
+        if reached == int(hit):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    log = SqliteChangelog(Path(folder) / "log.sqlite")
+    task = counting_task(
+        Path(folder),
+        log,
+        left,
+        right,
+        ProcessingGuarantee(guarantee),
+        Durability(durability),
+        commit_every_records=3,
+    )
+    failpoints.arm(failpoint, die)
+    task.open()
+    task.run()
+    task.close()
+
+
+if __name__ == "__main__":
+    main()

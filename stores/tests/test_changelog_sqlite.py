@@ -1,0 +1,322 @@
+"""What only the embedded changelog promises: its file, its crashes, its refusals, its cost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from stores.changelog.interface import Producer, Record
+from stores.changelog.producer import PENDING_BYTES_MAX
+from stores.changelog.sqlite import SqliteChangelog
+from stores.errors import ChangelogError, StoreClosedError
+from stores.interface import Durability, TopicPartition
+
+A = TopicPartition("a", 0)
+
+
+def filled(path: Path, records: int = 3) -> Path:
+    with SqliteChangelog(path) as log:
+        log.create_topic("a")
+        with log.producer() as producer:
+            for number in range(records):
+                producer.send(A, b"%d" % number, bytes(100))
+            producer.flush()
+    return path
+
+
+def send_many(producer: Producer, count: int) -> None:
+    for number in range(count):
+        producer.send(A, b"%d" % number, bytes(100))
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_everything_is_there_when_the_file_is_opened_again(tmp_path: Path, durability: Durability) -> None:
+    path = tmp_path / "log.sqlite"
+    with SqliteChangelog(path, durability) as log:
+        log.create_topic("a", 2)
+        with log.producer("p") as producer:
+            producer.begin()
+            producer.send(A, b"k", b"v", 5, (("h", b"\xff"),))
+            producer.send_offsets("g", {A: 9})
+            producer.commit()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log.sqlite"]
+    with SqliteChangelog(path, durability) as log:
+        assert log.topics() == {"a": 2}
+        assert list(log.read(A)) == [Record(0, b"k", b"v", 5, (("h", b"\xff"),))]
+        assert log.committed_offsets("g") == {A: 9}
+        assert log.end_offset(A) == 1
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("CHANGELOG", 0), ("PROCESS", 1), ("DISK", 2)])
+def test_a_durability_level_is_sqlites_own_synchronous_mode(tmp_path: Path, durability: str, synchronous: int) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite", Durability(durability)) as log:
+        assert log._file.writer.execute("pragma synchronous").fetchone() == (synchronous,)
+        assert log._file.writer.execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+def test_a_human_reads_records_states_partitions_and_groups_with_sqlite3(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite"
+    with SqliteChangelog(path) as log:
+        log.create_topic("a")
+        with log.producer("p") as producer:
+            producer.begin()
+            producer.send(A, b"k", b"v", 1_700_000_000_123, (("trace", b"abc"),))
+            producer.send_offsets("g", {A: 9})
+            producer.commit()
+            producer.begin()
+            producer.send(A, b"big", bytes(PENDING_BYTES_MAX))
+            producer.send(A, b"k", None)
+            with sqlite3.connect(path) as human:
+                assert human.execute(
+                    "select topic, partition, offset, state, time, key, value, headers from records "
+                    "order by offset limit 1"
+                ).fetchall() == [("a", 0, 0, "COMMITTED", "2023-11-14T22:13:20.123Z", b"k", b"v", '[["trace", "abc"]]')]
+                assert human.execute("select state, key from records where offset = 1").fetchall() == [("OPEN", b"big")]
+                assert human.execute("select * from partitions").fetchall() == [("a", 0, 0, 2, 1)]
+                assert human.execute(
+                    "select state, transactional_id, topic, first_offset from transactions"
+                ).fetchall() == [("OPEN", "p", "a", 1)]
+                assert human.execute("select * from consumer_groups").fetchall() == [("g", "a", 0, 9)]
+            human.close()
+
+
+KILLED = """
+import os, signal, sys
+from stores import failpoints
+from stores.changelog.sqlite import SqliteChangelog
+from stores.interface import Durability, TopicPartition
+path, point, records = sys.argv[1], sys.argv[2], int(sys.argv[3])
+log = SqliteChangelog(path, Durability(sys.argv[4]))
+log.create_topic("a", 2)
+producer = log.producer("p")
+for transaction in range(2):
+    producer.begin()
+    for number in range(records):
+        producer.send(TopicPartition("a", number % 2), b"%d" % number, b"%d" % transaction)
+    producer.send_offsets("g", {TopicPartition("in", 0): transaction + 1})
+    if transaction:
+        failpoints.arm(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    producer.commit()
+"""
+
+
+@pytest.mark.parametrize("durability", [Durability.CHANGELOG, Durability.DISK])
+@pytest.mark.parametrize("records", [10, 25_000])
+@pytest.mark.parametrize(("point", "committed"), [("changelog.before_commit", 1), ("changelog.after_commit", 2)])
+def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(
+    tmp_path: Path, point: str, committed: int, records: int, durability: Durability
+) -> None:
+    path = tmp_path / "log.sqlite"
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path), point, str(records), durability], timeout=60, check=False
+    )
+    assert ended.returncode == -9
+    with SqliteChangelog(path) as log:
+        log.producer("p").close()
+        read = [record for partition in (0, 1) for record in log.read(TopicPartition("a", partition))]
+        assert len(read) == committed * records
+        assert {record.value for record in read} == {b"%d" % transaction for transaction in range(committed)}
+        assert log.committed_offsets("g") == {TopicPartition("in", 0): committed}
+
+
+def test_disk_full_in_a_commit_changes_nothing_and_the_commit_can_be_tried_again(tmp_path: Path) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        log.create_topic("a")
+        producer = log.producer("p")
+        producer.begin()
+        for number in range(2_000):
+            producer.send(A, b"%d" % number, bytes(1_000))
+        producer.send_offsets("g", {A: 1})
+        [pages] = log._file.writer.execute("pragma page_count").fetchone()
+        log._file.writer.execute(f"pragma max_page_count = {pages + 2}").fetchone()
+        with pytest.raises(ChangelogError):
+            producer.commit()
+        assert (list(log.read(A)), log.end_offset(A), log.committed_offsets("g")) == ([], 0, {})
+        log._file.writer.execute("pragma max_page_count = 1000000").fetchone()
+        assert producer.commit() == {A: 1_999}
+        assert len(list(log.read(A))) == 2_000
+
+
+def test_disk_full_in_a_long_transaction_refuses_the_record_and_the_transaction_can_be_aborted(tmp_path: Path) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        log.create_topic("a")
+        producer = log.producer("p")
+        producer.begin()
+        send_many(producer, 12_000)
+        [pages] = log._file.writer.execute("pragma page_count").fetchone()
+        log._file.writer.execute(f"pragma max_page_count = {pages + 2}").fetchone()
+        with pytest.raises(ChangelogError):
+            send_many(producer, 28_000)
+        producer.abort()
+        log._file.writer.execute("pragma max_page_count = 1000000").fetchone()
+        assert list(log.read(A)) == []
+        producer.begin()
+        producer.send(A, b"k", b"v")
+        last = producer.commit()[A]
+        assert [record.offset for record in log.read(A)] == [last]
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"not a database " * 1_000)
+
+
+def empty(path: Path) -> None:
+    path.touch()
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def cut_short(path: Path) -> None:
+    filled(path, 10_000)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwritten(path: Path) -> None:
+    filled(path, 10_000)
+    with path.open("rb+") as file:
+        file.seek(100)
+        file.write(b"\xff" * 3_000)
+
+
+def other_database(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("create table t (a)")
+    connection.commit()
+    connection.close()
+
+
+def newer_version(path: Path) -> None:
+    filled(path)
+    connection = sqlite3.connect(path)
+    connection.execute("pragma user_version = 99")
+    connection.close()
+
+
+@pytest.mark.parametrize("make", [garbage, empty, folder, cut_short, overwritten, other_database, newer_version])
+def test_what_is_no_changelog_is_refused_by_name_and_left_as_it_is(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "log.sqlite"
+    assert callable(make)
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(ChangelogError) as caught:
+        SqliteChangelog(path)
+    assert str(path) in str(caught.value)
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_a_missing_folder_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ChangelogError) as caught:
+        SqliteChangelog(tmp_path / "nowhere" / "log.sqlite")
+    assert str(tmp_path / "nowhere") in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write anything, so the system's answer is given here."""
+    path = filled(tmp_path / "log.sqlite")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ChangelogError):
+        SqliteChangelog(path)
+
+
+def test_damage_that_shows_only_in_reading_is_a_changelog_error(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log.sqlite", 20_000)
+    with path.open("rb+") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff" * 500_000)
+    with SqliteChangelog(path) as log, pytest.raises(ChangelogError):
+        list(log.read(A))
+
+
+def test_what_a_crash_left_of_a_file_that_was_being_made_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "log.sqlite.new").write_bytes(b"half")
+    (tmp_path / "log.sqlite.new-journal").write_bytes(b"half")
+    filled(tmp_path / "log.sqlite")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log.sqlite"]
+
+
+def test_processes_that_make_the_same_file_at_once_share_one_log(tmp_path: Path) -> None:
+    program = (
+        "import sys; from stores.changelog.sqlite import SqliteChangelog; "
+        "log = SqliteChangelog(sys.argv[1]); log.create_topic(sys.argv[2]); log.close()"
+    )
+    path = tmp_path / "log.sqlite"
+    started = [subprocess.Popen([sys.executable, "-c", program, str(path), f"t{number}"]) for number in range(4)]
+    assert [process.wait(60) for process in started] == [0] * 4
+    with SqliteChangelog(path) as log:
+        assert list(log.topics()) == ["t0", "t1", "t2", "t3"]
+
+
+def test_a_transaction_far_larger_than_its_buffer_and_its_reading_need_bounded_memory(tmp_path: Path) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite", Durability.CHANGELOG) as log:
+        log.create_topic("a")
+        tracemalloc.start()
+        with log.producer("p") as producer:
+            producer.begin()
+            for number in range(40_000):
+                producer.send(A, b"%d" % number, number.to_bytes(2, "big") * 1_000)
+            producer.commit()
+        read = sum(len(record.value or b"") for record in log.read(A))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert read == 80_000_000
+    assert peak < 5 * PENDING_BYTES_MAX
+
+
+def test_closing_the_log_closes_its_producers_and_ends_its_readers(tmp_path: Path) -> None:
+    path = filled(tmp_path / "log.sqlite", 5_000)
+    log = SqliteChangelog(path)
+    scan = log.read(A)
+    next(scan)
+    producer = log.producer("p")
+    producer.begin()
+    producer.send(A, b"k", bytes(PENDING_BYTES_MAX))
+    producer.send(A, b"k", b"v")
+    log.close()
+    with pytest.raises(StoreClosedError):
+        producer.commit()
+    with pytest.raises(StoreClosedError):
+        list(scan)
+    with SqliteChangelog(path) as again:
+        assert again.end_offset(A) == 5_001
+        assert len(list(again.read(A))) == 5_000
+
+
+def test_aborted_transactions_are_forgotten_with_their_last_record(tmp_path: Path) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        log.create_topic("a")
+        with log.producer("p") as producer:
+            for _ in range(2):
+                producer.begin()
+                producer.send(A, b"k", bytes(PENDING_BYTES_MAX))
+                producer.send(A, b"k", b"v")
+                producer.abort()
+        assert log._file.writer.execute("select count(*) from log_transaction").fetchone() == (2,)
+        assert log.truncate(A, 1) == 1
+        assert log._file.writer.execute("select count(*) from log_transaction").fetchone() == (1,)
+        assert log.compact(A) == 1
+        for table in ("log_transaction", "transaction_range", "record"):
+            assert log._file.writer.execute(f"select count(*) from {table}").fetchone() == (0,)
+
+
+def test_the_end_of_a_log_is_told_without_scanning_it(tmp_path: Path) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        log.create_topic("a")
+        plan = log._file.writer.execute("explain query plan select * from partitions where topic = 'a'").fetchall()
+        assert not [step for step in plan if "SCAN" in step[3] and "open_transaction" not in step[3]]
+
+
+def test_a_copy_of_the_closed_file_is_a_whole_changelog(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(filled(tmp_path / "log.sqlite"), copy)
+    with SqliteChangelog(copy) as log:
+        assert len(list(log.read(A))) == 3

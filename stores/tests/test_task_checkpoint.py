@@ -1,0 +1,76 @@
+"""The checkpoint file: Kafka's text format, whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stores.errors import StoreCorruptedError
+from stores.interface import TopicPartition
+from stores.tasks.checkpoint import CheckpointFile
+
+A, B = TopicPartition("a", 0), TopicPartition("b-changelog", 12)
+
+
+def test_what_is_written_is_read_back_in_kafkas_format(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    file.write({B: 7, A: 0})
+    assert file.path.read_text() == "0\n2\na 0 0\nb-changelog 12 7\n"
+    assert file.read() == {A: 0, B: 7}
+    assert [entry.name for entry in tmp_path.iterdir()] == [".checkpoint"]
+
+
+def test_no_file_says_nothing_and_saying_nothing_leaves_no_file(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    assert file.read() == {}
+    file.write({A: 1})
+    file.write({})
+    file.write({})
+    assert file.read() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_offset_can_be_forgotten(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    file.write({A: 1, B: 2})
+    file.forget(A)
+    file.forget(A)
+    assert file.read() == {B: 2}
+    file.forget(B)
+    assert not file.path.exists()
+
+
+def test_an_unknown_offset_is_no_offset(tmp_path: Path) -> None:
+    """Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    file.path.write_text("0\n2\na 0 -4\nb 1 5\n")
+    assert file.read() == {TopicPartition("b", 1): 5}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\n",
+        b"\xff\xfe\x00",
+        b"0\n",
+        b"1\n0\n",
+        b"0\n1\n",
+        b"0\n2\na 0 1\n",
+        b"0\n1\na 0 1\nb 0 1\n",
+        b"0\n1\na 0\n",
+        b"0\n1\na 0 x\n",
+        b"0\n1\na 0 -5\n",
+        b"0\n2\na 0 1\na 0 2\n",
+        b"0\n1\na 0 1 1\n",
+    ],
+)
+def test_garbage_is_refused_by_name_and_forgotten_on_request(tmp_path: Path, garbage: bytes) -> None:
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    file.path.write_bytes(garbage)
+    with pytest.raises(StoreCorruptedError) as caught:
+        file.read()
+    assert str(file.path) in str(caught.value)
+    file.forget(A)
+    assert file.read() == {}
