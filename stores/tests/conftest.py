@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from secrets import randbelow
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,3 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"repeat with --hypothesis-seed={config.option.hypothesis_seed}; try more with --hypothesis-profile=long"
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Where a store may come to be; nothing is there yet. In memory if possible: no test needs the disk."""
+    shared = Path("/dev/shm")
+    with TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None, ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / "store"

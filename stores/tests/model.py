@@ -46,7 +46,7 @@ class Model:
         """Stage the removal of ``start <= key <= end``."""
         for writes in (self.current, self.staged):
             for key in [key for key in writes if within(key, start, end)]:
-                del writes[key]  # type: ignore[attr-defined]
+                del writes[key]
         self.bounds_bytes += len(start or b"") + len(end or b"")
 
     def scan(
@@ -93,7 +93,7 @@ class Model:
         self._begin()
 
     def uncommitted_bytes(self) -> tuple[int, int]:
-        """The least and the most that a store may report: writes count exactly, bounds of range deletes may or may not."""
+        """The least and the most that a store may report: writes count exactly, bounds of range deletes may count."""
         if not self._transactional:
             return 0, 0
         exact = sum(len(key) + len(value or b"") for key, value in self.staged.items())

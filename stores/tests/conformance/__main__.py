@@ -15,8 +15,12 @@ from stores.registry import backend_named
 
 def main() -> int:
     """Pytest's exit status; 2 for a backend that does not exist."""
-    parser = ArgumentParser(prog="python -m stores.tests.conformance", description="What every backend promises, as tests.")
-    parser.add_argument("--backend", action="append", default=[], help="a registered backend's name; may be repeated; all by default")
+    parser = ArgumentParser(
+        prog="python -m stores.tests.conformance", description="What every backend promises, as tests."
+    )
+    parser.add_argument(
+        "--backend", action="append", default=[], help="a registered backend's name; may be repeated; all by default"
+    )
     given, for_pytest = parser.parse_known_args()
     try:
         for name in given.backend:

@@ -9,7 +9,11 @@ from pathlib import Path
 from stores import Durability, KeyValueStore, open_store
 from stores.registry import Backend, backend_named, backends
 
-TIGHT: Mapping[str, object] = {"staging_buffer_bytes": 64, "map_size_bytes": 64 << 10, "write_buffer_size_bytes": 64 << 10}
+TIGHT: Mapping[str, object] = {
+    "staging_buffer_bytes": 64,
+    "map_size_bytes": 64 << 10,
+    "write_buffer_size_bytes": 64 << 10,
+}
 """Options that change no promise, but take a backend over the edge of what it keeps in one place."""
 
 
@@ -45,7 +49,11 @@ def crash_cases(names: list[str]) -> list[Case]:
     """For each backend the level that survives kills, as it is, and the one that does not, with the tiny limits."""
     chosen = cases(names, frozenset({Durability.CHANGELOG, Durability.PROCESS}), tight=True)
     tight = {case.backend.name for case in chosen if case.options}
-    return [case for case in chosen if case.options or case.durability is Durability.PROCESS or case.backend.name not in tight]
+    return [
+        case
+        for case in chosen
+        if case.options or case.durability is Durability.PROCESS or case.backend.name not in tight
+    ]
 
 
 def tightened(backend: Backend) -> dict[str, object]:

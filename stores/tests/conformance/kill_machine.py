@@ -35,13 +35,13 @@ class KillMachine(RuleBasedStateMachine):
         self.folder = Path(mkdtemp(dir=shared if shared.is_dir() else None))
         self.path = self.folder / "store"
         self.commits = 0
+        self.process = StoreProcess()
         self.open()
         self.model = self.new_model()
         self.history: dict[int | None, dict[bytes, bytes]] = {None: {}}
 
     def open(self) -> None:
-        """Open the store in a new process."""
-        self.process = StoreProcess()
+        """Open the store in the process."""
         self.process.call("open", self.case.backend.name, self.path, self.case.durability, self.case.options)
 
     def new_model(self) -> Model:
@@ -83,16 +83,16 @@ class KillMachine(RuleBasedStateMachine):
     @rule()
     def close_and_reopen(self) -> None:
         self.process.call("close")
-        self.end_and_reopen(survives=True)
+        self.reopen(survives=True)
 
     @rule()
     def kill_and_reopen(self) -> None:
-        self.process.kill()
-        self.end_and_reopen(survives=self.case.durability is not Durability.CHANGELOG)
-
-    def end_and_reopen(self, *, survives: bool) -> None:
-        """Open again and compare; what does not survive moves the model back."""
         self.process.__exit__(None, None, None)
+        self.process = StoreProcess()
+        self.reopen(survives=self.case.durability is not Durability.CHANGELOG)
+
+    def reopen(self, *, survives: bool) -> None:
+        """Open again and compare; what does not survive moves the model back."""
         self.open()
         if not self.case.backend.persistent:
             self.model, self.history = self.new_model(), {None: {}}

@@ -11,6 +11,8 @@ from stores.tests.model import Model
 from stores.tests.store_process import StoreProcess
 
 LOG = TopicPartition("changelog", 3)
+AT_THE_END = "at the end"
+"""Stands for a failpoint of a backend that has none."""
 LARGE = b"x" * (1 << 20)
 LARGE_NUMBERS = range(20)
 
@@ -89,4 +91,6 @@ class Script:
         offset = store.committed_offset(LOG)
         assert pairs == self.states[offset], f"the data are not those of offset {offset}"
         if survives_kills:
-            assert (offset or -1) >= (self.acknowledged or -1), f"acknowledged was {self.acknowledged}, kept is {offset}"
+            assert (offset or -1) >= (self.acknowledged or -1), (
+                f"{self.acknowledged} was acknowledged, kept is {offset}"
+            )

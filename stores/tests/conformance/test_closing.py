@@ -71,7 +71,9 @@ def test_closing_again_is_nothing(store: KeyValueStore) -> None:
     assert not store.is_open
 
 
-def test_a_closed_store_can_be_opened_again_at_once(case: Case, store: KeyValueStore, reopen: Callable[[], KeyValueStore]) -> None:
+def test_a_closed_store_can_be_opened_again_at_once(
+    case: Case, store: KeyValueStore, reopen: Callable[[], KeyValueStore]
+) -> None:
     for number in range(3):
         again = reopen()
         again.put(b"%d" % number, b"1")

@@ -52,7 +52,7 @@ def damages(size: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
 
 @pytest.mark.as_is
 def test_a_damaged_file_is_noticed_or_does_no_harm(case: Case, path: Path, process: StoreProcess) -> None:
-    """Each file of the store in each way, opened, read and written in a process with a deadline. The seed is ``SEED``."""
+    """Each file of the store in each way, opened, read and written in a process with a deadline. Seed: ``SEED``."""
     states = fill(case, path)
     for file in sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size):
         for what, damage in damages(file.stat().st_size):
@@ -83,7 +83,10 @@ def test_a_damaged_file_is_noticed_or_does_no_harm(case: Case, path: Path, proce
 def test_a_folder_without_its_database_is_no_new_store(case: Case, path: Path) -> None:
     fill(case, path)
     if case.backend.persistent:
-        for remove in (lambda: [entry.unlink() for entry in (path / "data").iterdir()], lambda: (path / "data").rmdir()):
-            remove()
-            with pytest.raises(StoreCorruptedError):
-                case.open(path)
+        for entry in (path / "data").iterdir():
+            entry.unlink()
+        with pytest.raises(StoreCorruptedError):
+            case.open(path)
+        (path / "data").rmdir()
+        with pytest.raises(StoreCorruptedError):
+            case.open(path)

@@ -1,4 +1,4 @@
-"""No room left: a typed error, nothing lost, and it goes on once there is room. Room is taken by a limit on file sizes."""
+"""No room left: a typed error, nothing lost, and it goes on once there is room. A limit on file sizes takes it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, pro
             assert list(store.all()) == expected(committed=2)
 
 
-def test_what_was_staged_when_the_disk_was_full_can_be_rolled_back(case: Case, path: Path, process: StoreProcess) -> None:
+def test_what_was_staged_when_the_disk_was_full_can_be_rolled_back(
+    case: Case, path: Path, process: StoreProcess
+) -> None:
     open_limited(process, case, path)
     try:
         process.call("put_many", NUMBERS.start, NUMBERS.stop, VALUE)
@@ -95,7 +97,9 @@ def test_what_was_staged_when_the_disk_was_full_can_be_rolled_back(case: Case, p
         assert process.call("get", b"%08d" % NUMBERS[-1]) == VALUE
 
 
-def test_a_store_that_finds_no_room_to_be_created_leaves_none_taken(case: Case, path: Path, process: StoreProcess) -> None:
+def test_a_store_that_finds_no_room_to_be_created_leaves_none_taken(
+    case: Case, path: Path, process: StoreProcess
+) -> None:
     process.call("load_backend", case.backend.name)
     process.call("limit", "RLIMIT_FSIZE", 0)
     open_it = ("open", case.backend.name, path, case.durability, case.options)

@@ -23,5 +23,5 @@ def test_a_store_never_differs_from_its_model(case: Case) -> None:
 def test_a_store_that_is_killed_goes_on_from_a_commit(case: Case) -> None:
     machine = type("Machine", (KillMachine,), {"case": case})
     # A process takes a fraction of a second to start: one try where the other machine has ten.
-    examples = max(1, settings.default.max_examples // 10)
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=20))
+    examples = max(1, settings().max_examples // 10)
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=12))

@@ -45,7 +45,9 @@ def test_offsets_merge_into_those_already_kept(store: KeyValueStore, reopen: Reo
     store.commit({THIRD: 7, SECOND: None})
     expected = kept(store, {FIRST: 1, SECOND: None, THIRD: 7})
     assert offsets(store) == expected
-    assert store.recover().offsets == {partition: offset for partition, offset in expected.items() if offset is not None}
+    assert store.recover().offsets == {
+        partition: offset for partition, offset in expected.items() if offset is not None
+    }
     if store.persistent:
         assert offsets(reopen()) == expected
 
@@ -79,12 +81,13 @@ def test_an_offset_never_moves_backwards(store: KeyValueStore) -> None:
 
 def test_an_offset_that_is_none_is_refused_before_anything_changes(store: KeyValueStore) -> None:
     store.put(b"key", b"value")
+    named: Any = TopicPartition
     refused: list[tuple[Any, type[Exception]]] = [
         ({FIRST: -1}, ValueError), ({FIRST: 2**63}, ValueError), ({FIRST: "1"}, TypeError), ({FIRST: 1.0}, TypeError),
         ({FIRST: True}, TypeError), ({"changelog": 1}, TypeError), ({"changelog": None}, TypeError), (5, TypeError),
-        ({("t", 0): 1}, TypeError), ({TopicPartition(0, "t"): 1}, TypeError),
-        ({TopicPartition("t", "0"): 1}, TypeError), ({TopicPartition("t", -1): 1}, ValueError),
-        ({TopicPartition("t", 2**32): None}, ValueError), ({TopicPartition("t" * 250, 0): 1}, ValueError), ({SECOND: 5, FIRST: -1}, ValueError),
+        ({("t", 0): 1}, TypeError), ({named(0, "t"): 1}, TypeError), ({named("t", "0"): 1}, TypeError),
+        ({named("t", -1): 1}, ValueError), ({named("t", 2**32): None}, ValueError),
+        ({named("t" * 250, 0): 1}, ValueError), ({SECOND: 5, FIRST: -1}, ValueError),
     ]  # fmt: skip
     for bad, error in refused:
         with pytest.raises(error):

@@ -26,7 +26,9 @@ from stores.tests.store_process import StoreProcess
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     """Every file below a folder."""
-    return {str(entry.relative_to(folder)): entry.read_bytes() if entry.is_file() else None for entry in folder.rglob("*")}
+    return {
+        str(entry.relative_to(folder)): entry.read_bytes() if entry.is_file() else None for entry in folder.rglob("*")
+    }
 
 
 def test_a_backend_without_files_makes_none_and_one_with_files_keeps_them_in_its_folder(
@@ -180,7 +182,9 @@ def test_a_store_opens_in_another_place_after_it_was_moved(case: Case, path: Pat
         assert store.get(b"key") == (b"value" if store.persistent else None)
 
 
-def test_an_option_that_does_not_exist_or_does_not_fit_is_refused_before_anything_is_made(case: Case, path: Path) -> None:
+def test_an_option_that_does_not_exist_or_does_not_fit_is_refused_before_anything_is_made(
+    case: Case, path: Path
+) -> None:
     wrong: list[dict[str, Any]] = [{"no_such_option": 1}]
     for name, default in case.backend.options.items():
         wrong += [{name: None}, {name: b"bytes"}, {name: 1.5}, {name + "s": default}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,11 +33,12 @@ def test_restored_records_are_committed_and_count_no_uncommitted_bytes(
 
 def test_a_restore_into_staged_writes_is_refused(store: KeyValueStore) -> None:
     """Where nothing is kept apart there is nothing to be in the way."""
-    for stage in (
-        lambda: store.put(b"a", b"1"),
-        lambda: store.put(b"never there", None),
-        lambda: store.delete_range(b"x", b"y"),
-    ):
+    stages: list[Callable[[], None]] = [
+        partial(store.put, b"a", b"1"),
+        partial(store.put, b"never there", None),
+        partial(store.delete_range, b"x", b"y"),
+    ]
+    for stage in stages:
         stage()
         if store.transactional:
             with pytest.raises(StoreError):

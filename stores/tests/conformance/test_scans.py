@@ -9,7 +9,22 @@ import pytest
 from stores import KeyValueStore
 from stores.tests.model import Model
 
-KEYS = [b"\x00", b"\x00\x00", b"\x01", b"a", b"a\x00", b"a\xfe", b"a\xff", b"a\xffz", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff", b"\xff\xff\x01"]
+KEYS = [
+    b"\x00",
+    b"\x00\x00",
+    b"\x01",
+    b"a",
+    b"a\x00",
+    b"a\xfe",
+    b"a\xff",
+    b"a\xffz",
+    b"b",
+    b"\x7f",
+    b"\x80",
+    b"\xff",
+    b"\xff\xff",
+    b"\xff\xff\x01",
+]
 BOUNDS = [None, b"", b"\x00", b"a", b"a\x80", b"a\xff", b"b", b"c", b"\xff", b"\xff\xff\xff"]
 PREFIXES = [b"", b"\x00", b"a", b"a\xff", b"b", b"\xff", b"\xff\xff", b"\xff\xff\xff", b"q", b"a" * 600]
 HOWS = ["committed", "staged", "mixed"]

@@ -1,15 +1,25 @@
-"""One thread writes, the one that opened; any number read through ``read_only``. Source: KIP-892, "Proposed Changes"."""
+"""The thread that opened writes; any number read through ``read_only``. Source: KIP-892, "Proposed Changes"."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, StoreClosedError, TopicPartition, WrongThreadError
+from stores import (
+    IsolationLevel,
+    KeyValueStore,
+    ReadOnlyKeyValueStore,
+    StoreClosedError,
+    TopicPartition,
+    WrongThreadError,
+)
+from stores.tests.conformance.cases import Case
 
 WRITES: dict[str, Callable[[KeyValueStore], object]] = {
     "put": lambda store: store.put(b"key", b"value"),
@@ -39,13 +49,13 @@ def test_any_write_of_another_thread_is_refused_and_changes_nothing(store: KeyVa
     store.put(b"staged", b"2")
     for write in WRITES.values():
         with pytest.raises(WrongThreadError):
-            elsewhere(lambda write=write: write(store))
+            elsewhere(partial(write, store))
     assert list(store.all()) == [(b"committed", b"1"), (b"staged", b"2")]
     assert store.recover().offsets == {}
     store.commit()
 
 
-def test_the_thread_that_opened_it_is_the_writer(case: Any, path: Any) -> None:
+def test_the_thread_that_opened_it_is_the_writer(case: Case, path: Path) -> None:
     opened: list[KeyValueStore] = []
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: opened.append(case.open(path))).result(timeout=60)
@@ -70,7 +80,9 @@ def test_a_reader_on_another_thread_sees_what_its_level_shows(store: KeyValueSto
     expected = [(b"a", b"1"), (b"b", b"2")] if staged else [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]
     assert elsewhere(lambda: list(reader.all())) == expected
     assert elsewhere(lambda: list(reader.reverse_all())) == expected[::-1]
-    assert elsewhere(lambda: reader.get_many([b"a", b"b", b"c"])) == [dict(expected).get(key) for key in (b"a", b"b", b"c")]
+    assert elsewhere(lambda: reader.get_many([b"a", b"b", b"c"])) == [
+        dict(expected).get(key) for key in (b"a", b"b", b"c")
+    ]
     assert elsewhere(lambda: list(reader.range(b"b", b"c"))) == expected[1:]
     assert elsewhere(lambda: list(reader.reverse_range(None, b"b"))) == expected[1::-1]
     assert elsewhere(lambda: list(reader.prefix_scan(b"b"))) == expected[1:2]
@@ -124,14 +136,19 @@ def test_readers_and_their_iterators_close_with_the_store(store: KeyValueStore) 
     readers = [store.read_only(level) for level in IsolationLevel]
     scans = [reader.all() for reader in readers]
     for scan in scans:
-        elsewhere(lambda scan=scan: next(scan))
+        elsewhere(partial(next, scan))
     store.close()
     for reader, scan in zip(readers, scans, strict=True):
         with pytest.raises(StoreClosedError):
-            elsewhere(lambda scan=scan: next(scan))
-        for use in (lambda r: r.get(b"a"), lambda r: r.get_many([]), lambda r: r.all(), lambda r: r.approximate_num_entries()):
+            elsewhere(partial(next, scan))
+        for use in (
+            partial(reader.get, b"a"),
+            partial(reader.get_many, []),
+            reader.all,
+            reader.approximate_num_entries,
+        ):
             with pytest.raises(StoreClosedError):
-                elsewhere(lambda use=use, reader=reader: use(reader))
+                elsewhere(use)
 
 
 def test_a_store_may_be_closed_while_others_read(store: KeyValueStore) -> None:

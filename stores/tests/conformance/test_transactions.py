@@ -1,4 +1,4 @@
-"""Commit and rollback: all or nothing, and what a backend promises that keeps nothing apart. Source: KIP-844, KIP-892."""
+"""Commit and rollback: all or nothing; and the promises of what keeps nothing apart. Source: KIP-844, KIP-892."""
 
 from __future__ import annotations
 

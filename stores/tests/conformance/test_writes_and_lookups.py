@@ -154,7 +154,7 @@ def test_a_key_or_bound_that_is_not_bytes_is_a_type_error_and_changes_nothing(st
     reader = store.read_only()
     for bad in NOT_BYTES:
         # None is a bound like any other, but no key.
-        bound = 1 if bad is None else bad
+        bound: Any = 1 if bad is None else bad
         attempts: list[Callable[[], object]] = [
             partial(store.put, bad, b"value"), partial(store.put_if_absent, bad, b"value"), partial(store.delete, bad),
             partial(store.get, bad), partial(store.get_many, [b"a", bad]), partial(store.prefix_scan, bad),
@@ -175,13 +175,18 @@ def test_a_value_that_is_not_bytes_is_a_type_error_and_stages_nothing(store: Key
         if bad is not None:
             for write in (store.put, store.put_if_absent):
                 with pytest.raises(TypeError):
-                    write(b"key", bad)  # type: ignore[arg-type]
+                    write(b"key", bad)
     assert store.get(b"key") is None
     assert store.approximate_num_uncommitted_bytes() == 0
 
 
 def test_an_empty_key_is_refused_at_once(store: KeyValueStore) -> None:
-    for write in (lambda: store.put(b"", b"v"), lambda: store.put_if_absent(b"", b"v"), lambda: store.delete(b"")):
+    attempts: list[Callable[[], object]] = [
+        partial(store.put, b"", b"v"),
+        partial(store.put_if_absent, b"", b"v"),
+        partial(store.delete, b""),
+    ]
+    for write in attempts:
         with pytest.raises(ValueError):
             write()
     assert store.get(b"") is None

@@ -1,0 +1,246 @@
+"""`make bench`: measure and crash every backend, keep the rows, write the report, and say what came of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from harness.benchmarks import run as benchmarks
+from harness.datasets.new_york_flights import departures
+from harness.folders import README, RESULTS, RUNS
+from harness.java import find_java
+from harness.progress import Progress
+from harness.report import write_report
+from harness.report.document import failure_lines
+from harness.report.environment import environment
+from harness.report.figures import all_figures
+from harness.report.rows import kinds_of, name_latest, new_run, read_all, write_facts, write_rows
+from harness.report.tables import ratio_table, summary_table
+from harness.scenario import EVENT_LOG
+from harness.spark.stages import Planned, SparkFailedError, crash_rows, opening_rows, spark_session, throughput_rows
+from harness.throughput import opening, plan
+from harness.throughput.plan import Batch, Sweep
+from harness.trials.plan import crash_matrix
+from harness.trials.trial import Trial
+from harness.workloads.event_log import EventLog
+from harness.workloads.flights import Flights
+from harness.workloads.suggestion import nearest
+from stores.errors import ConfigError
+from stores.registry import backend_named
+
+Row = dict[str, Any]
+Keep = Callable[[Sequence[Row], Sequence[str]], None]
+
+FLIGHTS = Flights().name
+STAGES = ("store", "throughput", "opening", "crash")
+PROFILES = ("smoke", "default", "full")
+WHOLE_PROFILES = ("default", "full")
+"""The profiles whose reports belong into ``results/``, where nothing was left out."""
+
+CRASH_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 1, "full": 5})
+"""How many seeds a profile's crash matrix has."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `make bench` was asked for. ``backends`` None means all there are; ``log`` puts a user's events in."""
+
+    profile: str = "default"
+    seed: int = 1
+    only: tuple[str, ...] = STAGES
+    backends: tuple[str, ...] | None = None
+    log: EventLog | None = None
+    master: str | None = None
+    strict: bool = False
+    runs: Path = RUNS
+    results: Path | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was left out, so that the report may stand for the project."""
+        return (
+            self.profile in WHOLE_PROFILES
+            and set(self.only) == set(STAGES)
+            and self.backends is None
+            and self.log is None
+        )
+
+    def checked(self) -> Request:
+        """The same with backends by their full names. Raises: ConfigError for whatever does not exist."""
+        if self.profile not in PROFILES:
+            raise ConfigError(
+                f"no profile {self.profile!r}: there are {', '.join(PROFILES)}{nearest(self.profile, PROFILES)}"
+            )
+        for stage in self.only:
+            if stage not in STAGES:
+                raise ConfigError(f"no stage {stage!r}: there are {', '.join(STAGES)}{nearest(stage, STAGES)}")
+        if self.log is not None:
+            self.log.format()
+        names = None if self.backends is None else tuple(backend_named(name).name for name in self.backends)
+        return replace(self, backends=names)
+
+
+def bench(request: Request) -> int:
+    """Run what was asked for, and print the main table; 0 where every promise was kept, else 1.
+
+    Raises: ConfigError for a request that cannot be met, before anything is measured.
+    """
+    request = request.checked()
+    find_java()
+    if any(batch.workload == FLIGHTS for batch in _batches(request)):
+        departures()  # Missing, it should be missed now and not after the first stages.
+    progress = Progress()
+    started = datetime.now(UTC)
+    facts = {"profile": request.profile, "seed": request.seed, "started": f"{started:%Y-%m-%d %H:%M} UTC"}
+    run_folder = new_run(request.runs, request.profile, facts, started)
+    print(f"Profile {request.profile}, seed {request.seed}. Rows go to {run_folder}.", flush=True)
+    problems = _measure(request, run_folder, progress)
+    progress.stage("report")
+    ran_on = environment(Path(tempfile.gettempdir()))
+    write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
+    name_latest(run_folder)
+    results = request.results or (RESULTS if request.is_whole else run_folder / "report")
+    report = write_report(run_folder, results, README if results == RESULTS else None)
+    status = _conclude(request, read_all(run_folder), ran_on["backends"], problems)
+    print(f"The report is {report}.")
+    return status
+
+
+def _measure(request: Request, run_folder: Path, progress: Progress) -> list[str]:
+    """Carry out the stages, the stores' own first, while no JVM is beside them; returns what went wrong."""
+    problems: list[str] = []
+
+    def keep(rows: Sequence[Row], found: Sequence[str] = ()) -> None:
+        for kind, group in kinds_of(rows).items():
+            write_rows(run_folder, kind, group)
+        problems.extend(found)
+
+    if "store" in request.only:
+        progress.stage("stores by themselves")
+        keep(*_store_rows(request, progress.say))
+    if set(request.only) - {"store"}:
+        try:
+            _measure_on_spark(request, run_folder, progress, keep)
+        except SparkFailedError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _measure_on_spark(request: Request, run_folder: Path, progress: Progress, keep: Keep) -> None:
+    progress.stage("starting Spark")
+    batches = _batches(request)
+    with spark_session("bench", request.master or _local_master(batches), run_folder) as spark:
+        if "throughput" in request.only:
+            progress.stage("throughput of tasks")
+            done = throughput_rows(spark, batches, request.seed, request.log, progress.say)
+            keep(done.rows, done.problems)
+        if "opening" in request.only:
+            progress.stage("opening after a kill")
+            done = opening_rows(spark, _openings(request), progress.say)
+            keep([*done.rows, *opening_ratios(done.rows)], done.problems)
+        if "crash" in request.only:
+            progress.stage("crash trials")
+            planned = [Planned("crash matrix", trial) for trial in _crash_trials(request)]
+            keep(crash_rows(spark, planned, run_folder / "trials", progress.say), [])
+
+
+def _store_rows(request: Request, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
+    chosen = None if request.backends is None else list(request.backends)
+    try:
+        return benchmarks.run(request.profile, say, request.seed, chosen), []
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return [], [f"the store-level benchmarks were given up: {error}"]
+
+
+def _batches(request: Request) -> list[Batch]:
+    if "throughput" not in request.only:
+        return []
+    sweeps: Sequence[Sweep] = plan.PROFILES[request.profile]
+    if request.log is not None:
+        repeats = {"smoke": 1, "default": 3, "full": 5}[request.profile]
+        sweeps = [Sweep(EVENT_LOG, None, records_per_commit=(100, 1_000, 10_000), repeats=repeats)]
+    return plan.batches([replace(sweep, backends=request.backends) for sweep in sweeps], request.seed)
+
+
+def _openings(request: Request) -> list[opening.OpeningTrial]:
+    trials = opening.openings(request.profile, request.seed)
+    return [trial for trial in trials if request.backends is None or trial.backend in request.backends]
+
+
+def _crash_trials(request: Request) -> list[Trial]:
+    seeds = range(request.seed, request.seed + CRASH_SEEDS[request.profile])
+    return crash_matrix(request.backends, seeds=seeds, profile=request.profile)
+
+
+def _local_master(batches: Sequence[Batch]) -> str:
+    """All cores of this machine, and at least as many slots as the tasks that are measured together."""
+    return f"local[{max(2, os.cpu_count() or 1, *(batch.partitions for batch in batches))}]"
+
+
+def opening_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Rows of kind "ratio": a store opens within a second after a kill, and no slower the fuller it is.
+
+    For each backend and level that does not replay its whole changelog; more than 1 is quicker than asked for.
+    """
+    ready: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for row in rows:
+        if row["replayed"] >= row["records"]:
+            continue
+        by_size = ready.setdefault((row["backend"], row["durability"]), {})
+        by_size.setdefault(row["records"], []).append(row["open_s"] + row["restore_s"])
+    found = []
+    for (backend, durability), by_size in sorted(ready.items()):
+        small, large = min(by_size), max(by_size)
+        shared = {"kind": "ratio", "subject": backend, "durability": durability, "records_per_commit": None}
+        times = {size: median(seconds) for size, seconds in by_size.items()}
+        found.append(
+            {
+                **shared,
+                "claim": f"open and restored after a kill, with {large:,} records, against one second",
+                "yardstick": "one second",
+                "ratio": 1 / times[large],
+                "at_least": 1.0,
+            }
+        )
+        if large > small:
+            found.append(
+                {
+                    **shared,
+                    "claim": f"open and restored after a kill, with {large:,} records against {small:,}",
+                    "yardstick": backend,
+                    "ratio": times[small] / times[large],
+                    "at_least": 1.0,
+                }
+            )
+    return found
+
+
+def _conclude(
+    request: Request, rows: Mapping[str, Sequence[Row]], backends: Mapping[str, Any], problems: Sequence[str]
+) -> int:
+    """Print the tables and whatever is wrong; the exit status."""
+    figures = all_figures(rows)
+    print(f"\n{summary_table(figures, backends).plain()}\n")
+    missed = [figure for figure in figures["ratio"] if figure["met"] is False]
+    if figures["ratio"]:
+        print(ratio_table({**figures, "ratio": missed or figures["ratio"]}).plain())
+        print(f"Ratios missed: {len(missed)} of {len(figures['ratio'])}.\n" if missed else "All ratios are reached.\n")
+    wrong = [*problems, *failure_lines(rows["crash"])]
+    wrong += [
+        f"{figure['backend']} at {figure['durability']}: {figure['workload']} ends otherwise than Spark SQL computes it"
+        for figure in figures["throughput"]
+        if figure["end_state"] == "different"
+    ]
+    for line in wrong:
+        print(f"WRONG  {line}")
+    if rows["crash"] and not wrong:
+        print("Every crash trial ended as expected, and every end state is right.")
+    return 1 if wrong or (missed and request.strict) else 0

@@ -1,0 +1,41 @@
+"""A restore replays the records in doubt and no more, however long the changelog is.
+
+In doubt are the records after the store's committed offset. A transactional store that survives a killed process
+has every acknowledged commit, so that at most the last, unacknowledged one is replayed.
+Source: KIP-892, "Motivation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.checkers.durability import KEPT_BY_STORES, last_acknowledged
+from harness.checkers.evidence import Evidence, Found, Life
+from harness.checkers.verdict import Verdict, verdict
+
+
+def bounded_restore(evidence: Evidence) -> Verdict:
+    """Judge every restore of a store that keeps its offsets."""
+    return verdict("bounded_restore", _anomalies(evidence), evidence.missing)
+
+
+def _anomalies(evidence: Evidence) -> Iterator[str]:
+    for life in evidence.lives:
+        for store, restored in sorted(life.restored.items()):
+            found = life.found.get(store)
+            if found is None or not found.manages_offsets:
+                continue
+            if restored.wiped and found.persistent:
+                yield f"store {store}: wiped, although it is transactional"
+            in_doubt = _in_doubt(evidence.durability, life, store, found)
+            if restored.records > in_doubt:
+                yield f"store {store}: {restored.records} records were replayed, {in_doubt} were in doubt"
+
+
+def _in_doubt(level: str, life: Life, store: str, found: Found) -> int:
+    records = life.log.stores.get(store, ())
+    reached = -1 if found.committed_offset is None else found.committed_offset
+    if level in KEPT_BY_STORES and found.persistent and life.acknowledged:
+        promised = last_acknowledged(records, life.acknowledged[-1].log_ends.get(store, 0))
+        reached = max(reached, -1 if promised is None else promised)
+    return sum(record.offset > reached for record in records)

@@ -1,0 +1,207 @@
+"""The command line: ``python -m harness`` with bench, report, scenario, trial or list."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.folders import README, RESULTS, RUNS
+from harness.java import find_java
+from harness.workloads.event_log import EventLog
+from stores.errors import ConfigError, StoreError
+
+INTERRUPTED = 130
+USERS_MISTAKE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status.
+
+    0 is well, 1 a promise that was not kept, 2 a mistake in what was asked for, 130 an interruption.
+    """
+    return _guarded(lambda: _command(sys.argv[1:] if argv is None else list(argv)))
+
+
+def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
+    """Run the scenario in ``file``: the whole of a scenario's main guard. Its exit status, as ``main``'s."""
+    return _guarded(lambda: _scenario(_scenario_parser(Path(file).name).parse_args(argv), file))
+
+
+def _command(argv: Sequence[str]) -> int:
+    if argv[:1] == ["trial"]:
+        from harness.trials.command import main as trial
+
+        return trial(argv[1:])
+    given = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = given.run
+    return run(given)
+
+
+def _guarded(run: Callable[[], int]) -> int:
+    """Answer a user's mistake and an interruption with a sentence, not with a traceback."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        print("\nInterrupted; nothing goes on in the background.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has had enough of it; Python would complain once more on closing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (StoreError, OSError) as error:
+        print(_sentence(error), file=sys.stderr)
+        return USERS_MISTAKE
+    except ModuleNotFoundError as error:
+        print(
+            f"{error}. The harness needs more than the library does: pip install 'txstores[harness]'", file=sys.stderr
+        )
+        return USERS_MISTAKE
+    except Exception as error:
+        # Known by its name: importing it would bring Spark into commands that do without.
+        if type(error).__name__ != "SparkFailedError":
+            raise
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _sentence(error: BaseException) -> str:
+    return " ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m harness", description="Time and crash state stores, and report.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    bench = commands.add_parser("bench", help="measure and crash every backend, and write the report")
+    bench.add_argument("--profile", default="default", help="smoke (a minute), default (ten) or full (hours)")
+    bench.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
+    bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash, with commas between")
+    bench.add_argument("--backends", metavar="NAMES", help="some backends, with commas between, instead of all")
+    bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
+    bench.add_argument("--strict", action="store_true", help="a missed ratio is an error, too")
+    bench.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
+    bench.add_argument(
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="where the report goes: results/ for whole runs, else beside the rows",
+    )
+    _add_event_log(bench)
+    bench.set_defaults(run=_bench)
+
+    report = commands.add_parser("report", help="write the report again from a run's rows")
+    report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
+    report.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where the report goes")
+    report.set_defaults(run=_report)
+
+    scenario = commands.add_parser("scenario", help="put one claim to the proof", parents=[_scenario_parser(None)])
+    scenario.add_argument("name", help="a file in scenarios/ without its .py, or the path of one of your own")
+    scenario.set_defaults(run=_named_scenario)
+
+    commands.add_parser("trial", help="run one crash trial again, given as JSON", add_help=False)
+
+    listing = commands.add_parser("list", help="what there is: backends, workloads, faults, failpoints, scenarios")
+    listing.set_defaults(run=_list)
+    return parser
+
+
+def _scenario_parser(program: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, add_help=program is not None)
+    parser.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
+    parser.add_argument("--master", help="a Spark master, instead of all cores of this machine")
+    parser.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
+    _add_event_log(parser)
+    return parser
+
+
+def _add_event_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--events",
+        metavar="PATH",
+        help="your own event log: CSV, JSON lines or Parquet, a file or a folder (or EVENTS)",
+    )
+    parser.add_argument("--key", metavar="COLUMN", help="the column of your events that is their key (or KEY)")
+    parser.add_argument("--time", metavar="COLUMN", help="the column with their time, else they keep the file's order")
+
+
+def _event_log(given: argparse.Namespace) -> EventLog | None:
+    events = given.events or os.environ.get("EVENTS")
+    key = given.key or os.environ.get("KEY")
+    if not events:
+        if given.key or given.time:
+            raise ConfigError("--key and --time are columns of your events: give --events PATH as well")
+        return None
+    if not key:
+        raise ConfigError(f"which column of {events} is the key? Give --key COLUMN (or KEY)")
+    return EventLog(events, key, given.time)
+
+
+def _bench(given: argparse.Namespace) -> int:
+    from harness.bench import STAGES, Request, bench
+
+    log = _event_log(given)
+    only = _listed(given.only) or (STAGES if log is None else ("throughput",))
+    return bench(
+        Request(
+            profile=given.profile,
+            seed=given.seed,
+            only=only,
+            backends=_listed(given.backends),
+            log=log,
+            master=given.master,
+            strict=given.strict,
+            runs=given.runs.absolute(),
+            results=None if given.results is None else given.results.absolute(),
+        )
+    )
+
+
+def _report(given: argparse.Namespace) -> int:
+    from harness.report.rows import latest_run
+    from harness.report.write import write_report
+
+    folder = given.run_folder or latest_run(RUNS)
+    print(f"The report is {write_report(folder, given.results, README if given.results == RESULTS else None)}.")
+    return 0
+
+
+def _named_scenario(given: argparse.Namespace) -> int:
+    from harness.proof import scenario_file
+
+    return _scenario(given, str(scenario_file(given.name)))
+
+
+def _scenario(given: argparse.Namespace, file: str) -> int:
+    from harness.proof import prove, read_claim
+
+    find_java()
+    claim = read_claim(Path(file))
+    holds = prove(claim, seed=given.seed, master=given.master, log=_event_log(given), runs=given.runs.absolute())
+    return 0 if holds else 1
+
+
+def _list(given: argparse.Namespace) -> int:
+    from harness.faults import FAULTS
+    from harness.proof import scenario_names
+    from harness.workloads.registry import workloads
+    from stores.registry import backends
+    from stores.tasks import task
+
+    print("backends:")
+    for name, backend in backends().items():
+        print(f"  {name:24} levels {', '.join(sorted(backend.durabilities))}")
+    print("workloads:", *(f"  {name}" for name in workloads()), sep="\n")
+    print("faults:", *(f"  {name}" for name in FAULTS), sep="\n")
+    reached = dict.fromkeys(
+        (*task.FAILPOINTS, *(point for backend in backends().values() for point in backend.failpoints))
+    )
+    print("failpoints:", *(f"  {name}" for name in reached), sep="\n")
+    print("scenarios:", *(f"  {name}" for name in scenario_names()), sep="\n")
+    return 0
+
+
+def _listed(text: str | None) -> tuple[str, ...] | None:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) or None if text else None

@@ -1,0 +1,20 @@
+"""What can go wrong, as plain values that a trial carries out."""
+
+from harness.faults.fault import Abort, Fault, Kill, KillAfter, KillInRecovery, Step, Stop, has_flush_pressure, steps
+from harness.faults.registry import FAULTS, from_json, name_of, to_json
+
+__all__ = [
+    "FAULTS",
+    "Abort",
+    "Fault",
+    "Kill",
+    "KillAfter",
+    "KillInRecovery",
+    "Step",
+    "Stop",
+    "from_json",
+    "has_flush_pressure",
+    "name_of",
+    "steps",
+    "to_json",
+]

@@ -1,0 +1,83 @@
+"""Faults by name, to and from JSON. An unknown name or setting is refused, and the nearest known one suggested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
+from types import MappingProxyType
+from typing import Any
+
+from harness.faults.fault import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop
+from harness.workloads.suggestion import nearest
+from stores.errors import ConfigError
+
+FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
+    {
+        "kill": Kill,
+        "kill_after": KillAfter,
+        "abort": Abort,
+        "stop": Stop,
+        "kill_in_recovery": KillInRecovery,
+    }
+)
+_NAMES = {fault_type: name for name, fault_type in FAULTS.items()}
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> ConfigError:
+    """The error for a name that does not exist: suggests the nearest, and says which do."""
+    names = sorted(known)
+    return ConfigError(f"no {what} {name!r}{nearest(str(name), names)} (known: {', '.join(names)})")
+
+
+def name_of(fault: Fault) -> str:
+    """The registered name of a fault's kind, such as ``kill_after``."""
+    return _NAMES[type(fault)]
+
+
+def to_json(fault: Fault) -> dict[str, Any]:
+    """A fault as plain JSON values; settings at their defaults are left out."""
+    row: dict[str, Any] = {"fault": name_of(fault)}
+    if isinstance(fault, KillInRecovery):
+        return row | {"first": to_json(fault.first), "again": [to_json(step) for step in fault.again]}
+    for setting in fields(fault):
+        value = getattr(fault, setting.name)
+        if setting.default is MISSING or value != setting.default:
+            row[setting.name] = value
+    return row
+
+
+def from_json(row: object) -> Fault:
+    """The fault that ``to_json`` wrote.
+
+    Raises: ConfigError for an unknown fault or setting, a missing setting, or a count below 1.
+    """
+    if not isinstance(row, Mapping) or not isinstance(row.get("fault"), str):
+        raise ConfigError(f"a fault is an object with its name under 'fault', not {row!r}")
+    name = row["fault"]
+    if name not in FAULTS:
+        raise unknown("fault", name, FAULTS)
+    settings = {key: value for key, value in row.items() if key != "fault"}
+    known = [setting.name for setting in fields(FAULTS[name])]
+    for key in settings:
+        if key not in known:
+            raise unknown(f"setting of fault {name!r} called", key, known)
+    if name == "kill_in_recovery":
+        settings = _nested(settings)
+    try:
+        return FAULTS[name](**settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"fault {name!r}: {error}") from error
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    again = settings.get("again", ())
+    if not isinstance(again, list | tuple):
+        raise ConfigError("fault 'kill_in_recovery': 'again' is a list of kills")
+    inner: dict[str, Any] = {"again": tuple(from_json(step) for step in again)}
+    if not all(isinstance(step, Kill | KillAfter) for step in inner["again"]):
+        raise ConfigError("fault 'kill_in_recovery': 'again' takes 'kill' and 'kill_after' only")
+    if "first" in settings:
+        inner["first"] = from_json(settings["first"])
+        if isinstance(inner["first"], KillInRecovery):
+            raise ConfigError("fault 'kill_in_recovery': 'first' cannot be another 'kill_in_recovery'")
+    return inner

@@ -1,0 +1,139 @@
+"""A scenario put to the proof: run on Spark, told as a short table, and whether its claim holds."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import runpy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.folders import RUNS, SCENARIOS
+from harness.progress import Progress
+from harness.report.document import failure_lines
+from harness.report.figures import Figure, all_figures
+from harness.report.rows import kinds_of, new_run, write_rows
+from harness.report.tables import crash_tables, throughput_tables
+from harness.scenario import EVENT_LOG, AtLeast, CrashScenario, Scenario, ThroughputScenario
+from harness.spark.stages import Planned, crash_rows, spark_session, throughput_rows
+from harness.workloads.event_log import EventLog
+from harness.workloads.suggestion import nearest
+from stores.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A scenario's file, read: its name, the claim in its docstring, and the scenario itself."""
+
+    name: str
+    text: str
+    scenario: Scenario
+
+
+def read_claim(file: Path) -> Claim:
+    """The scenario in a Python file. Raises: ConfigError where the file is not there or holds none."""
+    if not file.is_file():
+        raise ConfigError(f"there is no scenario in {file}: the file does not exist")
+    try:
+        content: Mapping[str, Any] = runpy.run_path(str(file))
+    except (SyntaxError, ImportError, NameError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read as a scenario: {type(error).__name__}: {error}") from error
+    scenario = content.get("SCENARIO")
+    if not isinstance(scenario, CrashScenario | ThroughputScenario):
+        raise ConfigError(f"{file} is no scenario: it needs SCENARIO, a CrashScenario or a ThroughputScenario")
+    return Claim(file.stem, inspect.cleandoc(content.get("__doc__") or ""), scenario)
+
+
+def scenario_names() -> list[str]:
+    """The scenarios that come with the project."""
+    return sorted(file.stem for file in SCENARIOS.glob("[a-z]*.py"))
+
+
+def scenario_file(name: str) -> Path:
+    """The file of a scenario that comes with the project, or the path of a user's own. Raises: ConfigError."""
+    if name.endswith(".py"):
+        return Path(name)
+    names = scenario_names()
+    if name not in names:
+        raise ConfigError(f"no scenario {name!r}: there are {', '.join(names)}{nearest(name, names)}")
+    return SCENARIOS / f"{name}.py"
+
+
+def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None = None, runs: Path = RUNS) -> bool:
+    """Run the scenario, print what came of it, and return whether the claim holds.
+
+    Raises: ConfigError for a scenario that names what does not exist, before Spark starts.
+    """
+    scenario = claim.scenario
+    if isinstance(scenario, ThroughputScenario) and scenario.workload == EVENT_LOG:
+        if log is None:
+            raise ConfigError("this scenario needs your events: give --events PATH and --key COLUMN, or EVENTS and KEY")
+        log.format()
+    scenario.plan(seed)
+    print(f"{claim.name}\n\n{claim.text}\n\nSeed {seed}.\n", flush=True)
+    folder = new_run(runs, f"scenario-{claim.name}", {"profile": f"scenario {claim.name}", "seed": seed})
+    progress = Progress()
+    progress.stage("starting Spark")
+    with spark_session(claim.name, master or _local_master(scenario), folder) as spark:
+        progress.stage(claim.name)
+        if isinstance(scenario, CrashScenario):
+            planned = [Planned(claim.name, trial, scenario.expected(trial)) for trial in scenario.plan(seed)]
+            rows = crash_rows(spark, planned, folder / "trials", progress.say)
+            problems: list[str] = []
+        else:
+            done = throughput_rows(spark, scenario.plan(seed), seed, log, progress.say)
+            rows, problems = done.rows, done.problems
+    sorted_out = kinds_of(rows)
+    for kind, group in sorted_out.items():
+        write_rows(folder, kind, group)
+    figures = all_figures(sorted_out)
+    tables = (
+        crash_tables(figures, expected="valid") + crash_tables(figures, expected="anomaly") + throughput_tables(figures)
+    )
+    print("\n\n".join(table.plain() for table in tables), end="\n\n")
+    problems += failure_lines(sorted_out.get("crash", []))
+    if isinstance(scenario, ThroughputScenario):
+        problems += _wrong_ends(figures["throughput"])
+        for wanted in scenario.at_least:
+            problems += _missed(wanted, figures["throughput"])
+    for problem in problems:
+        print(problem)
+    print(f"{claim.name} {'does not hold' if problems else 'holds'} (seed {seed}).")
+    return not problems
+
+
+def _local_master(scenario: Scenario) -> str:
+    partitions = scenario.partitions if isinstance(scenario, ThroughputScenario) else ()
+    return f"local[{max(2, os.cpu_count() or 1, *partitions)}]"
+
+
+def _wrong_ends(figures: list[Figure]) -> list[str]:
+    return [
+        f"{figure['backend']}, {figure['records_per_commit']:,} records per commit, {figure['partitions']} partitions: "
+        "the end state is not what Spark SQL computes from the same events"
+        for figure in figures
+        if figure["end_state"] == "different"
+    ]
+
+
+def _missed(wanted: AtLeast, figures: list[Figure]) -> list[str]:
+    """Where the subject is slower than claimed, and where there is nothing to compare."""
+
+    def rates(backend: str) -> dict[tuple[Any, ...], float]:
+        same = ("workload", "durability", "partitions", "records_per_commit")
+        return {
+            tuple(each[name] for name in same): each["records_per_s"] for each in figures if each["backend"] == backend
+        }
+
+    subject, yardstick = rates(wanted.subject), rates(wanted.yardstick)
+    shared = sorted(subject.keys() & yardstick.keys())
+    if not shared:
+        return [f"{wanted.subject} was never measured beside {wanted.yardstick}"]
+    return [
+        f"{wanted.subject} reaches {subject[place] / yardstick[place]:.2f} of {wanted.yardstick}, not {wanted.ratio:g}"
+        f", with {place[-1]:,} records per commit at level {place[1]}"
+        for place in shared
+        if subject[place] < wanted.ratio * yardstick[place]
+    ]

@@ -1,0 +1,199 @@
+"""Which backend to pick for which need: worked out from a run's figures, never from what we think of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from harness.report import text
+from harness.report.figures import Figure
+
+REFERENCE_WORKLOADS = ("count", "flights", "event_log")
+REFERENCE_RECORDS_PER_COMMIT = 1_000
+LEVELS = ("CHANGELOG", "PROCESS", "DISK")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The one configuration of a level whose figures stand for it where a table has room for one."""
+
+    workload: str
+    durability: str
+    partitions: int
+    records_per_commit: int
+
+    def holds(self, figure: Figure, records_per_commit: int | None = None) -> bool:
+        """Whether a throughput figure is of this configuration, or of it with another number of records per commit."""
+        wanted = records_per_commit or self.records_per_commit
+        return self._is_of_kind(figure) and figure["records_per_commit"] == wanted
+
+    def sizes(self, figures: Iterable[Figure]) -> list[int]:
+        """The numbers of records per commit that were measured with the rest alike, smallest first."""
+        return sorted({figure["records_per_commit"] for figure in figures if self._is_of_kind(figure)})
+
+    @property
+    def text(self) -> str:
+        """The configuration in words."""
+        partitions = f"{self.partitions} partition{'s' * (self.partitions != 1)}"
+        return f"workload `{self.workload}`, {text.exact(self.records_per_commit)} records per commit, {partitions}"
+
+    def _is_of_kind(self, figure: Figure) -> bool:
+        return bool(
+            figure["workload"] == self.workload
+            and figure["durability"] == self.durability
+            and figure["partitions"] == self.partitions
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best backend for a need, or none where the run has no figures for it; figures as people read them."""
+
+    need: str
+    durability: str
+    backend: str = ""
+    figure: str = ""
+    next_best: str = ""
+    remark: str = ""
+
+
+def reference(throughput: Sequence[Figure], durability: str) -> Reference | None:
+    """The configuration that stands for a level, nearest to 1,000 records per commit; None where there is none."""
+    of_level = [figure for figure in throughput if figure["durability"] == durability]
+    if not of_level:
+        return None
+
+    def strangeness(figure: Figure) -> tuple[Any, ...]:
+        known = figure["workload"] in REFERENCE_WORKLOADS
+        place = REFERENCE_WORKLOADS.index(figure["workload"]) if known else len(REFERENCE_WORKLOADS)
+        distance = abs(figure["records_per_commit"] - REFERENCE_RECORDS_PER_COMMIT)
+        return place, distance, abs(figure["partitions"] - 2), figure["partitions"], figure["workload"]
+
+    best = min(of_level, key=strangeness)
+    return Reference(best["workload"], durability, best["partitions"], best["records_per_commit"])
+
+
+def choices(figures: Mapping[str, Sequence[Figure]], backends: Mapping[str, Mapping[str, Any]]) -> list[Choice]:
+    """The best backend for each need. ``backends`` are the environment's, by name: what each says it is.
+
+    A backend that failed at a level, by a crash trial or by its end state, is not chosen there.
+    """
+    keeping = {name for name, facts in backends.items() if facts["transactional"] and facts["persistent"]}
+    lasting = {name for name, facts in backends.items() if facts["persistent"]}
+    low = LEVELS[0]
+    usual, large, fullest = _usual(figures, low), _largest_commits(figures, low), _fullest(figures, low, keeping)
+    return [
+        *(_best(_THROUGHPUT[level], level, _usual(figures, level), keeping, figures, _RATE) for level in LEVELS),
+        _best("Most records per second, state rebuilt after every crash", low, usual, set(backends), figures, _RATE),
+        _best("Shortest commits (99th percentile)", low, usual, keeping, figures, _LATENCY),
+        _best(
+            f"Long transactions in little memory{_size(large, 'records_per_commit', 'records per commit')}",
+            low,
+            large,
+            keeping,
+            figures,
+            _MEMORY,
+        ),
+        _best(
+            f"Ready soonest after a kill{_size(fullest, 'records', 'records in the store')}",
+            low,
+            fullest,
+            keeping,
+            figures,
+            _READY,
+        ),
+        _best("Least disk", low, usual, lasting, figures, _DISK),
+    ]
+
+
+def failed(figures: Mapping[str, Sequence[Figure]], durability: str) -> set[str]:
+    """The backends that broke a promise at a level: a trial that did not end as expected, or a wrong end state."""
+    crashes = {
+        figure["backend"]
+        for figure in figures["crash"]
+        if figure["durability"] == durability
+        and figure["expected"] == "valid"
+        and figure["as_expected"] < figure["trials"]
+    }
+    return crashes | {
+        figure["backend"]
+        for figure in figures["throughput"]
+        if figure["durability"] == durability and figure["end_state"] == "different"
+    }
+
+
+class _Measure(NamedTuple):
+    """What backends are compared by: a figure's name, how it is shown, and whether more of it is better."""
+
+    name: str
+    shown: Callable[[float], str]
+    more_is_better: bool = False
+
+
+_RATE = _Measure("records_per_s", lambda rate: f"{text.count(rate)} records/s", more_is_better=True)
+_LATENCY = _Measure("commit_p99_us", text.latency)
+_MEMORY = _Measure("peak_memory_bytes", text.size)
+_READY = _Measure("ready_s", text.duration)
+_DISK = _Measure("bytes_on_disk", text.size)
+
+_THROUGHPUT = {
+    "CHANGELOG": "Most records per second, commits kept by the changelog alone",
+    "PROCESS": "Most records per second, a commit survives a killed process",
+    "DISK": "Most records per second, a commit survives power loss (as the level promises)",
+}
+
+
+def _usual(figures: Mapping[str, Sequence[Figure]], durability: str) -> list[Figure]:
+    at = reference(figures["throughput"], durability)
+    return [figure for figure in figures["throughput"] if at is not None and at.holds(figure)]
+
+
+def _largest_commits(figures: Mapping[str, Sequence[Figure]], durability: str) -> list[Figure]:
+    at = reference(figures["throughput"], durability)
+    if at is None:
+        return []
+    largest = at.sizes(figures["throughput"])[-1]
+    return [figure for figure in figures["throughput"] if at.holds(figure, largest)]
+
+
+def _fullest(figures: Mapping[str, Sequence[Figure]], durability: str, candidates: set[str]) -> list[Figure]:
+    """Opening figures of the largest state that more than one candidate was measured with."""
+    by_size: dict[int, list[Figure]] = {}
+    for figure in figures["opening"]:
+        if figure["durability"] == durability and figure["backend"] in candidates:
+            by_size.setdefault(figure["records"], []).append(figure)
+    return max(by_size.items(), key=lambda item: (len(item[1]) > 1, item[0]))[1] if by_size else []
+
+
+def _size(rows: Sequence[Figure], name: str, unit: str) -> str:
+    return f" ({text.exact(rows[0][name])} {unit})" if rows else ""
+
+
+def _best(
+    need: str,
+    durability: str,
+    rows: Sequence[Figure],
+    candidates: set[str],
+    figures: Mapping[str, Sequence[Figure]],
+    measure: _Measure,
+) -> Choice:
+    out = failed(figures, durability)
+    eligible = [row for row in rows if row["backend"] in candidates and row.get(measure.name) is not None]
+    sign = -1 if measure.more_is_better else 1
+    fit = sorted(
+        (row for row in eligible if row["backend"] not in out),
+        key=lambda row: (sign * row[measure.name], row["backend"]),
+    )
+    left_out = sorted({row["backend"] for row in eligible} & out)
+    remarks = [f"left out, for a broken promise: {', '.join(left_out)}"] if left_out else []
+    if not fit:
+        return Choice(need, durability, remark="; ".join(remarks))
+    judged = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
+    if fit[0]["backend"] not in judged:
+        remarks.append("not crashed at this level in this run")
+    if measure is _RATE and len(fit) > 1 and fit[1]["records_per_s_high"] >= fit[0]["records_per_s_low"]:
+        remarks.append("repeats of the two overlap")
+    next_best = f"{fit[1]['backend']}, {measure.shown(fit[1][measure.name])}" if len(fit) > 1 else ""
+    best = fit[0]
+    return Choice(need, durability, best["backend"], measure.shown(best[measure.name]), next_best, "; ".join(remarks))

@@ -1,0 +1,177 @@
+"""The report as Markdown: first what to pick and why, then every figure, then how and on what it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.report import text
+from harness.report.choice import choices
+from harness.report.figures import Figure, crash_trials
+from harness.report.rows import Row
+from harness.report.tables import (
+    Table,
+    benchmark_tables,
+    choice_table,
+    crash_tables,
+    opening_tables,
+    ratio_table,
+    summary_table,
+    throughput_tables,
+)
+
+Figures = Mapping[str, Sequence[Figure]]
+
+FAILURES_SHOWN = 20
+
+_LEVELS = """\
+| level | a commit survives by itself |
+| --- | --- |
+| CHANGELOG | nothing: after a crash the store is at some earlier commit, whole, and the changelog's tail is replayed |
+| PROCESS | a killed process |
+| DISK | power loss, by fsync in every commit. The trials here kill processes; they do not cut the power |
+"""
+
+_METHOD = """\
+* Throughput: Spark partitions a workload's events by key and gives each partition to one task, with stores and a
+  changelog of its own. Every measurement runs in a fresh process, in an order shuffled by the seed; repeats of one
+  configuration lie apart. A commit is the whole of it: changelog, then stores. After the last record the process is
+  killed with a commit open and a fresh one opens the task; its state is compared, key by key, with what Spark SQL
+  computes from the same events.
+* Store-level figures: a store alone, no task, changelog or Spark, timed with pytest-benchmark, each case in a fresh
+  process.
+* Opening: a store is filled, ten commits of 1,000 records follow, one more is killed when the changelog has it and the
+  store does not, and a fresh process opens it. At level CHANGELOG an engine without a log may lose the ten as well.
+* Crash trials: a task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint;
+  fresh processes recover (some are killed again) and finish the input. Checkers that share no code with the stores
+  judge atomicity, durability, visibility of uncommitted writes, convergence with the changelog, exactly-once outputs
+  and the length of the restore. *Unknown* fails as *anomaly* does.
+* Figures are compared within one durability level only. Medians; spreads are the lowest and the highest repeat.
+"""
+
+
+def document(
+    figures: Figures,
+    rows: Mapping[str, Sequence[Row]],
+    facts: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    plots: Sequence[str],
+) -> str:
+    """The whole report. ``facts`` say how the run was asked for, ``plots`` which files lie beside the report."""
+    backends = environment["backends"]
+    chosen = choice_table(choices(figures, backends))
+    parts = [
+        "# Which backend, and why\n",
+        f"{_origin(facts, environment)}\n",
+        chosen.markdown(),
+        "Each pick has the best figure among the backends that can do it and kept every promise at that level in this "
+        "run. What the levels mean:\n",
+        _LEVELS,
+        "## All backends side by side\n",
+        summary_table(figures, backends).markdown(),
+        *_plot(plots, "throughput", "Records per second of a task against records per commit"),
+        "## Ratios\n",
+        *_told(ratio_table(figures)),
+        _missed(figures),
+        "## Throughput of a task\n",
+        *_told(*throughput_tables(figures)),
+        *_plot(plots, "commit-latency", "Milliseconds per commit against records per commit"),
+        "## Throughput of a store by itself\n",
+        *_plot(plots, "store-throughput", "Records per second of a store against records per commit"),
+        *_told(*benchmark_tables(figures)),
+        "## Time to open after a kill\n",
+        *_plot(plots, "opening", "Seconds until a store is ready after a kill, against the records in it"),
+        *_told(*opening_tables(figures)),
+        "## Crashes\n",
+        *_plot(plots, "crash-matrix", "Backends by failpoints: how many trials ended valid"),
+        *_told(*crash_tables(figures, expected="valid")),
+        _failures(rows),
+        *_defects(figures),
+        "## What was measured, how, and on what\n",
+        _METHOD,
+        _machine(facts, environment),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def failure_lines(rows: Sequence[Row]) -> list[str]:
+    """A sentence and a command for every crash trial that did not end as it should."""
+    return [
+        f"{trial['backend']} at {trial['durability']}, {trial['failpoint'] or trial['fault']}, seed {trial['seed']}: "
+        f"{trial['result']}, not {trial['expected']} ({'; '.join(trial['found']) or 'nothing found'})\n"
+        f"  repeat it with: {trial['repeat_command']}"
+        for trial in crash_trials(rows)
+        if not trial["as_expected"]
+    ]
+
+
+def _told(*tables: Table) -> list[str]:
+    return [table.markdown() for table in tables] or [f"{text.NOT_MEASURED.capitalize()}.\n"]
+
+
+def _plot(plots: Sequence[str], name: str, title: str) -> list[str]:
+    return [f"![{title}]({file})\n" for file in plots if file.startswith(f"{name}.")]
+
+
+def _origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    cpu, disk = environment["cpu"], environment["disk"]
+    return (
+        f"Written by `make bench` from the rows of one run: profile {facts['profile']}, seed {facts['seed']}, "
+        f"{facts['started']}, on {cpu['cores']} cores ({cpu['model']}), {text.size(environment['memory_bytes'])} of "
+        f"memory, {disk['file_system']}. Nothing in it is written by hand."
+    )
+
+
+def _missed(figures: Figures) -> str:
+    asked = [figure for figure in figures["ratio"] if figure["met"] is not None]
+    if not asked:
+        return ""
+    missed = [figure for figure in asked if not figure["met"]]
+    if not missed:
+        return f"All {len(asked)} ratios that something was asked of are reached.\n"
+    return f"**{len(missed)} of {len(asked)} ratios that something was asked of are missed in this run.**\n"
+
+
+def _failures(rows: Mapping[str, Sequence[Row]]) -> str:
+    crashes = rows.get("crash", ())
+    if not crashes:
+        return ""
+    lines = failure_lines(crashes)
+    if not lines:
+        return "Every trial ended as expected.\n"
+    shown = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
+    more = f"\n\nand {len(lines) - FAILURES_SHOWN} more." if len(lines) > FAILURES_SHOWN else ""
+    return f"**Trials that did not end as expected: {len(lines)}.**\n\n{shown}{more}\n"
+
+
+def _defects(figures: Figures) -> list[str]:
+    tables = crash_tables(figures, expected="anomaly")
+    if not tables:
+        return []
+    return [
+        "### Defects built in on purpose\n",
+        "Each of these must be caught: here `anomaly` is the good result.\n",
+        *_told(*tables),
+    ]
+
+
+def _machine(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    cpu, disk = environment["cpu"], environment["disk"]
+    libraries = ", ".join(f"{name} {version}" for name, version in environment["libraries"].items())
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    return (
+        text.table(
+            ("what", "is"),
+            [
+                ("processor", f"{cpu['model']}, {cpu['cores']} cores, {cpu['architecture']}"),
+                ("memory", text.size(environment["memory_bytes"])),
+                ("disk", f"{disk['kind']}, {disk['file_system']} ({disk['mount_options']})"),
+                ("kernel", environment["kernel"]),
+                ("Python, Java", f"{environment['python']}, {environment['java']}"),
+                ("engines", libraries),
+                ("packages", packages),
+                ("took", text.duration(facts.get("seconds"))),
+            ],
+        )
+        + "\nEvery backend's options are in `environment.json`.\n"
+    )

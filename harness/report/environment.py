@@ -1,0 +1,130 @@
+"""What a run ran on, without a word about whose machine it is: no host name, no user, no path."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sqlite3
+import subprocess
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness.java import find_java
+from stores.errors import ConfigError
+from stores.registry import Backend, backends, open_store
+
+PACKAGES = (
+    "rocksdict",
+    "lmdb",
+    "sqlite-utils",
+    "pyspark",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "hdrhistogram",
+    "matplotlib",
+    "pytest",
+    "pytest-benchmark",
+    "psutil",
+)
+
+
+def environment(work: Path) -> dict[str, Any]:
+    """The machine, the software and every backend's default options. ``work`` is where stores are made."""
+    return {
+        "cpu": {"model": _cpu_model(), "cores": _cores(), "architecture": platform.machine()},
+        "memory_bytes": psutil.virtual_memory().total,
+        "disk": _disk(work),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "java": _java(),
+        "libraries": {"RocksDB": _rocksdb(), "LMDB": _lmdb(), "SQLite": sqlite3.sqlite_version},
+        "packages": {name: found for name in PACKAGES if (found := _package(name)) is not None},
+        "backends": {name: _backend(name, backend) for name, backend in sorted(backends().items())},
+    }
+
+
+def _backend(name: str, backend: Backend) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, open_store(name, Path(folder, "store")) as store:
+        return {
+            "engine": backend.engine,
+            "strategy": backend.strategy,
+            "durabilities": sorted(backend.durabilities),
+            "persistent": store.persistent,
+            "transactional": store.transactional,
+            "options": dict(backend.options),
+        }
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or "unknown"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _disk(work: Path) -> dict[str, str]:
+    mounts = [part for part in psutil.disk_partitions(all=True) if work.resolve().is_relative_to(part.mountpoint)]
+    if not mounts:
+        return {"file_system": "unknown", "kind": "unknown", "mount_options": ""}
+    # The last of several mounts at the same place is the one that is seen.
+    mount = max(enumerate(mounts), key=lambda each: (len(Path(each[1].mountpoint).parts), each[0]))[1]
+    options = ",".join(option for option in mount.opts.split(",") if "/" not in option and "=" not in option)
+    return {"file_system": mount.fstype, "kind": _disk_kind(mount.device), "mount_options": options}
+
+
+def _disk_kind(device: str) -> str:
+    name = Path(device).name
+    for block in (name, re.sub(r"p?\d+$", "", name)):
+        try:
+            rotates = Path("/sys/block", block, "queue", "rotational").read_text().strip()
+        except OSError:
+            continue
+        return "rotating" if rotates == "1" else "solid state"
+    return "unknown"
+
+
+def _java() -> str:
+    try:
+        java = find_java()
+        answer = subprocess.run([java.program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (ConfigError, OSError, subprocess.TimeoutExpired):
+        return "none"
+    lines = (answer.stderr + answer.stdout).strip().splitlines()
+    return lines[0] if lines else "unknown"
+
+
+def _rocksdb() -> str:
+    # The binding does not tell; every database that RocksDB makes does.
+    from rocksdict import Rdict
+
+    with tempfile.TemporaryDirectory() as folder:
+        Rdict(folder).close()
+        for options in Path(folder).glob("OPTIONS-*"):
+            found = re.search(r"rocksdb_version=(\S+)", options.read_text())
+            if found:
+                return found[1]
+    return "unknown"
+
+
+def _lmdb() -> str:
+    import lmdb
+
+    return ".".join(str(number) for number in lmdb.version())
+
+
+def _package(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,176 @@
+"""Raw rows made into the figures that a report shows: medians with their spread, and trials with their outcome.
+
+Pure functions from rows to plain dicts, in an order that depends on their content only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from harness.report.rows import Row
+
+Figure = dict[str, Any]
+
+THROUGHPUT_KEY = ("workload", "durability", "backend", "partitions", "records_per_commit")
+OPENING_KEY = ("durability", "backend", "records")
+CRASH_KEY = ("scenario", "durability", "guarantee", "backend", "failpoint", "fault")
+_THROUGHPUT_MEDIANS = (
+    "records",
+    "records_per_s",
+    "commit_p50_us",
+    "commit_p99_us",
+    "store_commit_p50_us",
+    "store_commit_p99_us",
+    "bytes_written",
+    "bytes_on_disk",
+    "peak_memory_bytes",
+    "open_after_kill_s",
+    "replayed",
+)
+
+
+def throughput(rows: Iterable[Row]) -> list[Figure]:
+    """One figure per configuration: medians over its repeats, the lowest and highest rate, the longest commit."""
+    figures = []
+    for key, group in _grouped(rows, THROUGHPUT_KEY):
+        rates = _values(group, "records_per_s")
+        figures.append(
+            {
+                "kind": "throughput",
+                **key,
+                "repeats": len(group),
+                **{name: _median(group, name) for name in _THROUGHPUT_MEDIANS},
+                "records_per_s_low": min(rates, default=None),
+                "records_per_s_high": max(rates, default=None),
+                "commit_max_us": max(_values(group, "commit_max_us"), default=None),
+                "end_state": _end_state({str(row["end_state"]) for row in group}),
+            }
+        )
+    return figures
+
+
+def opening(rows: Iterable[Row]) -> list[Figure]:
+    """One figure per backend, level and size: medians over repeats, and the slowest until it was ready."""
+    return [
+        {
+            "kind": "opening",
+            **key,
+            "repeats": len(group),
+            **{name: _median(group, name) for name in ("open_s", "restore_s", "replayed")},
+            "ready_s": median([_ready_s(row) for row in group]),
+            "ready_s_high": max(_ready_s(row) for row in group),
+        }
+        for key, group in _grouped(rows, OPENING_KEY)
+    ]
+
+
+def crash(rows: Iterable[Row]) -> list[Figure]:
+    """One figure per cell of the crash matrix: how many trials there were, and how they ended.
+
+    A trial's outcome is the worst that any checker says; ``expected`` is what it should be, and ``as_expected`` how
+    many were.
+    """
+    trials = crash_trials(rows)
+    figures = []
+    for key, group in _grouped(trials, (*CRASH_KEY, "expected")):
+        counts = {
+            result: sum(trial["result"] == result for trial in group) for result in ("valid", "anomaly", "unknown")
+        }
+        figures.append(
+            {
+                "kind": "crash",
+                **key,
+                "trials": len(group),
+                **counts,
+                "as_expected": sum(trial["as_expected"] for trial in group),
+            }
+        )
+    return figures
+
+
+def crash_trials(rows: Iterable[Row]) -> list[Figure]:
+    """One figure per trial: the worst of its verdicts, what its checkers found, and whether that was expected.
+
+    Where an anomaly is expected (a defect built in on purpose) it is enough that one trial of the scenario and backend
+    shows it.
+    """
+    trials = []
+    for key, group in _grouped(rows, ("trial_id", *CRASH_KEY, "seed", "repeat_command", "expected")):
+        results = {str(row["result"]) for row in group}
+        found = sorted(
+            f"{row['checker']}: {row['detail'] or row['result']}" for row in group if row["result"] != "valid"
+        )
+        trials.append({**key, "result": _worst(results), "found": found})
+    caught = {(trial["scenario"], trial["backend"]) for trial in trials if trial["result"] == "anomaly"}
+    for trial in trials:
+        defect_found = trial["expected"] == "anomaly" and (trial["scenario"], trial["backend"]) in caught
+        trial["as_expected"] = trial["result"] == trial["expected"] or (defect_found and trial["result"] == "valid")
+    return trials
+
+
+def _worst(results: set[str]) -> str:
+    if "anomaly" in results:
+        return "anomaly"
+    return "valid" if results == {"valid"} else "unknown"
+
+
+def benchmarks(rows: Iterable[Row]) -> list[Figure]:
+    """Store-level figures as they came, each with its rate."""
+    return _in_order([{**row, "kind": "benchmark"} for row in rows])
+
+
+def ratios(rows: Iterable[Row]) -> list[Figure]:
+    """Ratios as they came, each with whether it reaches what was asked of it (None where nothing was)."""
+    return _in_order(
+        [
+            {**row, "kind": "ratio", "met": None if row["at_least"] is None else row["ratio"] >= row["at_least"]}
+            for row in rows
+        ]
+    )
+
+
+def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
+    """The figures of every kind, by kind; an empty list for a kind that was not measured."""
+    made: Mapping[str, Callable[[Iterable[Row]], list[Figure]]] = {
+        "throughput": throughput,
+        "opening": opening,
+        "benchmark": benchmarks,
+        "ratio": ratios,
+        "crash": crash,
+    }
+    return {kind: make(rows.get(kind, ())) for kind, make in made.items()}
+
+
+def _grouped(rows: Iterable[Row], names: Sequence[str]) -> list[tuple[Figure, list[Row]]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    ordered = sorted(groups.items(), key=lambda item: _sortable(item[0]))
+    return [(dict(zip(names, key, strict=True)), group) for key, group in ordered]
+
+
+def _in_order(figures: list[Figure]) -> list[Figure]:
+    return sorted(figures, key=lambda figure: _sortable(tuple(figure[name] for name in sorted(figure))))
+
+
+def _sortable(key: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
+    return tuple((value is not None, value if value is not None else 0) for value in key)
+
+
+def _values(rows: Iterable[Row], name: str) -> list[float]:
+    return [row[name] for row in rows if row.get(name) is not None]
+
+
+def _median(rows: Iterable[Row], name: str) -> float | None:
+    values = _values(rows, name)
+    return median(values) if values else None
+
+
+def _ready_s(row: Row) -> float:
+    return float(row["open_s"]) + float(row["restore_s"] or 0)
+
+
+def _end_state(found: set[str]) -> str:
+    return next((state for state in ("different", "not compared") if state in found), "equal")

@@ -1,0 +1,206 @@
+"""Raw rows as Parquet in ``runs/``: one folder per run, in it one per kind. Rows are added, never edited."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stores.errors import ConfigError
+
+Row = Mapping[str, Any]
+
+_TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
+
+COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
+    {
+        "throughput": {
+            "backend": _TEXT,
+            "durability": _TEXT,
+            "workload": _TEXT,
+            "records_per_commit": _COUNT,
+            "partitions": _COUNT,
+            "repeat": _COUNT,
+            "seed": _COUNT,
+            "records": _COUNT,
+            "seconds": _REAL,
+            "records_per_s": _REAL,
+            "commit_p50_us": _REAL,
+            "commit_p99_us": _REAL,
+            "commit_max_us": _REAL,
+            "bytes_written": _COUNT,
+            "bytes_on_disk": _COUNT,
+            "peak_memory_bytes": _COUNT,
+            "open_after_kill_s": _REAL,
+            "end_state": _TEXT,
+        },
+        "opening": {
+            "backend": _TEXT,
+            "durability": _TEXT,
+            "records": _COUNT,
+            "repeat": _COUNT,
+            "open_s": _REAL,
+            "restore_s": _REAL,
+            "replayed": _COUNT,
+        },
+        "benchmark": {
+            "suite": _TEXT,
+            "name": _TEXT,
+            "subject": _TEXT,
+            "durability": _TEXT,
+            "records_per_commit": _COUNT,
+            "distribution": _TEXT,
+            "median_s": _REAL,
+            "iqr_s": _REAL,
+            "rounds": _COUNT,
+            "records": _COUNT,
+            "records_per_s": _REAL,
+        },
+        "ratio": {
+            "claim": _TEXT,
+            "subject": _TEXT,
+            "yardstick": _TEXT,
+            "durability": _TEXT,
+            "records_per_commit": _COUNT,
+            "ratio": _REAL,
+            "at_least": _REAL,
+        },
+        "crash": {
+            "trial_id": _TEXT,
+            "backend": _TEXT,
+            "durability": _TEXT,
+            "guarantee": _TEXT,
+            "scenario": _TEXT,
+            "fault": _TEXT,
+            "failpoint": _TEXT,
+            "seed": _COUNT,
+            "checker": _TEXT,
+            "result": _TEXT,
+            "detail": _TEXT,
+            "expected": _TEXT,
+            "repeat_command": _TEXT,
+        },
+    }
+)
+"""The columns that every row of a kind has, by kind; null where something does not apply. A row may have more."""
+
+LATEST = "latest"
+FACTS_FILE = "run.json"
+
+
+def new_run(runs: Path, profile: str, facts: Mapping[str, Any], now: datetime | None = None) -> Path:
+    """A new folder in ``runs``, named by the time (UTC) and the profile; ``facts`` say how the run was asked for.
+
+    Raises: ConfigError where the folder cannot be made.
+    """
+    name = f"{now or datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}-{profile}"
+    try:
+        for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+            folder = runs / (name + suffix)
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            write_facts(folder, facts)
+            return folder
+    except OSError as error:
+        raise ConfigError(
+            f"{runs} cannot hold the rows of a run ({error.strerror}): mend that, or name another"
+        ) from error
+    raise ConfigError(f"{runs} holds a hundred runs of this second already: wait for the next one")
+
+
+def write_facts(run_folder: Path, facts: Mapping[str, Any]) -> None:
+    """Say how a run was asked for, what it ran on and how long it took, instead of what was said before."""
+    (run_folder / FACTS_FILE).write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+
+
+def read_facts(run_folder: Path) -> dict[str, Any]:
+    """What ``new_run`` was given. Raises: ConfigError where the folder is no run's."""
+    try:
+        facts: dict[str, Any] = json.loads((run_folder / FACTS_FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{run_folder} is not the folder of a run: it has no readable {FACTS_FILE}") from error
+    return facts
+
+
+def name_latest(run_folder: Path) -> None:
+    """Make ``latest``, beside the run's folder, lead to it."""
+    link = run_folder.parent / LATEST
+    beside = run_folder.parent / f".{LATEST}-{os.getpid()}"
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(run_folder.name, target_is_directory=True)
+    os.replace(beside, link)
+
+
+def latest_run(runs: Path) -> Path:
+    """The folder of the newest finished run. Raises: ConfigError where there is none."""
+    link = runs / LATEST
+    if not (link / FACTS_FILE).is_file():
+        raise ConfigError(f"there is no finished run in {runs}: make one with `make bench`")
+    return link.resolve()
+
+
+def write_rows(run_folder: Path, kind: str, rows: Iterable[Row]) -> int:
+    """Add rows of one kind to a run, in a file of their own; returns how many. No rows: no file.
+
+    Raises: ConfigError for an unknown kind, or a value that does not fit its column.
+    """
+    columns = _columns(kind)
+    given = [dict(row) for row in rows]
+    if not given:
+        return 0
+    more = sorted({name for row in given for name in row} - {*columns, "kind"})
+    try:
+        table = pa.table(
+            {
+                **{name: pa.array([row.get(name) for row in given], type_) for name, type_ in columns.items()},
+                **{name: pa.array([row.get(name) for row in given]) for name in more},
+            }
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ConfigError(f"a row of kind {kind!r} does not fit its columns: {error}") from error
+    folder = run_folder / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"part-{len(list(folder.glob('part-*.parquet'))):04}.parquet"
+    beside = part.with_suffix(".new")
+    pq.write_table(table, beside)
+    os.replace(beside, part)
+    return len(given)
+
+
+def read_rows(run_folder: Path, kind: str) -> list[dict[str, Any]]:
+    """All rows of one kind, in the order in which they were written; none where the run has none."""
+    columns = _columns(kind)
+    rows: list[dict[str, Any]] = []
+    for part in sorted((run_folder / kind).glob("part-*.parquet")):
+        for row in pq.read_table(part, partitioning=None).to_pylist():
+            rows.append({"kind": kind, **dict.fromkeys(columns), **row})
+    return rows
+
+
+def read_all(run_folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every kind, by kind."""
+    return {kind: read_rows(run_folder, kind) for kind in COLUMNS}
+
+
+def kinds_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows sorted out by their own ``kind``. Raises: ConfigError for an unknown one."""
+    sorted_out: dict[str, list[Row]] = {}
+    for row in rows:
+        _columns(row["kind"])
+        sorted_out.setdefault(row["kind"], []).append(row)
+    return sorted_out
+
+
+def _columns(kind: str) -> Mapping[str, pa.DataType]:
+    if kind not in COLUMNS:
+        raise ConfigError(f"no rows of kind {kind!r}: there are {', '.join(COLUMNS)}")
+    return COLUMNS[kind]

@@ -1,0 +1,66 @@
+"""Figures and tables as people read them: three digits that count, units, Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+NOT_MEASURED = "not measured in this run"
+NONE = "-"
+
+
+def count(value: float | None) -> str:
+    """A number of things: ``1,234,000``; more than three digits are noise in a measured one."""
+    if value is None:
+        return NONE
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def exact(value: float | None) -> str:
+    """A number that was chosen or counted, not measured: every digit of it."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """``1.23 s``, ``4.56 ms``, ``789 us``: whichever unit reads best."""
+    if seconds is None:
+        return NONE
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{count(seconds / scale)} {unit}"
+    return f"{count(seconds * 1e6)} us"
+
+
+def latency(microseconds: float | None) -> str:
+    """A duration given in microseconds."""
+    return NONE if microseconds is None else duration(microseconds / 1e6)
+
+
+def size(bytes_: float | None) -> str:
+    """``12.3 MiB``."""
+    if bytes_ is None:
+        return NONE
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if bytes_ >= scale:
+            return f"{bytes_ / scale:.3g} {unit}" if bytes_ < 1000 * scale else f"{bytes_ / scale:,.0f} {unit}"
+    return f"{bytes_:.0f} B"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A Markdown table; columns whose places are in ``right`` are aligned to the right."""
+    aligned = set(right)
+    lines = [head, ["---:" if place in aligned else "---" for place in range(len(head))], *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """The same for a terminal: columns under each other."""
+    aligned = set(right)
+    widths = [max(len(line[place]) for line in (head, *rows)) for place in range(len(head))]
+    lines = []
+    for line in (head, *rows):
+        cells = (
+            cell.rjust(width) if place in aligned else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,217 @@
+"""What a scenario is: a claim about stores, as a plain value, and how it is checked before anything starts.
+
+A scenario's file holds the claim as its docstring and one of these values under the name ``SCENARIO``. Making one
+checks nothing, so that a mistake in a file is reported, and not raised while the file is read; ``plan`` checks it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from harness.faults import Fault, Kill, KillInRecovery, steps
+from harness.faults.registry import unknown
+from harness.throughput.plan import Batch, Sweep, batches
+from harness.trials import sabotage as defects
+from harness.trials.operations import Mix
+from harness.trials.plan import LOG_FAILPOINTS, crash_matrix
+from harness.trials.trial import DURABILITIES, GUARANTEES, Trial
+from harness.workloads.registry import workload
+from stores.errors import ConfigError
+from stores.interface import Durability
+from stores.registry import backend_named, backends
+from stores.tasks import task
+
+EVENT_LOG = "event_log"
+"""The workload whose events are the user's own."""
+
+
+class Part(StrEnum):
+    """A part of a store's life, in which a process may be killed."""
+
+    CREATION = "creation"
+    COMMIT = "commit"
+    """A store's own commit protocol."""
+    TASK = "task"
+    """The order in which a task commits its changelog and its stores, and the changelog's own commit."""
+    RECOVERY = "recovery"
+    """What a store does by itself when it is opened after a crash."""
+    RESTORE = "restore"
+    """The replay of a changelog's tail."""
+
+
+_SABOTAGED = (defects.HALF_WRITTEN, defects.BETWEEN)
+
+
+def part_of(failpoint: str) -> Part:
+    """The part of a store's life that a failpoint stands in, by its name."""
+    if failpoint.startswith("create."):
+        return Part.CREATION
+    if ".recover." in failpoint:
+        return Part.RECOVERY
+    if failpoint.startswith(("restore.", "task.restore.")):
+        return Part.RESTORE
+    of_task = failpoint.startswith("task.") or failpoint in LOG_FAILPOINTS
+    return Part.TASK if of_task else Part.COMMIT
+
+
+@dataclass(frozen=True)
+class KillAtEach:
+    """A kill at each failpoint that a backend reaches in a part of its life, as the crash matrix has it.
+
+    The seed says at which time it is reached. Where a part comes only after a crash, there is one before it.
+    """
+
+    part: Part
+
+
+@dataclass(frozen=True)
+class CrashScenario:
+    """A claim about crashes: every trial of ``faults`` x ``backends`` x ``durabilities`` x ``seeds`` ends valid.
+
+    ``backends`` are all there are unless given; a fault whose failpoints a backend does not have is left out for it, a
+    durability that it cannot carry too. ``mix``, ``commit_every`` and ``options`` are for faults given one by one: a
+    ``KillAtEach`` brings its own. ``sabotage`` names a defect built in on purpose; a backend in ``caught`` must
+    then be found out in one trial or more, and every other one must still be valid.
+    """
+
+    faults: tuple[Fault | KillAtEach, ...]
+    backends: tuple[str, ...] | None = None
+    durabilities: tuple[str, ...] = ("CHANGELOG",)
+    guarantee: str = "exactly_once"
+    seeds: int = 3
+    sabotage: str | None = None
+    caught: tuple[str, ...] = ()
+    mix: Mix = field(default_factory=Mix)
+    commit_every: int = 24
+    options: tuple[tuple[str, str | int | bool], ...] = ()
+    memory_limit_bytes: int | None = None
+
+    def plan(self, seed: int) -> list[Trial]:
+        """Every trial of the scenario; ``seed`` is the first of its seeds.
+
+        Raises: ConfigError for whatever does not exist or leaves nothing to do.
+        """
+        self._check()
+        trials = [
+            replace(trial, guarantee=self.guarantee, sabotage=self.sabotage, memory_limit_bytes=self.memory_limit_bytes)
+            for name in _names(self.backends)
+            for durability in self.durabilities
+            if durability in backend_named(name).durabilities
+            for number in range(seed, seed + self.seeds)
+            for fault in self.faults
+            for trial in self._trials(fault, name, durability, number)
+        ]
+        if not trials:
+            raise ConfigError("this scenario has no trial: its backends have none of its failpoints or durabilities")
+        return trials
+
+    def expected(self, trial: Trial) -> str:
+        """``anomaly`` for a backend that must be found out, else ``valid``."""
+        return "anomaly" if trial.backend in _canonical(self.caught) else "valid"
+
+    def _check(self) -> None:
+        for name in (*_names(self.backends), *self.caught):
+            backend_named(name)
+        for durability in self.durabilities:
+            if durability not in DURABILITIES:
+                raise unknown("durability", durability, DURABILITIES)
+        if self.guarantee not in GUARANTEES:
+            raise unknown("guarantee", self.guarantee, GUARANTEES)
+        if self.sabotage is not None and self.sabotage not in defects.SABOTAGES:
+            raise unknown("sabotage", self.sabotage, defects.SABOTAGES)
+        if self.seeds < 1:
+            raise ConfigError(f"a scenario has one seed or more, not {self.seeds}")
+        known = _known_failpoints()
+        for fault in self.faults:
+            for failpoint in () if isinstance(fault, KillAtEach) else _failpoints(fault):
+                if failpoint not in known:
+                    raise unknown("failpoint", failpoint, known)
+
+    def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int) -> list[Trial]:
+        if isinstance(fault, KillAtEach):
+            matrix = crash_matrix([backend], [durability], [seed], "full")
+            return [trial for trial in matrix if trial.exactly_once and _part_killed(trial.fault) is fault.part]
+        chosen = backend_named(backend)
+        reached = {*chosen.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *(_SABOTAGED if self.sabotage else ())}
+        if not reached.issuperset(_failpoints(fault)):
+            return []
+        shape: dict[str, Any] = {"mix": self.mix, "commit_every": self.commit_every, "options": self.options}
+        return [Trial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """``subject`` handles at least ``ratio`` times as many records a second as ``yardstick``, all else alike."""
+
+    subject: str
+    yardstick: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class ThroughputScenario:
+    """A claim about speed, or only a comparison: every combination of what it lists is measured ``repeats`` times.
+
+    It holds where every end state is what Spark SQL makes of the same events, and every ratio in ``at_least`` is
+    reached. ``events`` is how many (None: all there are), ``backends`` all there are unless given.
+    """
+
+    workload: str
+    backends: tuple[str, ...] | None = None
+    durabilities: tuple[str, ...] = ("CHANGELOG",)
+    records_per_commit: tuple[int, ...] = (1_000,)
+    partitions: tuple[int, ...] = (2,)
+    repeats: int = 1
+    events: int | None = None
+    at_least: tuple[AtLeast, ...] = ()
+
+    def plan(self, seed: int) -> list[Batch]:
+        """What is measured, over the same events together. Raises: ConfigError for whatever does not exist."""
+        workload(self.workload)
+        for name in (
+            *_names(self.backends),
+            *(name for claim in self.at_least for name in (claim.subject, claim.yardstick)),
+        ):
+            backend_named(name)
+        for durability in self.durabilities:
+            if durability not in DURABILITIES:
+                raise unknown("durability", durability, DURABILITIES)
+        sweep = Sweep(
+            self.workload,
+            self.events,
+            durabilities=tuple(Durability(level) for level in self.durabilities),
+            records_per_commit=self.records_per_commit,
+            repeats=self.repeats,
+            backends=self.backends,
+        )
+        return batches([replace(sweep, partitions=number) for number in self.partitions], seed)
+
+
+Scenario = CrashScenario | ThroughputScenario
+
+
+def _names(given: tuple[str, ...] | None) -> tuple[str, ...]:
+    return tuple(backends()) if given is None else given
+
+
+def _canonical(names: Iterable[str]) -> set[str]:
+    return {backend_named(name).name for name in names}
+
+
+def _failpoints(fault: Fault) -> list[str]:
+    """The failpoints that a fault names."""
+    return [step.failpoint for step in steps(fault) if isinstance(step, Kill)]
+
+
+def _part_killed(fault: Fault) -> Part | None:
+    """The part of a store's life that a kill is about; None for other faults."""
+    about = steps(fault)[1] if isinstance(fault, KillInRecovery) else fault
+    return part_of(about.failpoint) if isinstance(about, Kill) else None
+
+
+def _known_failpoints() -> list[str]:
+    of_backends = {failpoint for backend in backends().values() for failpoint in backend.failpoints}
+    return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *_SABOTAGED})

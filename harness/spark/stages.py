@@ -1,0 +1,148 @@
+"""The stages of a run: each measures or crashes what was planned, and yields rows as the report takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from harness.faults import Abort, Fault, KillAfter, KillInRecovery, Stop, name_of, steps
+from harness.scenario import EVENT_LOG
+from harness.spark import events
+from harness.spark.opening import measure_openings
+from harness.spark.session import session
+from harness.spark.throughput import Outcome, batch_events, measure
+from harness.spark.trials import finished_trials, run_trials
+from harness.throughput.opening import OpeningTrial
+from harness.throughput.plan import Batch
+from harness.trials.trial import Trial
+from harness.workloads.event_log import EventLog
+
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+SAY_EVERY_S = 10.0
+TASK_FAILURES_MAX = 3
+"""How often a task of Spark's is tried, where its executor dies: no trial is lost or counted twice by it."""
+
+
+class SparkFailedError(Exception):
+    """A Spark job ended with an error. The message says which, and where Spark's own messages are."""
+
+
+@contextlib.contextmanager
+def spark_session(app_name: str, master: str, log_folder: Path) -> Iterator[SparkSession]:
+    """A quiet session for stages.
+
+    Raises: ConfigError where Spark does not start, SparkFailedError for a job that fails.
+    """
+    try:
+        with session(app_name, master, max_failures=TASK_FAILURES_MAX, log_folder=log_folder) as spark:
+            yield spark
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        notes = " ".join(getattr(error, "__notes__", ()))
+        raise SparkFailedError(f"Spark failed: {reason.strip()}. {notes}".strip()) from error
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial, the scenario that wants it, and how it should end: ``valid``, or ``anomaly`` for a defect built in."""
+
+    scenario: str
+    trial: Trial
+    expected: str = "valid"
+
+
+def crash_rows(spark: SparkSession, planned: Sequence[Planned], folder: Path, say: Say) -> list[Row]:
+    """Rows of kind "crash", one per trial and checker; trials that scenarios have in common run once.
+
+    ``folder``, which all executors see, takes what the trials leave.
+    """
+    trials = {each.trial.id: each.trial for each in planned}
+    with _counted(folder, len(trials), say):
+        found = {str(row["trial"]): row for row in run_trials(spark, trials.values(), folder)}
+    return [row for each in dict.fromkeys(planned) for row in _verdict_rows(each, found[each.trial.id])]
+
+
+def throughput_rows(spark: SparkSession, plan: Sequence[Batch], seed: int, log: EventLog | None, say: Say) -> Outcome:
+    """Every measurement of the batches; ``log`` is where the events of the workload ``event_log`` come from."""
+    done = Outcome()
+    for batch in plan:
+        source = _events(spark, batch, seed, log)
+        part = measure(spark, batch, source, say=say)
+        done.rows.extend(part.rows)
+        done.problems.extend(part.problems)
+    return done
+
+
+def opening_rows(spark: SparkSession, trials: Sequence[OpeningTrial], say: Say) -> Outcome:
+    """Every opening."""
+    return measure_openings(spark, trials, say=say) if trials else Outcome()
+
+
+def fault_text(fault: Fault) -> str:
+    """A fault in a few words that leave out its counts, so that trials of several seeds share them."""
+    if isinstance(fault, KillInRecovery):
+        return "killed, and again: " + ", ".join(fault_text(step) for step in steps(fault)[1:])
+    words = {Stop: "closed cleanly", Abort: "transaction aborted", KillAfter: "killed inside a transaction"}.get(
+        type(fault), name_of(fault)
+    )
+    if isinstance(fault, Abort):
+        words += {"close": ", task closed", "kill": ", process killed", "go_on": ", task goes on"}[fault.then]
+    pressure = isinstance(fault, Abort | KillAfter) and fault.flush_pressure
+    return words + ", after background flushes" * pressure
+
+
+def _events(spark: SparkSession, batch: Batch, seed: int, log: EventLog | None) -> DataFrame:
+    if batch.workload == EVENT_LOG and log is not None:
+        return events.event_log(spark, log, batch.partitions)
+    return batch_events(spark, batch, seed)
+
+
+def _verdict_rows(planned: Planned, found: Mapping[str, Any]) -> list[Row]:
+    trial = planned.trial
+    shared = {
+        "kind": "crash",
+        "trial_id": trial.id,
+        "backend": trial.backend,
+        "durability": trial.durability,
+        "guarantee": trial.guarantee,
+        "scenario": planned.scenario,
+        "fault": fault_text(trial.fault),
+        "failpoint": found["failpoint"],
+        "seed": trial.seed,
+        "expected": planned.expected,
+        "repeat_command": found["repeat"],
+    }
+    return [
+        {**shared, "checker": verdict["checker"], "result": verdict["result"], "detail": verdict["detail"]}
+        for verdict in json.loads(found["verdicts"])
+    ]
+
+
+@contextlib.contextmanager
+def _counted(folder: Path, total: int, say: Say) -> Iterator[None]:
+    """Say now and then how many trials are done. Rarely: whoever counts takes time from what is counted."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(SAY_EVERY_S):
+            say(f"{finished_trials(folder)}/{total} trials")
+
+    watcher = threading.Thread(target=watch, name="count", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    say(f"{total}/{total} trials")

@@ -1,0 +1,215 @@
+"""Throughput on Spark: each partition holds one task's events, and measures one configuration with them after another.
+
+All partitions run at once (a barrier stage) and begin each configuration together. What they yield is written once,
+to Parquet, and read back: nothing is ever measured twice, however often the frame is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import BarrierTaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from harness.spark import events
+from harness.spark.expected import differences, expected_state
+from harness.spark.session import code_path
+from harness.throughput.configuration import Measurement
+from harness.throughput.job import Job
+from harness.throughput.pairs import read_pairs, write_pairs
+from harness.throughput.plan import Batch
+from harness.throughput.progress import Progress, note_progress
+from harness.throughput.run import MeasurementFailedError, run
+from harness.throughput.totals import throughput_row
+from harness.workloads.flights import Flights
+from harness.workloads.registry import workload
+from harness.workloads.workload import EventSource, Workload
+from stores.errors import ConfigError
+
+_SCHEMA = pa.schema({
+    "measurement": pa.int32(), "partition": pa.int32(), "figures": pa.string(), "failure": pa.string(),
+    "digest": pa.string(), "store": pa.string(), "key": pa.binary(), "value": pa.binary(),
+})
+_SPARK_SCHEMA = ("measurement int, partition int, figures string, failure string, digest string, store string, "
+                 "key binary, value binary")
+_PAIRS_PER_BATCH = 10_000
+_Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows of kind "throughput" in the order of measuring, and what went wrong, as sentences; none, if all is well."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the driver has on its machine, for tasks that may run on another: scratch, progress, and the code."""
+
+    scratch: Path
+    progress: Path
+    code: str
+
+    def within(self) -> Path | None:
+        """Where a task's folders go: to the driver's, who removes them even where the task is killed, if it is here."""
+        return self.scratch if self.scratch.is_dir() else None
+
+    def child_code(self) -> str:
+        """Where a task's children import from: the driver's folder, if it is here, rather than the zip file."""
+        return self.code if Path(self.code, "harness").is_dir() else code_path()
+
+
+def batch_events(spark: SparkSession, batch: Batch, seed: int) -> DataFrame:
+    """The events of a batch over one of our own workloads. Raises: ConfigError where its workload brings none."""
+    chosen = workload(batch.workload)
+    if isinstance(chosen, Flights):
+        return events.flights(spark, batch.partitions, batch.events)
+    if isinstance(chosen, EventSource) and batch.events is not None:
+        return events.generated(spark, chosen, seed, batch.events, batch.partitions)
+    lacking = "a number of events" if isinstance(chosen, EventSource) else "events of your own"
+    raise ConfigError(f"the workload {chosen.name!r} needs {lacking}")
+
+
+def measure(
+    spark: SparkSession,
+    batch: Batch,
+    source: DataFrame,
+    *,
+    folder: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> Outcome:
+    """Make the measurements of ``batch`` with the events of ``source`` (as ``harness.spark.events`` makes them).
+
+    Every end state is compared with what Spark SQL computes from the same events. ``folder``, which is made, takes
+    what the partitions yield: one that all executors see; a temporary one of this machine unless given. ``say`` gets a
+    line of progress at a time.
+
+    Raises: ConfigError where the session has fewer cores than the batch has partitions.
+    """
+    master, cores = spark.sparkContext.master or "", spark.sparkContext.defaultParallelism
+    if master.startswith("local") and cores < batch.partitions:
+        raise ConfigError(f"{batch.partitions} partitions run at once, and {master} has {cores} cores: "
+                          f"ask for fewer partitions, or for local[{batch.partitions}]")
+    with tempfile.TemporaryDirectory(prefix="throughput-", ignore_cleanup_errors=True) as scratch:
+        target = (folder or Path(scratch) / "yield").absolute()
+        with Progress(Path(scratch) / "progress", say) as progress:
+            site = Site(Path(scratch), progress.path, code_path())
+            task = _measurer(batch.measurements, workload(batch.workload), site)
+            source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
+        return _judged(batch, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
+
+
+def _measurer(
+    measurements: Sequence[Measurement], work: Workload, site: Site
+) -> Callable[[_Batches], _Batches]:
+    def measure_partition(batches: _Batches) -> _Batches:
+        context = BarrierTaskContext.get()
+        partition = context.partitionId()
+        with tempfile.TemporaryDirectory(prefix="events-", dir=site.within(), ignore_cleanup_errors=True) as scratch:
+            path = Path(scratch) / "events"
+            count = write_pairs(path, _pairs(batches))
+            dumped: set[str] = set()
+            for number, measurement in enumerate(measurements):
+                dumps: list[pa.RecordBatch] = []
+
+                def keep(digest: str, dump: Path, number: int = number, dumps: list[pa.RecordBatch] = dumps) -> None:
+                    if digest not in dumped:
+                        dumped.add(digest)
+                        dumps += _dump(dump, number, partition, digest, work.store_names)
+
+                context.barrier()
+                try:
+                    job = Job(measurement, work, partition, path, count)
+                    figures = run(job, keep, code=site.child_code(), within=Path(scratch))
+                    row = {"figures": json.dumps(figures), "digest": figures["state_digest"]}
+                    result = f"{figures['records'] / figures['seconds'] if figures['records'] else 0:,.0f} records/s"
+                except MeasurementFailedError as error:
+                    row = {"failure": str(error)}
+                    result = f"failed: {error}"
+                yield from dumps
+                yield pa.RecordBatch.from_pylist([{"measurement": number, "partition": partition, **row}], _SCHEMA)
+                if partition == 0:
+                    note_progress(site.progress, f"{number + 1}/{len(measurements)} {_subject(measurement)}: {result}")
+
+    return measure_partition
+
+
+def _pairs(batches: _Batches) -> Iterator[tuple[bytes, bytes, int]]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in ("key", "value", "timestamp_ms"))
+        yield from zip(*columns, strict=True)
+
+
+def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence[str]) -> list[pa.RecordBatch]:
+    pairs = list(read_pairs(path))
+    rows = pa.table({
+        "measurement": pa.array([number] * len(pairs), pa.int32()),
+        "partition": pa.array([partition] * len(pairs), pa.int32()),
+        "figures": pa.nulls(len(pairs), pa.string()),
+        "failure": pa.nulls(len(pairs), pa.string()),
+        "digest": pa.array([digest] * len(pairs), pa.string()),
+        "store": pa.array([stores[pair.number] for pair in pairs], pa.string()),
+        "key": pa.array([pair.key for pair in pairs], pa.binary()),
+        "value": pa.array([pair.value for pair in pairs], pa.binary()),
+    })
+    batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=_PAIRS_PER_BATCH)
+    return batches
+
+
+def _judged(batch: Batch, source: DataFrame, yielded: DataFrame) -> Outcome:
+    shares = yielded.where("store is null").select("measurement", "partition", "figures", "failure", "digest").collect()
+    states = {(share["partition"], share["digest"]) for share in shares if share["digest"]}
+    wrong = _wrong_states(batch, source, yielded, states)
+    outcome = Outcome()
+    for number, measurement in enumerate(batch.measurements):
+        mine = [share for share in shares if share["measurement"] == number]
+        problems = [share["failure"] for share in mine if share["failure"]]
+        if not problems:
+            problems = [wrong[state] for share in mine if (state := (share["partition"], share["digest"])) in wrong]
+            figures = [json.loads(share["figures"]) for share in mine]
+            outcome.rows.append(throughput_row(measurement, figures, "different" if problems else "equal"))
+        outcome.problems.extend(f"{_subject(measurement)}: {problem}" for problem in problems)
+    return outcome
+
+
+def _wrong_states(
+    batch: Batch, source: DataFrame, yielded: DataFrame, states: set[tuple[int, str]]
+) -> dict[tuple[int, str], str]:
+    """What is wrong, for each (partition, digest) of ``states`` that isn't what Spark SQL says."""
+    expected = expected_state(batch.workload, source)
+    left, wrong = set(states), {}
+    while left:
+        # One state of each partition at a time; there is only one unless backends disagree.
+        chosen = dict(sorted(left))
+        left -= set(chosen.items())
+        is_chosen = functools.reduce(operator.or_, (
+            (F.col("partition") == partition) & (F.col("digest") == digest) for partition, digest in chosen.items()))
+        actual = yielded.where("store is not null").where(is_chosen)
+        found = differences(actual, expected.where(F.col("partition").isin(list(chosen))))
+        first = F.min(F.struct("store", "key", "difference", "actual", "expected"))
+        firsts = found.groupBy("partition").agg(F.count("*").alias("keys"), first.alias("first"))
+        for row in firsts.collect():
+            wrong[row["partition"], chosen[row["partition"]]] = _difference(row["partition"], row["keys"], row["first"])
+    return wrong
+
+
+def _difference(partition: int, keys: int, first: Row) -> str:
+    is_, be = (None if value is None else bytes(value) for value in (first["actual"], first["expected"]))
+    return (f"partition {partition} ends with {keys:,} keys that aren't what Spark SQL computes; the first, "
+            f"{bytes(first['key'])!r} of store {first['store']!r}, is {first['difference']}: {is_!r} instead of {be!r}")
+
+
+def _subject(measurement: Measurement) -> str:
+    return (f"{measurement.workload} on {measurement.backend}, {measurement.durability}, "
+            f"{measurement.records_per_commit:,} records per commit, repeat {measurement.repeat}")

@@ -1,0 +1,114 @@
+"""Crash trials as a Spark job: each one runs in processes of its own, and comes back as exactly one row.
+
+A trial that is finished leaves its row in a file, put there by a rename. A task that is run again, because its
+executor was killed, takes those up and runs only what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from harness.spark.session import code_path
+from harness.trials.row import TEXT_COLUMNS, Row, row
+from harness.trials.run import DEADLINE_S, Outcome, examine
+from harness.trials.trial import Trial, from_text
+from stores.errors import ConfigError
+
+SCHEMA = pyarrow.schema(
+    [
+        *((name, pyarrow.string()) for name in TEXT_COLUMNS),
+        ("seed", pyarrow.int64()),
+        ("attempt", pyarrow.int64()),
+        ("seconds", pyarrow.float64()),
+    ]
+)
+DDL = ", ".join([*(f"{name} string" for name in TEXT_COLUMNS), "seed long", "attempt long", "seconds double"])
+SLICES_PER_CORE = 8
+
+
+def run_trials(
+    spark: SparkSession, trials: Iterable[Trial], folder: Path, *, deadline_s: float = DEADLINE_S
+) -> list[Row]:
+    """Run every trial once, and return one row each, ordered by the trials' ids; equal trials are one.
+
+    The rows are kept in ``folder`` as ``trials.parquet``; a run needs a folder of its own, which all executors see.
+    ``deadline_s`` is for each process of a trial.
+
+    Raises: ConfigError where the folder holds an earlier run.
+    """
+    # Shuffled, always in the same way: neighbours are alike, and one slice should not get all the slow ones.
+    texts = sorted({trial.text for trial in trials})
+    random.Random(len(texts)).shuffle(texts)
+    folder = folder.absolute()
+    target = folder / "trials.parquet"
+    if target.exists():
+        raise ConfigError(f"{target} is there already: give each run a folder of its own")
+    if not texts:
+        return []
+    finished, work = folder / "finished", folder / "work"
+    for made in (finished, work):
+        made.mkdir(parents=True, exist_ok=True)
+    slices = min(len(texts), SLICES_PER_CORE * spark.sparkContext.defaultParallelism)
+    try:
+        # Written once and read back: every action on the frame itself would run the trials again.
+        (
+            spark.range(0, len(texts), 1, slices)
+            .mapInArrow(_slice(texts, finished, work, code_path(), deadline_s), DDL)
+            .write.parquet(target.as_uri())
+        )
+        return sorted((found.asDict() for found in spark.read.parquet(target.as_uri()).collect()), key=_trial_id)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(finished, ignore_errors=True)
+
+
+def finished_trials(folder: Path) -> int:
+    """How many trials of the run in ``folder`` are done so far: for showing progress while it goes on."""
+    return sum(1 for _ in (folder / "finished").glob("*.json"))
+
+
+def _slice(
+    texts: Sequence[str], finished: Path, work: Path, code: str, deadline_s: float
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        context = TaskContext.get()
+        attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
+        # Where the driver's own folder is here too, processes start quicker from it than from the zip file.
+        here = code if Path(code, "harness").is_dir() else code_path()
+        for batch in batches:
+            rows = []
+            for number in batch.column(0).to_pylist():
+                trial = from_text(texts[number])
+                rows.append(_once(trial, finished, work / f"{trial.id}-{task}", here, deadline_s, attempt))
+            yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+    return run
+
+
+def _once(trial: Trial, finished: Path, work: Path, code: str, deadline_s: float, attempt: int) -> Row:
+    """The row of a trial: of an earlier attempt where there was one, else of this one."""
+    target = finished / f"{trial.id}.json"
+    if target.exists():
+        earlier: Row = json.loads(target.read_text())
+        return earlier
+    try:
+        outcome: Outcome = examine(trial, work=work, code=code, deadline_s=deadline_s)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    made = row(outcome, attempt)
+    beside = target.with_name(f"{work.name}.new")
+    beside.write_text(json.dumps(made))
+    beside.replace(target)
+    return made
+
+
+def _trial_id(found: Row) -> str:
+    return str(found["trial"])

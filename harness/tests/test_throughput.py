@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from harness.throughput.configuration import Measurement, log_durability
+from harness.throughput.measurement import histogram
+from harness.throughput.opening import OpeningTrial, openings
+from harness.throughput.pairs import read_pairs, write_pairs
+from harness.throughput.plan import PROFILES, Sweep, batches, profile
+from harness.throughput.progress import Progress, note_progress
+from harness.throughput.totals import throughput_row
+from stores.errors import ConfigError
+from stores.interface import Durability
+from stores.registry import backends
+
+BACKEND = "memory-indexed-batch"
+MEASUREMENT = Measurement(BACKEND, Durability.CHANGELOG, "count", 100, 2, 0, 7)
+
+
+def figures(**changed: object) -> dict[str, object]:
+    return {
+        "records": 1_000, "seconds": 2.0, "commits": histogram(array("q", [100_000] * 99)),
+        "store_commits": histogram(array("q", [50_000] * 99)), "bytes_written": 10, "bytes_on_disk": 20,
+        "peak_memory_bytes": 30, "replayed": 4, "open_after_kill_s": 0.1, **changed,
+    }
+
+
+def test_pairs_come_back_as_they_were_written(tmp_path: Path) -> None:
+    pairs = [(b"k", b"", -1), (b"\x00" * 300, b"v" * 100_000, 1 << 40)]
+    assert write_pairs(tmp_path / "pairs", pairs) == 2
+    assert list(read_pairs(tmp_path / "pairs")) == pairs
+
+
+def test_a_file_that_ends_within_a_pair_is_noticed(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs", [(b"key", b"value", 1)])
+    whole = (tmp_path / "pairs").read_bytes()
+    for end in range(1, len(whole)):
+        (tmp_path / "torn").write_bytes(whole[:end])
+        with pytest.raises(EOFError):
+            list(read_pairs(tmp_path / "torn"))
+
+
+def test_the_same_seed_plans_the_same_order_and_another_one_another() -> None:
+    assert profile("default", 1) == profile("default", 1)
+    first, other = (batch.measurements for batch in (profile("default", 1)[1], profile("default", 2)[1]))
+    assert [each.backend for each in first] != [each.backend for each in other]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_backend_is_measured_in_every_profile(name: str) -> None:
+    for batch in profile(name, 1)[:2]:
+        assert {each.backend for each in batch.measurements} == set(backends())
+
+
+def test_a_level_that_a_backend_cannot_carry_is_left_out() -> None:
+    (batch,) = batches([Sweep("count", 100, durabilities=(Durability.CHANGELOG, Durability.DISK))], 1)
+    assert (BACKEND, Durability.DISK) not in {(each.backend, each.durability) for each in batch.measurements}
+    with pytest.raises(ConfigError):
+        batches([Sweep("count", 100, durabilities=(Durability.DISK,), backends=(BACKEND,))], 1)
+
+
+def test_overlapping_sweeps_measure_a_configuration_once() -> None:
+    sweeps = [Sweep("count", 100, records_per_commit=(10, 100)), Sweep("count", 100, records_per_commit=(100,))]
+    (batch,) = batches(sweeps, 1)
+    assert len(batch.measurements) == len(set(batch.measurements)) == 2 * len(backends())
+
+
+def test_repeats_of_a_configuration_lie_apart() -> None:
+    (batch,) = batches([Sweep("count", 100, repeats=3)], 1)
+    assert [each.repeat for each in batch.measurements] == sorted(each.repeat for each in batch.measurements)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: Sweep("cuont", 100),
+    lambda: Sweep("count", 100, backends=("rocksdb-indexed-bath",)),
+    lambda: Sweep("count", 0),
+    lambda: Sweep("count", 100, records_per_commit=(0,)),
+    lambda: batches([Sweep("count", 100, options=(("no_such_option", 1),))], 1),
+    lambda: profile("quick", 1),
+    lambda: openings("quick", 1),
+    lambda: OpeningTrial(BACKEND, Durability.CHANGELOG, 100, 1, 1),
+])
+def test_what_does_not_exist_is_refused(wrong) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError):
+        wrong()
+
+
+def test_a_changelog_survives_what_its_stores_survive() -> None:
+    survives_more = [Durability.PROCESS, Durability.PROCESS, Durability.DISK]
+    levels = [Durability.CHANGELOG, Durability.PROCESS, Durability.DISK]
+    assert [log_durability(level) for level in levels] == survives_more
+
+
+def test_a_row_sums_its_partitions_and_takes_the_slowest_ones_time() -> None:
+    slow = figures(records=500, seconds=4.0, commits=histogram(array("q", [9_000_000])), open_after_kill_s=0.3)
+    row = throughput_row(MEASUREMENT, [figures(), slow], "equal")
+    assert (row["records"], row["seconds"]) == (1_500, 4.0)
+    assert row["records_per_s"] == 375.0
+    assert (row["bytes_written"], row["bytes_on_disk"], row["peak_memory_bytes"], row["replayed"]) == (20, 40, 60, 8)
+    assert row["open_after_kill_s"] == 0.3
+    assert row["commit_p50_us"] == 100
+    assert row["commit_p99_us"] == 100
+    assert row["commit_max_us"] == pytest.approx(9_000, rel=0.001)
+    assert (row["kind"], row["durability"]) == ("throughput", "CHANGELOG")
+
+
+def test_a_partition_without_events_has_no_rate() -> None:
+    empty = histogram(array("q"))
+    row = throughput_row(MEASUREMENT, [figures(records=0, seconds=0.0, commits=empty, store_commits=empty)], "equal")
+    assert (row["records_per_s"], row["commit_p50_us"], row["commit_max_us"]) == (0.0, 0, 0)
+
+
+def test_progress_is_said_line_by_line_and_in_order(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Progress(tmp_path / "progress", said.append) as progress:
+        for number in range(3):
+            note_progress(progress.path, f"line {number}")
+        note_progress(tmp_path / "elsewhere", "lost")
+    assert said == ["line 0", "line 1", "line 2"]
+    assert not (tmp_path / "elsewhere").exists()

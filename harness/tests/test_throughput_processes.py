@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.throughput import measurement
+from harness.throughput.configuration import Measurement
+from harness.throughput.job import Job
+from harness.throughput.opening import OpeningTrial, run_opening
+from harness.throughput.opening_steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
+from harness.throughput.pairs import read_pairs, write_pairs
+from harness.throughput.run import MeasurementFailedError, figures_of, run
+from harness.workloads.count import Count
+from stores.interface import Durability
+from stores.registry import backends
+
+EVENTS = 1_500
+COUNT = Count(keys=200)
+
+
+def job(folder: Path, backend: str, durability: Durability = Durability.CHANGELOG, events: int = EVENTS,
+        options: tuple[tuple[str, str | int | bool], ...] = ()) -> Job:
+    configuration = Measurement(backend, durability, "count", 100, 1, 0, 1, options)
+    write_pairs(folder / "events", COUNT.events(1, events))
+    return Job(configuration, COUNT, 0, folder / "events", events)
+
+
+def counted(events: int) -> dict[bytes, bytes]:
+    state: dict[bytes, tuple[int, bytes]] = {}
+    for event in COUNT.events(1, events):
+        state[event.key] = (state.get(event.key, (0, b""))[0] + 1, event.value)
+    return {key: count.to_bytes(8, "big") + value for key, (count, value) in state.items()}
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_the_state_after_the_kill_is_that_of_the_committed_events_alone(tmp_path: Path, backend: str) -> None:
+    states: list[list[tuple[bytes, bytes]]] = []
+    figures = run(job(tmp_path, backend), lambda digest, dump: states.append([pair[:2] for pair in read_pairs(dump)]))
+    assert states == [sorted(counted(EVENTS).items())]
+    assert figures["records"] == EVENTS - EVENTS // 10
+    assert figures["seconds"] > 0
+    assert figures["open_after_kill_s"] > 0
+    assert figures["bytes_written"] > figures["records"] * 200
+    assert figures["peak_memory_bytes"] > 1 << 20
+
+
+def test_all_backends_end_with_the_same_digest(tmp_path: Path) -> None:
+    digests = {run(job(tmp_path, backend))["state_digest"] for backend in ("lmdb", "memory-indexed-batch")}
+    assert len(digests) == 1
+
+
+def test_a_level_that_survives_a_kill_has_nothing_to_replay(tmp_path: Path) -> None:
+    figures = run(job(tmp_path, "rocksdb-indexed-batch", Durability.PROCESS))
+    assert figures["replayed"] == 0
+    assert figures["bytes_on_disk"] > 0
+
+
+def test_a_partition_without_events_is_measured_too(tmp_path: Path) -> None:
+    figures = run(job(tmp_path, "rocksdb-indexed-batch", events=0))
+    assert (figures["records"], figures["seconds"]) == (0, 0)
+
+
+def test_a_process_that_fails_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementFailedError):
+        run(job(tmp_path, "rocksdb-indexed-batch", options=(("compression", "none-such"),)))
+
+
+def test_a_process_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(MeasurementFailedError):
+        figures_of("timeit", ["import time; time.sleep(60)"], folder=tmp_path, deadline_s=0.5, status=0, file=None)
+    assert time.monotonic() - began < 30
+
+
+def test_a_measured_process_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
+    job(tmp_path, "rocksdb-indexed-batch", Durability.DISK, events=200_000).write(tmp_path)
+    process = subprocess.Popen([sys.executable, "-m", measurement.__name__, str(tmp_path)], stdin=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) not in (0, -signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_measured_process_imports_neither_spark_nor_pyarrow() -> None:
+    code = f"import sys, {measurement.__name__}; print(sorted({{'pyspark', 'pyarrow', 'pandas'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("backend", "commits_lost"), [("rocksdb-indexed-batch", TAIL_COMMITS), ("lmdb", 0)])
+def test_after_a_kill_only_the_tail_is_replayed(backend: str, commits_lost: int) -> None:
+    rows = run_opening(OpeningTrial(backend, Durability.CHANGELOG, 3_000, 2, 1))
+    assert [row["replayed"] for row in rows] == [(commits_lost + 1) * TAIL_COMMIT_RECORDS] * 2
+    assert all(row["open_s"] > 0 and row["restore_s"] > 0 for row in rows)
+    assert [row["repeat"] for row in rows] == [0, 1]
+
+
+def test_a_store_without_transactions_is_restored_whole_after_a_kill() -> None:
+    (row,) = run_opening(OpeningTrial("rocksdb-direct", Durability.CHANGELOG, 3_000, 1, 1))
+    assert row["replayed"] == 3_000 + (TAIL_COMMITS + 1) * TAIL_COMMIT_RECORDS

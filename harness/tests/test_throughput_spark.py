@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from harness.spark import events, throughput
+from harness.spark.expected import expected_state
+from harness.spark.opening import measure_openings
+from harness.spark.session import session
+from harness.spark.throughput import Outcome, batch_events, measure
+from harness.throughput.opening import OpeningTrial
+from harness.throughput.plan import Batch, Sweep, batches
+from harness.workloads.event_log import EventLog
+from stores.errors import ConfigError
+from stores.interface import Durability
+
+TWO = ("rocksdb-indexed-batch", "memory-indexed-batch")
+EVENTS = 2_000
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session("throughput test", "local[2]") as started:
+        yield started
+
+
+def quiet(line: str) -> None:
+    """Where progress is not looked at."""
+
+
+def one_batch(sweep: Sweep) -> Batch:
+    (batch,) = batches([sweep], 1)
+    return batch
+
+
+def measured(spark: SparkSession, sweep: Sweep, said: list[str] | None = None) -> Outcome:
+    batch = one_batch(sweep)
+    return measure(spark, batch, batch_events(spark, batch, 1), say=quiet if said is None else said.append)
+
+
+def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: SparkSession) -> None:
+    before = set(Path(tempfile.gettempdir()).glob("throughput-*"))
+    said: list[str] = []
+    outcome = measured(spark, Sweep("count", EVENTS, records_per_commit=(10, 100), backends=TWO), said)
+    assert outcome.problems == []
+    assert {(row["backend"], row["records_per_commit"]) for row in outcome.rows} == {
+        (backend, every) for backend in TWO for every in (10, 100)}
+    for row in outcome.rows:
+        assert (row["kind"], row["end_state"], row["partitions"], row["seed"]) == ("throughput", "equal", 2, 1)
+        assert EVENTS * 9 // 10 <= row["records"] < EVENTS
+        assert row["records_per_s"] > 0
+        assert 0 < row["commit_p50_us"] <= row["commit_p99_us"] <= row["commit_max_us"]
+        assert row["store_commit_p50_us"] <= row["commit_p50_us"]
+    assert len(said) == 4
+    assert set(Path(tempfile.gettempdir()).glob("throughput-*")) == before
+
+
+def test_the_flights_end_as_spark_sql_computes(spark: SparkSession) -> None:
+    outcome = measured(spark, Sweep("flights", EVENTS, backends=TWO))
+    assert outcome.problems == []
+    assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
+
+
+def test_a_users_own_events_end_as_spark_sql_computes(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("user", "page"), *((f"u{number % 7}", f"p,{number}") for number in range(500))])
+    source = events.event_log(spark, EventLog(str(path), key="user"), 2)
+    outcome = measure(spark, one_batch(Sweep("event_log", None, backends=TWO)), source, say=quiet)
+    assert outcome.problems == []
+    assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
+
+
+def test_a_state_that_differs_in_one_key_is_found(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(workload: str, source: DataFrame) -> DataFrame:
+        state = expected_state(workload, source)
+        last = state.where("partition = 1").agg(F.max("key")).collect()[0][0]
+        return state.where(F.col("key") != F.lit(bytes(last)))
+
+    monkeypatch.setattr(throughput, "expected_state", wrong)
+    outcome = measured(spark, Sweep("count", EVENTS, backends=TWO))
+    assert [row["end_state"] for row in outcome.rows] == ["different", "different"]
+    assert len(outcome.problems) == 2
+
+
+def test_a_measurement_that_fails_is_a_problem_and_the_others_go_on(spark: SparkSession) -> None:
+    bad = Sweep("count", EVENTS, backends=TWO[:1], options=(("compression", "none-such"),))
+    (batch,) = batches([bad, Sweep("count", EVENTS, backends=TWO[1:])], 1)
+    outcome = measure(spark, batch, batch_events(spark, batch, 1), say=quiet)
+    assert [row["backend"] for row in outcome.rows] == [TWO[1]]
+    assert len(outcome.problems) >= 1
+
+
+def test_partitions_that_cannot_run_at_once_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError):
+        measured(spark, Sweep("count", EVENTS, partitions=3, backends=TWO))
+
+
+def test_a_workload_without_events_of_its_own_asks_for_them(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError):
+        measured(spark, Sweep("event_log", 10, backends=TWO))
+
+
+def test_opening_trials_come_back_in_their_order(spark: SparkSession) -> None:
+    trials = [OpeningTrial(backend, Durability.CHANGELOG, 2_000, 2, 1) for backend in ("lmdb-indexed-batch", TWO[0])]
+    outcome = measure_openings(spark, trials, say=quiet)
+    assert outcome.problems == []
+    assert [(row["kind"], row["backend"], row["repeat"]) for row in outcome.rows] == [
+        ("opening", trial.backend, repeat) for trial in trials for repeat in range(2)]

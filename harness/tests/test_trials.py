@@ -1,0 +1,229 @@
+"""Trials whose processes are really killed: sound backends are acquitted, every built-in defect is convicted."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.checkers import CHECKERS, Result
+from harness.faults import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop
+from harness.trials.child import ORPHANED, run_child
+from harness.trials.command import main
+from harness.trials.history import read_history
+from harness.trials.layout import TRIAL_FILE, history_file
+from harness.trials.operations import Mix
+from harness.trials.plan import UNDER_PRESSURE
+from harness.trials.row import comparable, failures, row
+from harness.trials.run import Outcome, examine
+from harness.trials.sabotage import SABOTAGES
+from harness.trials.trial import Trial, repeat_command
+from stores.registry import backends
+
+SOUND = "sqlite-indexed-batch"
+DIRECT = "rocksdb-direct"
+TRANSACTIONAL = ("rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-indexed-batch", SOUND)
+AFTER_LOG = Kill("task.after_log_commit", hit=5)
+SMALL = Mix(records=48)
+ABORT_UNDER_PRESSURE = Abort(220, flush_pressure=True, then="kill")
+
+DEFECTIVE = {
+    "offsets_before_data": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS"),
+    "torn_commit": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS"),
+    "early_acknowledgement": Trial(SOUND, KillAfter(25), "PROCESS"),
+    "write_through": Trial(SOUND, KillAfter(60), "PROCESS"),
+    "skipped_wipe": Trial(DIRECT, ABORT_UNDER_PRESSURE, **UNDER_PRESSURE),
+    "forgetful_restore": Trial(SOUND, AFTER_LOG, "PROCESS"),
+    "inputs_after_outputs": Trial(SOUND, Kill("sabotage.between", hit=3), "PROCESS"),
+    "inputs_before_outputs": Trial(SOUND, Kill("sabotage.between", hit=3), "PROCESS"),
+    "restore_from_start": Trial(SOUND, AFTER_LOG, "PROCESS"),
+}
+
+
+def assert_valid(outcome: Outcome) -> None:
+    assert outcome.result is Result.VALID, "\n".join(failures([row(outcome)]))
+
+
+def result_of(outcome: Outcome, checker: str) -> Result:
+    return {verdict.checker: verdict.result for verdict in outcome.verdicts}[checker]
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_backend_killed_between_changelog_and_stores_and_again_while_restored_keeps_every_promise(
+    backend: str,
+) -> None:
+    """Source: KIP-844, "crash between 3 and 4a"."""
+    fault = KillInRecovery(
+        AFTER_LOG, (Kill("task.restore.before_write"), Kill("task.restore.after_write"), KillAfter(30))
+    )
+    assert_valid(examine(Trial(backend, fault)))
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_backend_killed_inside_a_transaction_keeps_every_promise(backend: str) -> None:
+    """Source: KIP-844, "crash between 1 and 3"."""
+    level = "PROCESS" if "PROCESS" in backends()[backend].durabilities else "CHANGELOG"
+    assert_valid(examine(Trial(backend, KillAfter(60), level, seed=1)))
+
+
+@pytest.mark.parametrize("fault", [Abort(60), Abort(60, then="kill"), Abort(60, then="go_on"), Stop(60)], ids=str)
+@pytest.mark.parametrize("backend", [SOUND, DIRECT])
+def test_an_aborted_transaction_and_a_clean_stop_leave_nothing_behind(backend: str, fault: Fault) -> None:
+    """Source: KIP-129, "Fault tolerance" (aborted updates are not applied)."""
+    assert_valid(examine(Trial(backend, fault)))
+
+
+@pytest.mark.parametrize("backend", [SOUND, DIRECT])
+@pytest.mark.parametrize("fault", [AFTER_LOG, Kill("task.after_store_commit", hit=4), KillAfter(60)], ids=str)
+def test_at_least_once_loses_nothing(backend: str, fault: Fault) -> None:
+    """Source: KIP-129, at least once."""
+    assert_valid(examine(Trial(backend, fault, guarantee="at_least_once")))
+
+
+def test_a_roll_forward_that_is_killed_is_repeated() -> None:
+    """Source: KIP-844, "roll forward"."""
+    again = (
+        Kill("dual_store.recover.before_copy"),
+        Kill("dual_store.recover.before_copy"),
+        Kill("dual_store.recover.copied"),
+    )
+    fault = KillInRecovery(Kill("dual_store.marker_synced", hit=5), again)
+    assert_valid(examine(Trial("rocksdb-dual-store", fault, "PROCESS")))
+
+
+def test_every_sabotage_is_tried_here_and_every_checker_has_one() -> None:
+    assert set(DEFECTIVE) == set(SABOTAGES)
+    assert {defect.convicted_by for defect in SABOTAGES.values()} == set(CHECKERS)
+
+
+@pytest.mark.parametrize("name", DEFECTIVE)
+def test_a_checker_convicts_the_defect_that_it_is_there_for(name: str) -> None:
+    outcome = examine(replace(DEFECTIVE[name], sabotage=name))
+    assert result_of(outcome, "course") is Result.VALID, failures([row(outcome)])
+    assert result_of(outcome, SABOTAGES[name].convicted_by) is Result.ANOMALY
+
+
+@pytest.mark.parametrize("backend", [*TRANSACTIONAL, "memory-indexed-batch"])
+def test_without_its_wipe_no_backend_but_the_direct_one_is_convicted(backend: str) -> None:
+    """Source: KAFKA-20685, a background flush before an abort."""
+    assert_valid(examine(Trial(backend, ABORT_UNDER_PRESSURE, sabotage="skipped_wipe", **UNDER_PRESSURE)))
+
+
+def test_with_its_wipe_the_direct_backend_is_acquitted() -> None:
+    assert_valid(examine(Trial(DIRECT, ABORT_UNDER_PRESSURE, **UNDER_PRESSURE)))
+
+
+def test_a_failpoint_that_is_never_reached_makes_the_trial_unknown() -> None:
+    outcome = examine(Trial(SOUND, Kill("restore.before_write"), mix=SMALL))
+    assert outcome.result is Result.UNKNOWN
+    assert result_of(outcome, "course") is Result.UNKNOWN
+
+
+def test_a_process_that_does_not_end_is_killed_at_its_deadline_and_unknown() -> None:
+    outcome = examine(Trial(SOUND, KillAfter(10), mix=SMALL), deadline_s=0.02)
+    assert outcome.result is Result.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        Trial("no-such-backend", Stop(1)),
+        Trial(SOUND, Kill("no.such_failpoint"), mix=SMALL),
+        Trial(SOUND, Stop(1), sabotage="no_such_sabotage"),
+        Trial(SOUND, Stop(1), options=(("no_such_option", 1),)),
+    ],
+    ids=str,
+)
+def test_a_trial_that_cannot_be_run_is_unknown_and_does_not_raise(trial: Trial) -> None:
+    assert examine(trial).result is Result.UNKNOWN
+
+
+def test_the_same_trials_give_the_same_verdicts_byte_for_byte() -> None:
+    trials = [
+        Trial(SOUND, AFTER_LOG, mix=SMALL, commit_every=6),
+        replace(DEFECTIVE["torn_commit"], sabotage="torn_commit"),
+    ]
+    assert comparable(row(examine(trial)) for trial in trials) == comparable(
+        row(examine(trial)) for trial in trials[::-1]
+    )
+
+
+def test_a_trial_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert_valid(examine(Trial(SOUND, Stop(10), mix=SMALL)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_of_a_trial_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
+    trial = Trial(SOUND, Stop(200_000), mix=Mix(records=200_000))
+    (tmp_path / TRIAL_FILE).write_text(trial.text)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness.trials.victim", "0"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not read_history(tmp_path / history_file(0)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(30) == ORPHANED
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+    ending = run_child("harness.trials.victim", ["0"], tmp_path, 30)
+    assert ending.status == 1
+    assert ending.complaint.startswith("FileNotFoundError")
+
+
+def test_a_process_at_its_deadline_is_killed_and_waited_for(tmp_path: Path) -> None:
+    assert run_child("http.server", ["0"], tmp_path, 0.5).status is None
+
+
+def test_the_command_runs_a_trial_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([Trial(SOUND, Stop(10), mix=SMALL).text, "--keep", str(tmp_path / "kept")]) == 0
+    assert (tmp_path / "kept" / TRIAL_FILE).exists()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_fails_with_a_failed_trial_and_prints_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
+    trial = replace(DEFECTIVE["torn_commit"], sabotage="torn_commit")
+    assert main([trial.text]) == 1
+    assert repeat_command(trial) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        '{"backend": "rocksdb-direkt", "fault": {"fault": "stop", "records": 1}}',
+        '{"backend": "sqlite", "fault": {"fault": "kill", "failpoint": "dual_store.copied"}}',
+        '{"backend": "sqlite", "fault": {"fault": "stop", "records": 1}, "sabotage": "torn_comit"}',
+        '{"backend": "sqlite", "fault": {"fault": "stop", "records": 1}, "options": {"page": 1}}',
+    ],
+)
+def test_the_command_refuses_what_is_no_trial(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([text]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    assert main([Trial(SOUND, Stop(1)).text, "--keep", str(tmp_path)]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_kill_is_a_kill(tmp_path: Path) -> None:
+    (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=SMALL).text)
+    assert run_child("harness.trials.victim", ["0"], tmp_path, 30).status == -signal.SIGKILL
+    assert read_history(tmp_path / history_file(0))[-1]["event"] == "killed"

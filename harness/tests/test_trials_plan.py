@@ -1,0 +1,64 @@
+"""The crash matrix leaves no failpoint out, and is the same every time it is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.faults import Kill, steps
+from harness.trials.admission import admitted
+from harness.trials.plan import LOG_FAILPOINTS, PROFILES, crash_matrix
+from harness.trials.trial import Trial
+from stores.errors import ConfigError
+from stores.registry import backends
+from stores.tasks import task
+
+
+def failpoints_of(trials: list[Trial]) -> set[str]:
+    return {step.failpoint for trial in trials for step in steps(trial.fault) if isinstance(step, Kill)}
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("profile", ["default", "full"])
+def test_every_failpoint_of_a_backend_the_task_and_the_log_is_tried_with_every_seed(backend: str, profile: str) -> None:
+    trials = crash_matrix([backend], seeds=(3, 4), profile=profile)
+    for seed in (3, 4):
+        tried = failpoints_of([trial for trial in trials if trial.seed == seed])
+        assert tried >= {*backends()[backend].failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS}
+
+
+def test_a_smoke_run_tries_every_failpoint_there_is() -> None:
+    known = {failpoint for backend in backends().values() for failpoint in backend.failpoints}
+    trials = crash_matrix(profile="smoke")
+    assert failpoints_of(trials) >= {*known, *task.FAILPOINTS, *LOG_FAILPOINTS}
+    assert {trial.backend for trial in trials} == set(backends())
+
+
+def test_the_full_matrix_has_every_durability_that_a_backend_carries() -> None:
+    trials = crash_matrix(seeds=(0,), profile="full")
+    for name, backend in backends().items():
+        assert {trial.durability for trial in trials if trial.backend == name} == set(backend.durabilities)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_plan_is_the_same_every_time_and_has_no_trial_twice(profile: str) -> None:
+    trials = crash_matrix(profile=profile)
+    assert trials == crash_matrix(profile=profile)
+    assert len({trial.id for trial in trials}) == len(trials)
+
+
+def test_every_planned_trial_is_admitted() -> None:
+    for trial in crash_matrix(profile="full"):
+        assert admitted(trial) == trial
+
+
+def test_both_guarantees_are_planned_for() -> None:
+    assert {trial.guarantee for trial in crash_matrix()} == {"exactly_once", "at_least_once"}
+
+
+def test_a_plan_for_what_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        crash_matrix(["rocksdb-direkt"])
+    with pytest.raises(ConfigError):
+        crash_matrix(profile="fulll")
+    with pytest.raises(ConfigError):
+        crash_matrix(durabilities=["DISC"])

@@ -1,0 +1,128 @@
+"""As a Spark job, trials come back as exactly one row each, whatever happens to the processes that run them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.faults import Kill, KillAfter, Stop
+from harness.spark.cluster import Cluster
+from harness.spark.session import session
+from harness.spark.trials import finished_trials, run_trials
+from harness.trials.operations import Mix
+from harness.trials.row import Row, comparable, row
+from harness.trials.run import examine
+from harness.trials.trial import Trial
+from stores.errors import ConfigError
+
+BACKEND = "sqlite-indexed-batch"
+SMALL = Mix(records=48)
+TRIALS = [Trial(BACKEND, KillAfter(number), mix=SMALL, commit_every=6, seed=number) for number in range(1, 9)]
+
+
+# First, because it has a session of its own: a process has one at a time, and the fixture's lasts to the end.
+@pytest.mark.timeout(600)
+def test_a_killed_executor_neither_loses_nor_doubles_a_trial(tmp_path: Path) -> None:
+    with Cluster(workers=2) as cluster, session("trials on a cluster", cluster.master, max_failures=4) as spark:
+        rows = run_while(cluster.kill_executor, spark, tmp_path)
+    assert_one_valid_row_each(rows)
+    assert processes_of_trials(tmp_path) == []
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session("trials test", "local[2]", max_failures=3) as started:
+        yield started
+
+
+def test_every_trial_comes_back_once_with_the_verdicts_that_it_has_without_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    trials = [
+        Trial(BACKEND, Stop(10), mix=SMALL),
+        Trial(BACKEND, Kill("no.such_failpoint"), mix=SMALL),
+        Trial(BACKEND, Kill("sabotage.half_written", hit=5), mix=SMALL, commit_every=6, sabotage="torn_commit"),
+    ]
+    rows = run_trials(spark, [*trials, trials[0]], tmp_path)
+    assert [found["result"] for found in rows] == [str(examine(trial).result) for trial in by_id(trials)]
+    assert comparable(rows) == comparable(row(examine(trial)) for trial in trials)
+    assert [path.name for path in tmp_path.iterdir()] == ["trials.parquet"]
+
+
+def test_a_folder_is_for_one_run(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "trials.parquet").mkdir()
+    with pytest.raises(ConfigError):
+        run_trials(spark, TRIALS, tmp_path)
+
+
+def test_no_trials_are_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    assert run_trials(spark, [], tmp_path) == []
+
+
+def test_a_killed_worker_neither_loses_nor_doubles_a_trial(spark: SparkSession, tmp_path: Path) -> None:
+    rows = run_while(lambda: kill_a_worker_process(tmp_path), spark, tmp_path)
+    assert_one_valid_row_each(rows)
+    assert processes_of_trials(tmp_path) == []
+
+
+def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -> list[Row]:
+    """Run the trials, and strike once when the first of them are done."""
+
+    def wait_and_strike() -> None:
+        while finished_trials(folder) < 2:
+            if over.wait(0.05):
+                return
+        struck.append(strike())
+
+    struck: list[object] = []
+    over = threading.Event()
+    (folder / "finished").mkdir()
+    striker = threading.Thread(target=wait_and_strike)
+    striker.start()
+    try:
+        rows = run_trials(spark, TRIALS, folder)
+    finally:
+        over.set()
+        striker.join()
+    assert len(struck) == 1
+    return rows
+
+
+def kill_a_worker_process(folder: Path) -> None:
+    """Kill a Python process of Spark's that is at work on a trial."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for process in processes_of_trials(folder):
+            worker = process.parent()
+            if worker is not None and "pyspark.daemon" in " ".join(worker.cmdline()):
+                worker.kill()
+                return
+        time.sleep(0.01)
+    raise AssertionError("no worker was ever seen at work")
+
+
+def processes_of_trials(folder: Path) -> list[psutil.Process]:
+    """The victims and survivors that work below ``folder``."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if {"harness.trials.victim", "harness.trials.survivor"} & set(process.info["cmdline"] or []):
+            with contextlib.suppress(psutil.Error):
+                if process.cwd().startswith(str(folder)):
+                    found.append(process)
+    return found
+
+
+def assert_one_valid_row_each(rows: list[Row]) -> None:
+    assert [found["trial"] for found in rows] == [trial.id for trial in by_id(TRIALS)]
+    assert {found["result"] for found in rows} == {"valid"}
+
+
+def by_id(trials: list[Trial]) -> list[Trial]:
+    return sorted(trials, key=lambda trial: trial.id)

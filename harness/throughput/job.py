@@ -1,0 +1,92 @@
+"""What the processes of a measurement are told, and the task that they run: a partition's events through a workload."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.throughput.configuration import Measurement, log_durability
+from harness.throughput.pairs import read_pairs
+from harness.workloads.workload import Workload
+from stores.changelog import SqliteChangelog
+from stores.changelog.interface import Record
+from stores.interface import TopicPartition
+from stores.registry import backend_named
+from stores.tasks import ProcessingGuarantee, StoreSettings, StreamTask, TaskId
+
+APPLICATION = "throughput"
+INPUT_TOPIC = "events"
+STATE_FOLDER = "state"
+DUMP_FILE = "dump"
+_LOG_FILE = "changelog.sqlite"
+_JOB_FILE = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One partition's share of a measurement. ``events_path`` holds its ``events`` events (``pairs``)."""
+
+    measurement: Measurement
+    workload: Workload
+    partition: int
+    events_path: Path
+    events: int
+
+    def write(self, folder: Path) -> None:
+        """Leave the job for the processes that will work in ``folder``."""
+        # Pickled, so that a process imports its own workload and no other.
+        (folder / _JOB_FILE).write_bytes(pickle.dumps(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Job:
+        """The job that was left in ``folder``."""
+        job = pickle.loads((folder / _JOB_FILE).read_bytes())
+        assert isinstance(job, cls)
+        return job
+
+    @property
+    def input(self) -> TopicPartition:
+        """What the task reads."""
+        return TopicPartition(INPUT_TOPIC, self.partition)
+
+    def records(self) -> Iterator[Record]:
+        """The events as the task's input, read from the file as they are asked for."""
+        for offset, (key, value, timestamp_ms) in enumerate(read_pairs(self.events_path)):
+            yield Record(offset, key, value, timestamp_ms)
+
+    def load_engine(self) -> None:
+        """Import what the backend is made of, so that no clock sees it."""
+        assert backend_named(self.measurement.backend).options is not None
+
+    def changelog(self, folder: Path) -> SqliteChangelog:
+        """The embedded log, with the topic that the outputs go to."""
+        changelog = SqliteChangelog(folder / _LOG_FILE, log_durability(self.measurement.durability))
+        for topic in (INPUT_TOPIC, self.workload.output_topic):
+            changelog.create_topic(topic, self.measurement.partitions)
+        return changelog
+
+    def task(self, folder: Path, changelog: SqliteChangelog) -> StreamTask:
+        """The task, not opened yet. It commits when it is told to."""
+        settings = StoreSettings(backend=self.measurement.backend, durability=self.measurement.durability,
+                                 options=dict(self.measurement.options))
+        return StreamTask(
+            APPLICATION, TaskId(0, self.partition), state_dir=folder / STATE_FOLDER, changelog=changelog,
+            stores=dict.fromkeys(self.workload.store_names, settings), process=self.workload.process,
+            inputs=[self.input], guarantee=ProcessingGuarantee.EXACTLY_ONCE, commit_every_records=None,
+        )
+
+
+def write_figures(path: Path, figures: dict[str, Any]) -> None:
+    """Leave a process's figures for whoever started it."""
+    path.write_text(json.dumps(figures))
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """The figures that a process left. Raises: FileNotFoundError where it left none."""
+    figures = json.loads(path.read_text())
+    assert isinstance(figures, dict)
+    return figures

@@ -1,0 +1,107 @@
+"""How soon a store is back after a kill, against how much is in it.
+
+A store is filled and closed cleanly, as a long-lived one mostly lies on disk; then, once per repeat, 10 commits of
+1,000 records follow, one more is killed when the changelog has it and the store does not, and a fresh process opens
+the task. What it replays is that last commit, and the ten before it where the level lets a kill take them (RocksDB
+without a log loses what was in memory). A store that is not transactional is wiped, and restored whole.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.throughput import opening_steps
+from harness.throughput.job import write_figures
+from harness.throughput.opening_steps import ORDER_FILE, figures_file
+from harness.throughput.run import figures_of
+from harness.workloads.suggestion import nearest
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.interface import Durability
+from stores.registry import backend_named, backends
+
+DEADLINE_S = 180
+DEADLINE_PER_RECORD_S = 0.0002
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningTrial:
+    """One store, filled once, and killed and opened ``repeats`` times."""
+
+    backend: str
+    durability: Durability
+    records: int
+    repeats: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        backend = backend_named(self.backend)
+        if self.durability not in backend.durabilities or not backend.persistent:
+            raise ConfigError(f"{self.backend} at {self.durability} keeps nothing to open: choose another")
+        if min(self.records, self.repeats) < 1:
+            raise ConfigError("records and repeats count from 1")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    all_backends: tuple[int, ...]
+    default_backend: tuple[int, ...]
+    repeats: int
+
+
+_SIZES: Mapping[str, _Sizes] = MappingProxyType({
+    "smoke": _Sizes((50_000,), (500_000,), 2),
+    "default": _Sizes((50_000, 500_000), (5_000_000,), 3),
+    "full": _Sizes((50_000, 500_000, 5_000_000), (), 5),
+})
+
+
+def openings(profile: str, seed: int) -> list[OpeningTrial]:
+    """The trials of a profile, at CHANGELOG, the longest first; the same ones for the same seed.
+
+    The largest sizes are left to the library's default backend, except in the full profile. Raises: ConfigError for an
+    unknown profile.
+    """
+    if profile not in _SIZES:
+        raise ConfigError(f"no profile {profile!r}: there are {', '.join(_SIZES)}{nearest(profile, _SIZES)}")
+    sizes, default = _SIZES[profile], StoreConfig().backend
+    trials = []
+    for name, backend in backends().items():
+        for records in (*sizes.all_backends, *(sizes.default_backend if name == default else ())):
+            if backend.persistent:
+                trials.append(OpeningTrial(name, Durability.CHANGELOG, records, sizes.repeats, seed))
+    return sorted(trials, key=lambda trial: -trial.records)
+
+
+def run_opening(trial: OpeningTrial, *, code: str | None = None, within: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of a trial, of kind "opening", one per repeat. ``code`` and ``within`` are as for ``run``.
+
+    Raises: MeasurementFailedError.
+    """
+    order = {name: getattr(trial, name) for name in ("backend", "durability", "records", "seed")}
+    with tempfile.TemporaryDirectory(prefix="opening-", dir=within, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        write_figures(folder / ORDER_FILE, order)
+        step = partial(_step, trial, folder, code)
+        step("fill")
+        rows = []
+        for repeat in range(trial.repeats):
+            step("tail")
+            rows.append({"kind": "opening", **order, "repeat": repeat, **step("reopen")})
+        return rows
+
+
+def _step(trial: OpeningTrial, folder: Path, code: str | None, step: str) -> dict[str, Any]:
+    dies = step == "tail"
+    return figures_of(
+        opening_steps.__name__, [step, str(folder)], folder=folder, code=code,
+        deadline_s=DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records,
+        status=-signal.SIGKILL if dies else 0, file=None if dies else figures_file(step),
+    )

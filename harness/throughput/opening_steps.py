@@ -1,0 +1,139 @@
+"""The processes of an opening trial, ``python -m harness.throughput.opening_steps STEP FOLDER``.
+
+``fill`` writes a changelog, has the store restored from it, and closes it cleanly. ``tail`` commits a little more and
+is killed (SIGKILL) within a commit: the changelog has it, the store doesn't. ``reopen`` opens that, and closes it
+cleanly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from harness.throughput.configuration import log_durability
+from harness.throughput.job import read_figures, write_figures
+from harness.throughput.measurement import die
+from harness.trials.child import end_with_starter
+from harness.workloads.distributions import Integers
+from harness.workloads.payload import Values, keys_of
+from stores import failpoints
+from stores.changelog import SqliteChangelog
+from stores.changelog.interface import Record
+from stores.interface import Durability, TopicPartition
+from stores.registry import backend_named
+from stores.tasks import ProcessingGuarantee, RestoreProgress, StoreSettings, StreamTask, TaskContext, TaskId
+
+TAIL_COMMITS = 10
+TAIL_COMMIT_RECORDS = 1_000
+ORDER_FILE = "order"
+_FILL_COMMIT_RECORDS = 50_000
+_STRIDE = 7_919
+"""Prime: the keys that the tail overwrites lie far apart."""
+_APPLICATION = "opening"
+_STORE = "state"
+_INPUT = TopicPartition("opening-input", 0)
+_CHANGELOG = TopicPartition(f"{_APPLICATION}-{_STORE}-changelog", 0)
+Order = Mapping[str, Any]
+"""What to do: ``backend``, ``durability``, ``records``, ``seed``."""
+
+
+def fill(folder: Path, order: Order) -> dict[str, Any]:
+    """A store of ``records`` records, restored from its changelog and closed cleanly."""
+    with _log(folder, order) as changelog:
+        changelog.create_topic(_CHANGELOG.topic)
+        with changelog.producer() as producer:
+            for first in range(0, order["records"], _FILL_COMMIT_RECORDS):
+                numbers = np.arange(first, min(first + _FILL_COMMIT_RECORDS, order["records"]))
+                for record in _records(numbers, order["seed"], first):
+                    producer.send(_CHANGELOG, record.key, record.value)
+                producer.flush()
+        return _open_and_close(folder, order, changelog)
+
+
+def tail(folder: Path, order: Order) -> dict[str, Any]:
+    """Ten commits of 1,000 records, and one in the middle of which the process is killed. Does not return."""
+    changelog = _log(folder, order)
+    task = _task(folder, order, changelog)
+    task.open()
+    first = task.input_offsets().get(_INPUT, 0)
+    numbers = np.arange(first, first + (TAIL_COMMITS + 1) * TAIL_COMMIT_RECORDS)
+    records = _records(numbers * _STRIDE % order["records"], order["seed"] + 1, first)
+    for count, record in enumerate(records, 1):
+        task.process(_INPUT, record)
+        if count > TAIL_COMMITS * TAIL_COMMIT_RECORDS:
+            failpoints.arm("task.after_log_commit", die)
+        if count % TAIL_COMMIT_RECORDS == 0:
+            task.commit()
+    raise AssertionError("the last commit did not reach its failpoint")
+
+
+def reopen(folder: Path, order: Order) -> dict[str, Any]:
+    """How long it takes to open the store that the tail left."""
+    # Imported before any clock runs.
+    assert backend_named(order["backend"]).options is not None
+    return _open_and_close(folder, order, None)
+
+
+STEPS: Mapping[str, Callable[[Path, Order], dict[str, Any]]] = MappingProxyType(
+    {"fill": fill, "tail": tail, "reopen": reopen})
+
+
+def figures_file(step: str) -> str:
+    """Where a step leaves its figures; ``tail`` leaves none."""
+    return f"{step}-figures"
+
+
+def _open_and_close(folder: Path, order: Order, changelog: SqliteChangelog | None) -> dict[str, Any]:
+    restores: list[RestoreProgress] = []
+    began = perf_counter()
+    changelog = changelog or _log(folder, order)
+    task = _task(folder, order, changelog, restores.append)
+    (report,) = task.open()
+    opened_s = perf_counter() - began
+    task.close(clean=True)
+    changelog.close()
+    restore_s = restores[-1].seconds if restores else 0.0
+    return {"open_s": opened_s - restore_s, "restore_s": restore_s, "replayed": report.records}
+
+
+def _records(numbers: Integers, seed: int, first: int) -> Iterator[Record]:
+    values = Values(seed)
+    for place, key in enumerate(keys_of(numbers), first):
+        yield Record(place, key, values.value(key, place))
+
+
+def _log(folder: Path, order: Order) -> SqliteChangelog:
+    return SqliteChangelog(folder / "changelog.sqlite", log_durability(Durability(order["durability"])))
+
+
+def _task(
+    folder: Path, order: Order, changelog: SqliteChangelog, on_restore: Callable[[RestoreProgress], None] | None = None
+) -> StreamTask:
+    settings = StoreSettings(backend=order["backend"], durability=Durability(order["durability"]))
+    return StreamTask(
+        _APPLICATION, TaskId(0, 0), state_dir=folder / "state", changelog=changelog, stores={_STORE: settings},
+        process=_keep, inputs=[_INPUT], guarantee=ProcessingGuarantee.EXACTLY_ONCE, commit_every_records=None,
+        on_restore=on_restore,
+    )
+
+
+def _keep(record: Record, context: TaskContext) -> None:
+    assert record.key is not None
+    context.store(_STORE).put(record.key, record.value)
+
+
+def main() -> None:
+    """What a process does."""
+    end_with_starter()
+    step, folder = sys.argv[1], Path(sys.argv[2])
+    write_figures(folder / figures_file(step), STEPS[step](folder, read_figures(folder / ORDER_FILE)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Progress out of processes that must not be disturbed: they append lines to a file, and another process says them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+POLL_S = 1.0
+
+
+class Progress:
+    """Says each line that appears in the file ``path`` during a ``with`` block, and at its end the rest."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self.path = path
+        self._say = say
+        self._said = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.path.touch()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._say_new()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(POLL_S):
+            self._say_new()
+
+    def _say_new(self) -> None:
+        with self.path.open("rb") as file:
+            file.seek(self._said)
+            lines = file.read()
+        complete = lines[: lines.rfind(b"\n") + 1]
+        self._said += len(complete)
+        for line in complete.decode().splitlines():
+            self._say(line)
+
+
+def note_progress(path: Path, line: str) -> None:
+    """Append a line to the file of a ``Progress``; does nothing where that is not within this machine's reach."""
+    if path.exists():
+        with path.open("a") as file:
+            file.write(line.replace("\n", " ") + "\n")

@@ -1,0 +1,67 @@
+"""The process after a kill, ``python -m harness.throughput.reopening FOLDER``: opens, restores, says what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+from harness.throughput.job import DUMP_FILE, STATE_FOLDER, Job, write_figures
+from harness.throughput.pairs import write_pairs
+from harness.trials.child import end_with_starter
+from stores.tasks import StreamTask
+
+FIGURES_FILE = "reopened"
+
+
+def reopen(job: Job, folder: Path) -> None:
+    """Open the task that was killed, dump its state, close it cleanly, and leave the figures."""
+    job.load_engine()
+    began = perf_counter()
+    changelog = job.changelog(folder)
+    task = job.task(folder, changelog)
+    reports = task.open()
+    opened = perf_counter()
+    digest = hashlib.sha256()
+    write_pairs(folder / DUMP_FILE, _hashed(_state(task, job), digest))
+    task.close(clean=True)
+    changelog.close()
+    write_figures(folder / FIGURES_FILE, {
+        "open_after_kill_s": opened - began,
+        "replayed": sum(report.records for report in reports),
+        "bytes_on_disk": bytes_on_disk(folder / STATE_FOLDER),
+        "state_digest": digest.hexdigest(),
+    })
+
+
+def bytes_on_disk(folder: Path) -> int:
+    """What the files below ``folder`` take up, in whole blocks, as ``du`` counts it; 0 where there is no folder."""
+    return sum(
+        (Path(parent) / name).stat().st_blocks * 512 for parent, _, names in os.walk(folder) for name in names
+    )
+
+
+def _state(task: StreamTask, job: Job) -> Iterator[tuple[bytes, bytes, int]]:
+    for place, name in enumerate(job.workload.store_names):
+        for key, value in task.store(name).all():
+            yield key, value, place
+
+
+def _hashed(pairs: Iterator[tuple[bytes, bytes, int]], digest: hashlib._Hash) -> Iterator[tuple[bytes, bytes, int]]:
+    for key, value, place in pairs:
+        digest.update(b"%d:%d:%d:" % (place, len(key), len(value)) + key + value)
+        yield key, value, place
+
+
+def main() -> None:
+    """What the process does."""
+    end_with_starter()
+    folder = Path(sys.argv[1])
+    reopen(Job.read(folder), folder)
+
+
+if __name__ == "__main__":
+    main()

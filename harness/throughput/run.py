@@ -1,0 +1,66 @@
+"""One partition's share of a measurement from outside: its two processes, one after the other, and their figures."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness.throughput import measurement, reopening
+from harness.throughput.job import DUMP_FILE, Job, read_figures
+from harness.trials.child import Ending, run_child
+
+DEADLINE_S = 180
+DEADLINE_PER_EVENT_S = 0.005
+
+
+class MeasurementFailedError(Exception):
+    """A process of a measurement did not do its work. The message says which, and what it complained of."""
+
+
+def run(
+    job: Job,
+    keep_dump: Callable[[str, Path], None] | None = None,
+    *,
+    code: str | None = None,
+    within: Path | None = None,
+) -> dict[str, Any]:
+    """Measure in a fresh folder ``within`` another, gone afterwards; returns the figures of both processes as one.
+
+    ``keep_dump`` gets the digest of the end state and the file that it is dumped in (``pairs``), to read it there and
+    then. ``code`` is the processes' entry of PYTHONPATH, this one's unless given. Raises: MeasurementFailedError.
+    """
+    with tempfile.TemporaryDirectory(prefix="throughput-", dir=within, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        job.write(folder)
+        deadline_s = DEADLINE_S + DEADLINE_PER_EVENT_S * job.events
+        process = partial(figures_of, arguments=[str(folder)], folder=folder, deadline_s=deadline_s, code=code)
+        worked = process(measurement.__name__, status=-signal.SIGKILL, file=measurement.FIGURES_FILE)
+        reopened = process(reopening.__name__, status=0, file=reopening.FIGURES_FILE)
+        if keep_dump is not None:
+            keep_dump(reopened["state_digest"], folder / DUMP_FILE)
+        return {**worked, **reopened}
+
+
+def figures_of(
+    module: str, arguments: list[str], *, folder: Path, deadline_s: float, status: int, file: str | None,
+    code: str | None = None
+) -> dict[str, Any]:
+    """Run a process that must end with ``status``, and read the figures that it leaves in ``file``, if any.
+
+    Raises: MeasurementFailedError.
+    """
+    ending = run_child(module, arguments, folder, deadline_s, code)
+    if ending.status != status or not (file is None or (folder / file).exists()):
+        raise MeasurementFailedError(f"{' '.join([module, *arguments[:-1]])} {_how(ending, deadline_s)}")
+    return {} if file is None else read_figures(folder / file)
+
+
+def _how(ending: Ending, deadline_s: float) -> str:
+    if ending.status is None:
+        return f"did not end within {deadline_s:.0f} s"
+    how = f"was killed by signal {-ending.status}" if ending.status < 0 else f"ended with status {ending.status}"
+    return f"{how}: {ending.complaint}" if ending.complaint else how

@@ -1,0 +1,55 @@
+"""The figures of a measurement's partitions as one row.
+
+Partitions start together and each has a process of its own. Records, bytes and memory are summed; seconds, and those
+of opening after the kill, are the slowest partition's; the rate is the summed records over these seconds. Percentiles
+are of all partitions' commits in one histogram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hdrh.histogram import HdrHistogram
+
+from harness.throughput.configuration import Measurement
+from harness.throughput.measurement import LATENCY_DIGITS, LATENCY_MAX_US
+
+_SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "replayed")
+
+
+def throughput_row(measurement: Measurement, figures: Sequence[Mapping[str, Any]], end_state: str) -> dict[str, Any]:
+    """The row of ``measurement``, whose partitions (one or more) have left ``figures``.
+
+    ``end_state`` is ``equal``, ``different`` or ``not compared``.
+    """
+    records = sum(each["records"] for each in figures)
+    seconds = max(each["seconds"] for each in figures)
+    commits = _merged(each["commits"] for each in figures)
+    store_commits = _merged(each["store_commits"] for each in figures)
+    subject = asdict(measurement)
+    del subject["options"]
+    return {
+        "kind": "throughput",
+        **subject,
+        "durability": str(measurement.durability),
+        "records": records,
+        "seconds": seconds,
+        "records_per_s": records / seconds if seconds else 0.0,
+        "commit_p50_us": commits.get_value_at_percentile(50),
+        "commit_p99_us": commits.get_value_at_percentile(99),
+        "commit_max_us": commits.get_max_value(),
+        "store_commit_p50_us": store_commits.get_value_at_percentile(50),
+        "store_commit_p99_us": store_commits.get_value_at_percentile(99),
+        **{name: sum(each[name] for each in figures) for name in _SUMMED},
+        "open_after_kill_s": max(each["open_after_kill_s"] for each in figures),
+        "end_state": end_state,
+    }
+
+
+def _merged(encoded: Iterable[str]) -> HdrHistogram:
+    merged = HdrHistogram(1, LATENCY_MAX_US, LATENCY_DIGITS)
+    for each in encoded:
+        merged.add(HdrHistogram.decode(each))
+    return merged

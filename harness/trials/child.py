@@ -1,0 +1,79 @@
+"""A process of a trial, seen from outside: started clean, killed at its deadline, always waited for.
+
+And from inside: it ends when whoever started it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import harness
+
+ORPHANED = 86
+"""Exit status of a process whose starter has gone away."""
+_NAMED_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
+
+
+class Ending(NamedTuple):
+    """How a process ended: its status (negative: by that signal, None: at its deadline), and its last complaint."""
+
+    status: int | None
+    complaint: str = ""
+
+
+def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, code: str | None = None) -> Ending:
+    """Run ``python -m module`` in the folder ``work`` until it ends; kill it at the deadline.
+
+    ``code`` is its entry of PYTHONPATH, this process's own unless given.
+    """
+    complaints = work / "complaints"
+    with complaints.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            cwd=work,
+            env=_environment(code, work),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+        try:
+            status: int | None = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+    return Ending(status, _complaint(complaints.read_text(errors="replace")).replace(str(work), "WORK"))
+
+
+def end_with_starter() -> None:
+    """End this process as soon as its standard input does: that is when its starter has died."""
+
+    def watch() -> None:
+        while os.read(0, 64):
+            pass
+        os._exit(ORPHANED)
+
+    threading.Thread(target=watch, name="starter-watch", daemon=True).start()
+
+
+def _complaint(text: str) -> str:
+    """The line that names the error, if there is one: what comes after it are notes on it."""
+    lines = text.strip().splitlines()
+    named = [line for line in lines if _NAMED_ERROR.match(line)]
+    return (named or lines or [""])[-1]
+
+
+def _environment(code: str | None, work: Path) -> dict[str, str]:
+    # Nothing of the surrounding environment but what the interpreter itself may need to start.
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT") if name in os.environ}
+    path = code or str(Path(harness.__file__).parents[1])
+    return kept | {"PYTHONPATH": path, "TMPDIR": str(work), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}

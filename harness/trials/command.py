@@ -1,0 +1,46 @@
+"""The command that runs one trial again: ``python -m harness trial '<JSON>'``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.trials.admission import admitted
+from harness.trials.row import failures, row
+from harness.trials.run import DEADLINE_S, examine
+from harness.trials.trial import from_text
+from stores.errors import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the trial given as JSON and print its verdicts; 0: all valid, 1: not all, 2: that is no trial."""
+    parser = argparse.ArgumentParser(prog="python -m harness trial", description="Run one crash trial again.")
+    parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave everything in it"
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=DEADLINE_S, metavar="SECONDS", help="for each of its processes"
+    )
+    given = parser.parse_args(argv)
+    try:
+        trial = admitted(from_text(sys.stdin.read() if given.trial == "-" else given.trial))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if given.keep is not None and given.keep.exists() and any(given.keep.iterdir()):
+        print(f"{given.keep} is not empty: choose another folder", file=sys.stderr)
+        return 2
+    outcome = examine(trial, work=given.keep.absolute() if given.keep else None, deadline_s=given.deadline)
+    print(f"trial {trial.id}, seed {trial.seed}: {outcome.result}, {outcome.seconds:.1f} s")
+    for verdict in outcome.verdicts:
+        print(f"  {verdict.checker:16} {verdict.result:8} {verdict.detail}".rstrip())
+    for failure in failures([row(outcome)]):
+        print(failure, file=sys.stderr)
+    return 0 if outcome.result == "valid" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

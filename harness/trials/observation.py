@@ -1,0 +1,114 @@
+"""What is left after the processes of a trial: their histories, their ends, and the log as it lay between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.checkers.evidence import Acknowledged, Evidence, Found, Life, Log, Restored, State
+from harness.faults import Kill, KillAfter, steps
+from harness.trials.child import Ending
+from harness.trials.history import Event
+from harness.trials.operations import inputs
+from harness.trials.oracle import expected
+from harness.trials.trial import Trial
+
+SIGKILLED = -9
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One entry per process that ran, in order; ``logs`` has the log after each of them."""
+
+    histories: Sequence[Sequence[Event]]
+    endings: Sequence[Ending]
+    logs: Sequence[Log]
+
+
+def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -> str:
+    """Why process ``number`` of the trial did not end as it should; empty where it did.
+
+    The words are the same on every run. What the process itself said is in its ending.
+    """
+    planned = steps(trial.fault)
+    step = planned[number] if number < len(planned) else None
+    noted = {event["event"] for event in events}
+    if ending.status is None:
+        return f"process {number} did not end before its deadline"
+    if ending.status == SIGKILLED and "killed" in noted:
+        return ""
+    if ending.status < 0:
+        return f"process {number} was killed by signal {-ending.status}, not by the trial"
+    if ending.status:
+        return f"process {number} failed: {_kind(ending.complaint)}"
+    if isinstance(step, Kill):
+        return f"failpoint not reached: {step.failpoint}"
+    if isinstance(step, KillAfter):
+        return f"process {number} ended before it had processed {step.records} records"
+    return "" if "closed" in noted else f"process {number} ended without closing its task"
+
+
+def missing(trial: Trial, observation: Observation) -> str:
+    """The first mishap of the trial, and so why it did not take its course; empty where it did."""
+    mishaps = [
+        mishap(trial, number, ending, events)
+        for number, (ending, events) in enumerate(zip(observation.endings, observation.histories, strict=True))
+    ]
+    return next(filter(None, mishaps), "")
+
+
+def evidence(trial: Trial, observation: Observation) -> Evidence:
+    """The observation as checkers take it, beside what the seed says should have come of it."""
+    lives = []
+    acknowledged: list[Acknowledged] = []
+    for number, events in enumerate(observation.histories):
+        if number:
+            lives.append(_life(events, observation.logs[number - 1], tuple(acknowledged)))
+        acknowledged += [
+            Acknowledged(event["next_input"], event["log_ends"]) for event in events if event["event"] == "acknowledged"
+        ]
+    final = [event["states"] for event in observation.histories[-1] if event["event"] == "final"]
+    return Evidence(
+        exactly_once=trial.exactly_once,
+        durability=trial.durability,
+        expected=expected(inputs(trial.mix, trial.seed)),
+        lives=lives,
+        final={store: state(pairs) for store, pairs in final[-1].items()} if final else {},
+        final_log=observation.logs[-1],
+        missing=missing(trial, observation),
+    )
+
+
+def state(pairs: Mapping[str, str]) -> State:
+    """A state as a history holds it, in bytes again."""
+    return {key.encode("latin-1"): value.encode("latin-1") for key, value in pairs.items()}
+
+
+def _life(events: Sequence[Event], log: Log, acknowledged: Sequence[Acknowledged]) -> Life:
+    found: dict[str, Found] = {}
+    restored: dict[str, Restored] = {}
+    for event in events:
+        if event["event"] == "found":
+            found = {store: _found(told) for store, told in event["stores"].items()}
+        elif event["event"] == "restored":
+            restored = {
+                store: Restored(state(told["state"]), told["records"], told["wiped"])
+                for store, told in event["stores"].items()
+            }
+    return Life(log, acknowledged, found, restored)
+
+
+def _found(told: Mapping[str, Any]) -> Found:
+    return Found(
+        state(told["state"]),
+        told["committed_offset"],
+        told["transactional"],
+        told["manages_offsets"],
+        told["persistent"],
+        told["position"],
+    )
+
+
+def _kind(complaint: str) -> str:
+    return complaint.split(":", 1)[0].rsplit(".", 1)[-1] if complaint else "no word of why"

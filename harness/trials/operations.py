@@ -1,0 +1,121 @@
+"""The input of a crash trial: numbered records, each with a few operations on two stores, made from a seed.
+
+The mix is made to find crashes' damage: few keys, so that nearly every write overwrites; values that name the
+record and operation that wrote them, so that a wrong state says where it came from; deletes, range deletes and
+writes that depend on what is there; keys with zero and 0xff bytes; empty values. Each record yields one output,
+which tells what its reads saw.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from harness.trials.layout import STORES
+
+_KINDS = ("put", "put_if_absent", "delete", "delete_range", "get")
+READING = ("put_if_absent", "delete", "get")
+"""The operations whose answer the output tells."""
+_WEIGHTS = (50, 14, 14, 4, 18)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How much input: ``records`` of it over ``keys`` keys, values of about ``value_bytes``."""
+
+    records: int = 240
+    keys: int = 48
+    value_bytes: int = 24
+
+
+class Operation(NamedTuple):
+    """One step on one store. ``end`` is the last key of a range delete, ``value`` what a put writes."""
+
+    kind: str
+    store: str
+    key: bytes
+    end: bytes | None = None
+    value: bytes | None = None
+
+
+class Writable(Protocol):
+    """The part of a store that operations use."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes | None) -> None: ...
+    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None: ...
+    def delete(self, key: bytes) -> bytes | None: ...
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None: ...
+
+
+def inputs(mix: Mix, seed: int) -> list[list[Operation]]:
+    """The operations of each input record, record 0 first. The same mix and seed give the same input."""
+    rng = random.Random(f"operations {seed}")
+    keys = sorted(_key(number) for number in range(mix.keys))
+    return [
+        [_operation(rng, mix, keys, number, step) for step in range(rng.randint(1, 3))] for number in range(mix.records)
+    ]
+
+
+def encoded(operations: list[Operation]) -> bytes:
+    """The value of the input record that asks for ``operations``."""
+    return json.dumps([[_text(field) for field in operation] for operation in operations]).encode()
+
+
+def decoded(value: bytes) -> list[Operation]:
+    """The operations that ``encoded`` wrote."""
+    return [
+        Operation(kind, store, key.encode("latin-1"), _bytes(end), _bytes(written))
+        for kind, store, key, end, written in json.loads(value)
+    ]
+
+
+def apply(operation: Operation, store: Writable) -> bytes | None:
+    """Carry out one operation, and return what it read: the value found, or None."""
+    if operation.kind == "put":
+        store.put(operation.key, operation.value)
+    elif operation.kind == "put_if_absent":
+        return store.put_if_absent(operation.key, operation.value)
+    elif operation.kind == "delete":
+        return store.delete(operation.key)
+    elif operation.kind == "delete_range":
+        store.delete_range(operation.key, operation.end)
+    else:
+        return store.get(operation.key)
+    return None
+
+
+def output(reads: list[bytes | None]) -> bytes:
+    """The value of a record's output: what its operations read, in their order."""
+    return b"|".join(b"-" if read is None else b"=" + read[:24] for read in reads)
+
+
+def _operation(rng: random.Random, mix: Mix, keys: list[bytes], number: int, step: int) -> Operation:
+    kind = rng.choices(_KINDS, _WEIGHTS)[0]
+    store = rng.choice(STORES)
+    at = rng.randrange(len(keys))
+    if kind == "delete_range":
+        return Operation(kind, store, keys[at], end=keys[min(at + rng.randint(0, 3), len(keys) - 1)])
+    if kind in ("put", "put_if_absent"):
+        return Operation(kind, store, keys[at], value=_value(rng, mix, number, step))
+    return Operation(kind, store, keys[at])
+
+
+def _value(rng: random.Random, mix: Mix, number: int, step: int) -> bytes:
+    if rng.random() < 0.02:
+        return b""
+    return b"%d.%d/" % (number, step) + b"v" * rng.randint(mix.value_bytes // 2, mix.value_bytes)
+
+
+def _key(number: int) -> bytes:
+    return (b"k%03d" % number) + (b"", b"\x00", b"\xff", b"\xff\xff")[number % 4]
+
+
+def _text(field: str | bytes | None) -> str | None:
+    return field.decode("latin-1") if isinstance(field, bytes) else field
+
+
+def _bytes(field: str | None) -> bytes | None:
+    return None if field is None else field.encode("latin-1")

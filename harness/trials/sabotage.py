@@ -1,0 +1,216 @@
+"""Defects that are built into a real backend, task or log on purpose: each checker must notice the one meant for it.
+
+They are patched into the processes of a trial that asks for one, and exist nowhere else: no backend carries them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from harness.faults.registry import unknown
+from stores.changelog.producer import BufferedProducer
+from stores.engines.engine import Engine, Writes
+from stores.failpoints import declare, reach
+from stores.interface import TopicPartition
+from stores.registry import Backend
+from stores.strategies.store import EngineStore
+from stores.tasks import task_store
+from stores.tasks.restore import restore
+
+HALF_WRITTEN = declare("sabotage.half_written", "a commit that should be one write has done the first of two")
+BETWEEN = declare("sabotage.between", "of outputs and input offsets, one is committed and the other is not")
+
+FAILPOINTS = (HALF_WRITTEN, BETWEEN)
+
+Settings = dict[str, bool]
+"""Further arguments for the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """A defect: what it does, the checker that must convict it, and how it gets in."""
+
+    meaning: str
+    convicted_by: str
+    apply: Callable[[type[Engine], type[EngineStore]], Settings]
+
+
+def sabotage(name: str | None, backend: Backend) -> Settings:
+    """Build the defect ``name`` into this process; None builds in nothing. Raises: ConfigError for an unknown name."""
+    if name is None:
+        return {}
+    if name not in SABOTAGES:
+        raise unknown("sabotage", name, SABOTAGES)
+    return SABOTAGES[name].apply(backend.load_engine(), backend.load_strategy())
+
+
+def _offsets_before_data(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    def first_and_rest(layers: Sequence[Writes]) -> tuple[list[Writes], list[Writes]]:
+        return [], list(layers)
+
+    return _in_two_writes(engine, first_and_rest, meta_first=True)
+
+
+def _torn_commit(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    def first_and_rest(layers: Sequence[Writes]) -> tuple[list[Writes], list[Writes]]:
+        parts = [(layer, list(layer.writes.items())) for layer in layers]
+        return (
+            [Writes(layer.ranges, dict(pairs[: len(pairs) // 2])) for layer, pairs in parts],
+            [Writes((), dict(pairs[len(pairs) // 2 :])) for _, pairs in parts],
+        )
+
+    return _in_two_writes(engine, first_and_rest, meta_first=False)
+
+
+def _in_two_writes(
+    engine: type[Engine],
+    first_and_rest: Callable[[Sequence[Writes]], tuple[list[Writes], list[Writes]]],
+    *,
+    meta_first: bool,
+) -> Settings:
+    write = engine.write
+
+    def broken(
+        self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
+    ) -> None:
+        if not layers:
+            write(self, layers, meta, durable=durable)
+            return
+        first, rest = first_and_rest(layers)
+        write(self, first, meta if meta_first else {}, durable=durable)
+        reach(HALF_WRITTEN)
+        write(self, rest, {} if meta_first else meta, durable=durable)
+
+    _replace(engine, "write", broken)
+    return {}
+
+
+def _early_acknowledgement(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    commit = strategy.commit
+    asked: dict[str, int] = {}
+
+    def broken(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        asked[self.name] = asked.get(self.name, 0) + 1
+        if asked[self.name] % 2 == 0:
+            commit(self, changelog_offsets)
+
+    _replace(strategy, "commit", broken)
+    return {}
+
+
+def _write_through(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    put = strategy.put
+
+    def broken(self: EngineStore, key: bytes, value: bytes | None) -> None:
+        put(self, key, value)
+        self._engine.put(key, value)
+
+    _replace(strategy, "put", broken)
+    return {}
+
+
+def _forgetful_restore(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    restore = strategy.restore
+
+    def broken(
+        self: EngineStore, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        restore(self, list(pairs)[:-1], changelog_offsets)
+
+    _replace(strategy, "restore", broken)
+    return {}
+
+
+def _restore_from_start(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    def broken(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, on_restore: Any) -> Any:
+        return restore(store, changelog, partition, None, on_restore)
+
+    _replace(task_store, "restore", broken)
+    return {}
+
+
+def _skipped_wipe(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    return {"wipe_unclean": False}
+
+
+def _inputs_after_outputs(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    return _inputs_apart(inputs_first=False)
+
+
+def _inputs_before_outputs(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    return _inputs_apart(inputs_first=True)
+
+
+def _inputs_apart(*, inputs_first: bool) -> Settings:
+    commit = BufferedProducer.commit
+    waiting: list[tuple[str, Mapping[TopicPartition, int]]] = []
+
+    def set_aside(self: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        waiting.append((group, dict(offsets)))
+
+    def send_waiting(self: BufferedProducer) -> None:
+        plain = BufferedProducer(self._log, None)
+        for group, offsets in waiting:
+            send_offsets(plain, group, offsets)
+        waiting.clear()
+
+    def broken(self: BufferedProducer) -> Mapping[TopicPartition, int]:
+        if inputs_first:
+            send_waiting(self)
+            reach(BETWEEN)
+        committed = commit(self)
+        if not inputs_first:
+            reach(BETWEEN)
+            send_waiting(self)
+        return committed
+
+    send_offsets = BufferedProducer.send_offsets
+    _replace(BufferedProducer, "send_offsets", set_aside)
+    _replace(BufferedProducer, "commit", broken)
+    return {}
+
+
+def _replace(owner: object, name: str, broken: object) -> None:
+    setattr(owner, name, broken)
+
+
+SABOTAGES: Mapping[str, Sabotage] = MappingProxyType(
+    {
+        "offsets_before_data": Sabotage(
+            "a commit writes its offsets first, and its data in a second write", "atomicity", _offsets_before_data
+        ),
+        "torn_commit": Sabotage(
+            "a commit writes half of its data first, and the rest with its offsets in a second write",
+            "atomicity",
+            _torn_commit,
+        ),
+        "early_acknowledgement": Sabotage(
+            "every other commit of a store returns at once, and is made up for by the next one",
+            "durability",
+            _early_acknowledgement,
+        ),
+        "write_through": Sabotage("a put goes straight into the engine as well", "uncommitted", _write_through),
+        "skipped_wipe": Sabotage(
+            "a direct store is not wiped after an abort or an unclean end", "uncommitted", _skipped_wipe
+        ),
+        "forgetful_restore": Sabotage(
+            "a restore leaves out the last record of each piece", "convergence", _forgetful_restore
+        ),
+        "inputs_after_outputs": Sabotage(
+            "input offsets are committed by themselves, after the outputs (KIP-129, duplicates)",
+            "outputs",
+            _inputs_after_outputs,
+        ),
+        "inputs_before_outputs": Sabotage(
+            "input offsets are committed by themselves, before the outputs (KIP-129, losses)",
+            "outputs",
+            _inputs_before_outputs,
+        ),
+        "restore_from_start": Sabotage(
+            "a restore replays the whole changelog, whatever the store has", "bounded_restore", _restore_from_start
+        ),
+    }
+)

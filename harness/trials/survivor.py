@@ -1,0 +1,68 @@
+"""A later process of a trial: ``python -m harness.trials.survivor NUMBER`` in the trial's work folder.
+
+It looks at what the last one left, in a copy; then it recovers, restores, and works to the end of the input, unless
+the trial's fault has it killed as well on the way.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.faults import steps
+from harness.trials.child import end_with_starter
+from harness.trials.history import History
+from harness.trials.job import INPUT, TASK, Job, arm, changelog_partition, dump, store_options
+from harness.trials.layout import FOUND_FOLDER, STATE_FOLDER, STORES, TRIAL_FILE, history_file
+from harness.trials.sabotage import sabotage
+from harness.trials.trial import Trial, from_text
+from stores.interface import IsolationLevel
+from stores.registry import backend_named, open_store
+
+
+def main() -> None:
+    """Tell what there is, go on from it, and tell what came of it."""
+    end_with_starter()
+    work = Path.cwd()
+    number = int(sys.argv[1])
+    trial = from_text((work / TRIAL_FILE).read_text())
+    planned = steps(trial.fault)
+    step = planned[number] if number < len(planned) else None
+    settings = sabotage(trial.sabotage, backend_named(trial.backend))
+    with History(work / history_file(number)) as history:
+        history.note("found", stores={store: found(trial, work / FOUND_FOLDER, store) for store in STORES})
+        job = Job(trial, work, step, history, **settings)
+        arm(step, history)
+        reports = {report.store: report for report in job.open()}
+        states = job.states()
+        history.note(
+            "restored",
+            stores={
+                store: {"state": states[store], "records": report.records, "wiped": report.wiped}
+                for store, report in reports.items()
+            },
+        )
+        job.work()
+        if step is None and backend_named(trial.backend).persistent:
+            history.note("final", states={store: found(trial, work / STATE_FOLDER, store)["state"] for store in STORES})
+
+
+def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
+    """One store below ``folder``, opened by itself: what it holds once it has recovered, and what it says it is."""
+    with open_store(
+        trial.backend, folder / str(TASK) / store, name=store, durability=trial.durability, options=store_options(trial)
+    ) as opened:
+        return {
+            "state": dump(opened),
+            "committed_offset": opened.committed_offset(changelog_partition(store)),
+            "position": opened.position(IsolationLevel.READ_COMMITTED).get(INPUT),
+            "recovery": opened.recover().outcome,
+            "transactional": opened.transactional,
+            "manages_offsets": opened.manages_offsets,
+            "persistent": opened.persistent,
+        }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""One crash trial, as a plain value: a backend, what its task is asked to do, what goes wrong, and a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from harness import faults
+from harness.faults import Fault
+from harness.faults.registry import unknown
+from harness.trials.operations import Mix
+from stores.errors import ConfigError
+
+DURABILITIES = ("CHANGELOG", "PROCESS", "DISK")
+GUARANTEES = ("exactly_once", "at_least_once")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one trial does. Equal trials have equal ids, and lead to equal verdicts.
+
+    The task commits after every ``commit_every`` records. ``options`` are the backend's own. ``sabotage`` names a
+    defect that is built in on purpose (``harness.trials.sabotage``), to see that a checker notices.
+    ``memory_limit_bytes`` bounds the address space of the first process; None leaves it alone.
+    """
+
+    backend: str
+    fault: Fault
+    durability: str = "CHANGELOG"
+    guarantee: str = "exactly_once"
+    seed: int = 0
+    mix: Mix = field(default_factory=Mix)
+    commit_every: int = 24
+    options: tuple[tuple[str, str | int | bool], ...] = ()
+    sabotage: str | None = None
+    memory_limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.durability not in DURABILITIES:
+            raise unknown("durability", self.durability, DURABILITIES)
+        if self.guarantee not in GUARANTEES:
+            raise unknown("guarantee", self.guarantee, GUARANTEES)
+        if self.commit_every < 1:
+            raise ConfigError(f"commit_every counts from 1, not {self.commit_every}")
+
+    @property
+    def id(self) -> str:
+        """A short name made from all that the trial is: the same wherever and whenever it is built."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def text(self) -> str:
+        """The trial as one line of JSON, settings at their defaults left out."""
+        return json.dumps(to_json(self), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether the task promises to process each input exactly once."""
+        return self.guarantee == "exactly_once"
+
+
+def to_json(trial: Trial) -> dict[str, Any]:
+    """A trial as plain JSON values; settings at their defaults are left out."""
+    row: dict[str, Any] = {"backend": trial.backend, "fault": faults.to_json(trial.fault)}
+    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage", "memory_limit_bytes"):
+        value = getattr(trial, name)
+        if value != _defaults(Trial)[name]:
+            row[name] = value
+    mix = {
+        name: getattr(trial.mix, name)
+        for name, default in _defaults(Mix).items()
+        if getattr(trial.mix, name) != default
+    }
+    if mix:
+        row["mix"] = mix
+    if trial.options:
+        row["options"] = dict(trial.options)
+    return row
+
+
+def from_json(row: object) -> Trial:
+    """The trial that ``to_json`` wrote.
+
+    Raises: ConfigError for whatever is unknown, missing or out of its bounds.
+    """
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"a trial is a JSON object, not {row!r}")
+    known = [setting.name for setting in fields(Trial)]
+    for name in row:
+        if name not in known:
+            raise unknown("setting of a trial called", name, known)
+    for name in ("backend", "fault"):
+        if name not in row:
+            raise ConfigError(f"a trial needs {name!r}")
+    for name in ("mix", "options"):
+        if not isinstance(row.get(name, {}), Mapping):
+            raise ConfigError(f"a trial's {name!r} is an object, not {row[name]!r}")
+    settings = dict(row)
+    settings["fault"] = faults.from_json(row["fault"])
+    settings["options"] = tuple(sorted(row.get("options", {}).items()))
+    try:
+        settings["mix"] = Mix(**row.get("mix", {}))
+        return Trial(**settings)
+    except TypeError as error:
+        raise ConfigError(f"trial: {error}") from error
+
+
+def from_text(text: str) -> Trial:
+    """The trial in one line of JSON. Raises: ConfigError."""
+    try:
+        return from_json(json.loads(text))
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"a trial is given as JSON: {error}") from error
+
+
+def repeat_command(trial: Trial) -> str:
+    """The one command that runs ``trial`` again."""
+    return f"python -m harness trial {shlex.quote(trial.text)}"
+
+
+def _defaults(kind: type[Trial] | type[Mix]) -> dict[str, Any]:
+    return {setting.name: setting.default for setting in fields(kind) if setting.default is not MISSING}

@@ -1,0 +1,19 @@
+"""Under at-least-once a crash may repeat outputs, and loses none of them.
+
+Source: KIP-129, "Motivation": the two processing guarantees.
+"""
+
+from harness.faults import KillAfter
+from harness.scenario import CrashScenario, KillAtEach, Part
+
+SCENARIO = CrashScenario(
+    faults=(KillAtEach(Part.TASK), KillAtEach(Part.COMMIT), KillAfter(101)),
+    guarantee="at_least_once",
+    seeds=2,
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,23 @@
+"""Outputs committed before the input offsets, in a step of their own, are repeated after a crash: the checkers see it.
+
+A negative control: the commit is taken apart on purpose, and every backend must be found out.
+
+Source: KIP-129, "Motivation": of the two orders without a transaction one repeats, and the other loses.
+"""
+
+from harness.faults import Kill
+from harness.scenario import CrashScenario
+from stores.registry import backends
+
+SCENARIO = CrashScenario(
+    faults=(Kill("sabotage.between", 3),),
+    sabotage="inputs_after_outputs",
+    caught=tuple(backends()),
+    seeds=2,
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,14 @@
+"""A store that dies in the middle of its commit is found before it or after it, never in between.
+
+Source: KIP-844, "Rejected Alternatives" and "Test Plan": all writes of a transaction are applied, or none of them.
+"""
+
+from harness.scenario import CrashScenario, KillAtEach, Part
+
+SCENARIO = CrashScenario(faults=(KillAtEach(Part.COMMIT),), durabilities=("CHANGELOG", "PROCESS", "DISK"), seeds=2)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,16 @@
+"""What it costs that a commit survives by itself: a killed process, or power loss.
+
+A comparison. Levels are never mixed in a table.
+
+Source: KIP-892, "Atomic Checkpointing": why stores there leave durability to their changelogs.
+"""
+
+from harness.scenario import ThroughputScenario
+
+SCENARIO = ThroughputScenario(workload="count", events=50_000, durabilities=("CHANGELOG", "PROCESS", "DISK"), repeats=2)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

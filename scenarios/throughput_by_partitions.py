@@ -1,0 +1,14 @@
+"""However the input is partitioned, the end state is right: a comparison of 1 and 2 tasks at once.
+
+Source: KIP-129: a task owns its partition, its stores and its transaction.
+"""
+
+from harness.scenario import ThroughputScenario
+
+SCENARIO = ThroughputScenario(workload="count", events=100_000, partitions=(1, 2), repeats=2)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

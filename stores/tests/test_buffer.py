@@ -1,0 +1,166 @@
+"""The indexed batch against a naive model: lookups, frozen stacks that never change, bytes counted exactly."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stores.buffer import MISSING, IndexedBatch, Layer, lookup
+from stores.merge import lay_over
+from stores.ranges import KeyRanges, prefix_bounds
+from stores.sorted_map import SortedMap
+from stores.tests.model import Model, within
+
+KEYS = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(b"\x00a\xff"[byte % 3] for byte in raw))
+VALUES = st.none() | st.binary(max_size=4)
+BOUNDS = st.none() | st.just(b"") | KEYS
+BELOW = {bytes([first, second]): b"below" for first in b"\x00a\xff" for second in b"\x00b\xff"}
+
+
+class BatchMachine(RuleBasedStateMachine):
+    """Writes, freezes, releases and clears; every stack that was ever frozen keeps showing its moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch = IndexedBatch()
+        self.begin()
+        self.frozen: list[tuple[tuple[Layer, ...], list[tuple[bytes, bytes]]]] = []
+
+    def begin(self) -> None:
+        """The model over some committed entries."""
+        self.model = Model()
+        for key, value in BELOW.items():
+            self.model.put(key, value)
+        self.model.commit({})
+
+    @rule(key=KEYS, value=VALUES)
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.batch.put(key, value)
+        self.model.put(key, value)
+
+    @rule(start=BOUNDS, end=BOUNDS)
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        if start is None or end is None or start <= end:
+            self.batch.delete_range(start, end)
+            self.model.delete_range(start, end)
+
+    @rule()
+    def freeze(self) -> None:
+        with self.batch.lock:
+            self.frozen.append((self.batch.freeze(), self.model.scan()))
+
+    @precondition(lambda self: self.frozen)
+    @rule(which=st.integers(0, 100))
+    def release(self, which: int) -> None:
+        self.batch.release(self.frozen.pop(which % len(self.frozen))[0])
+
+    @rule()
+    def clear(self) -> None:
+        with self.batch.lock:
+            self.batch.clear()
+        self.begin()
+
+    @invariant()
+    def every_key_is_looked_up_as_in_the_model(self) -> None:
+        for key in {*BELOW, *self.model.staged, b"a", b"\xff"}:
+            value = self.batch.get(key)
+            assert (BELOW.get(key) if value is MISSING else value) == self.model.current.get(key)
+
+    @invariant()
+    def bytes_of_keys_and_values_are_exact(self) -> None:
+        least, most = self.model.uncommitted_bytes()
+        assert least <= self.batch.num_bytes <= most
+        assert self.batch.num_bytes_held() == self.batch.num_bytes
+
+    @invariant()
+    def it_is_empty_exactly_where_nothing_was_staged_since_it_was_cleared(self) -> None:
+        if self.batch.is_empty():
+            assert not self.model.staged
+            assert self.batch.layers() == []
+        if self.model.staged:
+            assert not self.batch.is_empty()
+
+    @invariant()
+    def frozen_stacks_show_their_own_moment_in_both_directions(self) -> None:
+        for layers, expected in self.frozen:
+            assert scan(layers) == expected
+            assert scan(layers, reverse=True) == expected[::-1]
+            for key, below in BELOW.items():
+                value = lookup(layers, key)
+                assert (below if value is MISSING else value) == dict(expected).get(key)
+
+
+def scan(layers: tuple[Layer, ...], *, reverse: bool = False) -> list[tuple[bytes, bytes]]:
+    """``BELOW`` with the layers over it, handed over in chunks of two."""
+    pairs = sorted(BELOW.items(), reverse=reverse)
+    chunks = iter([pairs[at : at + 2] for at in range(0, len(pairs), 2)])
+    for layer in layers:
+        chunks = lay_over(
+            chunks, layer.scan(None, None, end_open=False, reverse=reverse), layer.ranges, reverse=reverse
+        )
+    return [pair for chunk in chunks for pair in chunk]
+
+
+TestBatch = BatchMachine.TestCase
+
+
+@given(st.lists(st.tuples(BOUNDS, BOUNDS), max_size=8), st.lists(KEYS, max_size=20))
+def test_ranges_contain_what_any_of_them_contains(
+    bounds: list[tuple[bytes | None, bytes | None]], keys: list[bytes]
+) -> None:
+    ranges, half = KeyRanges(), KeyRanges()
+    for number, (start, end) in enumerate(bounds):
+        (half if number % 2 else ranges).add(start, end)
+    ranges.update(half)
+    for key in keys:
+        assert (key in ranges) is any(within(key, start, end) for start, end in bounds)
+    listed = list(ranges)
+    assert bool(ranges) is bool(listed)
+    assert ranges.num_bytes() == sum(len(bound) for pair in listed for bound in pair if bound is not None)
+    for (_, end), (start, _) in pairwise(listed):
+        assert end is not None
+        assert start is not None
+        assert end < start
+    for key in keys:
+        assert (key in ranges) is any(within(key, start, end) for start, end in listed)
+
+
+@given(st.binary(max_size=4).map(lambda raw: bytes(b"\x00a\xfe\xff"[byte % 4] for byte in raw)), st.lists(KEYS))
+def test_prefix_bounds_are_those_of_the_keys_with_the_prefix(prefix: bytes, keys: list[bytes]) -> None:
+    start, end = prefix_bounds(prefix)
+    for key in [*keys, prefix, prefix + b"\x00", prefix + b"\xff\xff"]:
+        inside = (start is None or start <= key) and (end is None or key < end)
+        assert inside is key.startswith(prefix)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "put", "put", "discard", "range", "look"]), KEYS, BOUNDS), max_size=60)
+)
+def test_a_sorted_map_is_a_dict_that_knows_its_order(steps: list[tuple[str, bytes, bytes | None]]) -> None:
+    held: SortedMap[int] = SortedMap()
+    model: dict[bytes, int] = {}
+    for number, (what, key, bound) in enumerate(steps):
+        if what == "put":
+            held.writes[key] = model[key] = number
+        elif what == "discard":
+            held.discard(key)
+            model.pop(key, None)
+        elif what == "range":
+            removed = sorted((k, model.pop(k)) for k in list(model) if within(k, key, bound))
+            assert held.discard_range(key, bound) == removed
+        else:
+            assert held.keys_between(key, bound) == sorted(k for k in model if within(k, key, bound))
+            open_ended = held.keys_between(None, bound, end_open=True)
+            assert open_ended == sorted(k for k in model if bound is None or k < bound)
+    assert held.sorted_keys() == sorted(model)
+    assert held.writes == model
+
+
+def test_a_sorted_map_takes_many_new_keys_at_once() -> None:
+    held: SortedMap[int] = SortedMap({b"%04d" % (number * 7 % 1000): number for number in range(500)})
+    assert held.sorted_keys() == sorted(held.writes)
+    held.writes.update({b"%04d" % (number * 3 % 1000): number for number in range(1000)})
+    assert held.sorted_keys() == [b"%04d" % number for number in range(1000)]

@@ -1,0 +1,275 @@
+"""The dual store's protocol, looked at from behind: every crash point, torn markers, copies in parts, spills.
+
+Source: KIP-844, "Transactions via Secondary State Store" and "Error handling".
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stores import Durability, RecoveryOutcome, StoreCorruptedError, TopicPartition, open_store
+from stores.strategies import dual_store, marker
+from stores.strategies.dual_store import DualStore
+from stores.tests.store_process import StoreProcess
+
+BACKEND = "rocksdb-dual-store"
+LOG = TopicPartition("changelog", 0)
+PART_BYTES = 2000
+IN_PARTS: dict[str, object] = {"staging_buffer_bytes": 500}
+AT_ONCE: dict[str, object] = {}
+BEFORE_MARKER = [dual_store.BEFORE_SPILL, dual_store.SPILLED, marker.MARKER_WRITTEN]
+AFTER_MARKER = [
+    marker.MARKER_SYNCED,
+    dual_store.COPIED,
+    dual_store.TRUNCATED,
+    dual_store.MARKER_REMOVED,
+]
+FIRST = {b"%08d" % number: b"old" for number in range(100)}
+SECOND = {b"%08d" % number: b"old" if number < 50 else b"n" * 50 for number in (*range(50), *range(60, 200))}
+"""After the second transaction, which removes 50 to 99 and writes 60 to 199."""
+
+
+def begin(process: StoreProcess, path: Path, durability: Durability, options: dict[str, object]) -> None:
+    """Open in the process, commit ``FIRST`` at offset 1 and stage what makes it ``SECOND``."""
+    process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
+    process.call("open", BACKEND, path, durability, options)
+    process.call("put_many", 0, 100, b"old")
+    process.call("commit", {LOG: 1})
+    process.call("delete_range", b"%08d" % 50, b"%08d" % 99)
+    process.call("put_many", 60, 200, b"n" * 50)
+
+
+def crash(path: Path, failpoint: str, durability: Durability, options: dict[str, object], *, after: int = 0) -> None:
+    """Kill a process in its second commit, at the failpoint, reached ``after`` times before."""
+    with StoreProcess() as process:
+        begin(process, path, durability, options)
+        process.call("kill_at", failpoint, after)
+        process.call_until_killed("commit", {LOG: 2})
+
+
+def crash_in_recovery(path: Path, failpoint: str, durability: Durability) -> None:
+    """Kill a process that opens the store, at the failpoint."""
+    with StoreProcess() as process:
+        process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
+        process.call("kill_at", failpoint)
+        process.call_until_killed("open", BACKEND, path, durability, {})
+
+
+def assert_recovered(path: Path, durability: Durability, *, committed: int) -> RecoveryOutcome:
+    """The store is whole at the offset, nothing of the transaction is left beside it, and it goes on."""
+    with open_store(BACKEND, path, durability=durability) as store:
+        assert isinstance(store, DualStore)
+        outcome = store.recover().outcome
+        assert store.committed_offset(LOG) == committed
+        assert dict(store.all()) == (FIRST if committed == 1 else SECOND)
+        assert store._staging.scan(None, None).fetch() == []
+        assert not (path / "commit").exists()
+        store.put(b"next", b"1")
+        store.commit({LOG: committed + 1})
+    with open_store(BACKEND, path, durability=durability) as store:
+        assert store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO
+        assert store.committed_offset(LOG) == committed + 1
+    return outcome
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
+@pytest.mark.parametrize("failpoint", BEFORE_MARKER)
+def test_a_kill_before_the_marker_rolls_back(path: Path, failpoint: str, options: dict[str, object]) -> None:
+    crash(path, failpoint, Durability.PROCESS, options)
+    outcome = assert_recovered(path, Durability.PROCESS, committed=1)
+    assert outcome is RecoveryOutcome.ROLLED_BACK
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
+@pytest.mark.parametrize("failpoint", AFTER_MARKER)
+def test_a_kill_after_the_marker_rolls_forward(path: Path, failpoint: str, options: dict[str, object]) -> None:
+    crash(path, failpoint, Durability.PROCESS, options)
+    outcome = assert_recovered(path, Durability.PROCESS, committed=2)
+    if failpoint != dual_store.MARKER_REMOVED:
+        assert outcome is RecoveryOutcome.ROLLED_FORWARD
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("durability", Durability)
+def test_a_kill_between_the_parts_of_a_copy_rolls_forward(path: Path, durability: Durability, after: int) -> None:
+    """At CHANGELOG, too, if the first commit is in the files: a part may be there, so the rest must follow."""
+    if durability is Durability.CHANGELOG:
+        with open_store(BACKEND, path, durability=durability) as store:
+            store.put_all(FIRST.items())
+            store.commit({LOG: 1})
+        with StoreProcess() as process:
+            process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
+            process.call("open", BACKEND, path, durability, IN_PARTS)
+            process.call("delete_range", b"%08d" % 50, b"%08d" % 99)
+            process.call("put_many", 60, 200, b"n" * 50)
+            process.call("kill_at", dual_store.MID_COPY, after)
+            process.call_until_killed("commit", {LOG: 2})
+    else:
+        crash(path, dual_store.MID_COPY, durability, IN_PARTS, after=after)
+    assert assert_recovered(path, durability, committed=2) is RecoveryOutcome.ROLLED_FORWARD
+
+
+def test_a_roll_forward_is_carried_out_however_often_it_is_interrupted(path: Path) -> None:
+    crash(path, dual_store.MID_COPY, Durability.PROCESS, IN_PARTS, after=1)
+    for failpoint in (
+        dual_store.RECOVER_BEFORE_COPY,
+        dual_store.MID_COPY,
+        dual_store.RECOVER_BEFORE_COPY,
+        dual_store.RECOVER_COPIED,
+        dual_store.RECOVER_TRUNCATED,
+    ):
+        crash_in_recovery(path, failpoint, Durability.PROCESS)
+    assert_recovered(path, Durability.PROCESS, committed=2)
+
+
+def test_a_kill_while_rolling_back_changes_nothing(path: Path) -> None:
+    crash(path, dual_store.SPILLED, Durability.PROCESS, IN_PARTS)
+    crash_in_recovery(path, dual_store.RECOVER_TRUNCATED, Durability.PROCESS)
+    assert_recovered(path, Durability.PROCESS, committed=1)
+
+
+@pytest.mark.parametrize("failpoint", [*BEFORE_MARKER, *AFTER_MARKER, dual_store.MID_COPY])
+def test_without_a_log_a_kill_leaves_some_commit_whole(path: Path, failpoint: str) -> None:
+    """At CHANGELOG, with restored records, a commit of offsets alone, and parts that reach the files early."""
+    other = TopicPartition("changelog", 1)
+    states = {None: {}, 0: {b"restored": b"r"}, 1: {b"restored": b"r", **FIRST}, 2: {b"restored": b"r", **SECOND}}
+    with StoreProcess() as process:
+        process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
+        options = {**IN_PARTS, "write_buffer_size_bytes": 64 << 10}
+        process.call("open", BACKEND, path, Durability.CHANGELOG, options)
+        process.call("restore", [(b"restored", b"r")], {LOG: 0})
+        process.call("put_many", 0, 100, b"old")
+        process.call("commit", {LOG: 1})
+        process.call("commit", {other: 7})
+        process.call("delete_range", b"%08d" % 50, b"%08d" % 99)
+        process.call("put_many", 60, 200, b"n" * 50)
+        process.call("kill_at", failpoint)
+        process.call_until_killed("commit", {LOG: 2})
+    with open_store(BACKEND, path) as store:
+        offset = store.committed_offset(LOG)
+        assert dict(store.all()) == states[offset]
+        if offset == 2:
+            assert store.committed_offset(other) == 7
+
+
+def test_a_large_commit_that_was_acknowledged_is_never_half_there(path: Path) -> None:
+    """At CHANGELOG some parts get into RocksDB's files by themselves, and the kill comes when the marker is gone."""
+    with StoreProcess() as process:
+        process.call("set_constant", dual_store.__name__, "_PART_BYTES", 20_000)
+        options = {"staging_buffer_bytes": 1000, "write_buffer_size_bytes": 64 << 10}
+        process.call("open", BACKEND, path, Durability.CHANGELOG, options)
+        process.call("put_many", 0, 1000, b"a" * 100)
+        process.call("commit", {LOG: 0})
+        process.call("put_many", 0, 3000, b"b" * 100)
+        process.call("commit", {LOG: 1})
+    with open_store(BACKEND, path) as store:
+        values = [value[:1] for _, value in store.all()]
+        expected = {None: [], 0: [b"a"] * 1000, 1: [b"b"] * 3000}
+        assert values == expected[store.committed_offset(LOG)]
+
+
+def damage(path: Path, how: str) -> None:
+    """Damage the marker: the seal in the second store still stands."""
+    file = path / "commit"
+    text = file.read_bytes()
+    damaged = {
+        "emptied": b"",
+        "cut": text[:-20],
+        "garbled": text[:40] + bytes([text[40] ^ 1]) + text[41:],
+        "not text": b"\xff\xfe" * 40,
+        "not JSON": b"00000000\n{\n",
+        "another number": text.replace(b'"sequence": 2', b'"sequence": 3'),
+    }
+    file.write_bytes(damaged[how])
+
+
+DAMAGES = ["emptied", "cut", "garbled", "not text", "not JSON", "another number"]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_torn_marker_is_noticed_and_rolled_back_where_nothing_was_copied(path: Path, how: str) -> None:
+    """A copy in one write has not begun, or is complete: either way the store is whole."""
+    crash(path, marker.MARKER_SYNCED, Durability.PROCESS, AT_ONCE)
+    damage(path, how)
+    assert assert_recovered(path, Durability.PROCESS, committed=1) is RecoveryOutcome.ROLLED_BACK
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_torn_marker_of_a_copy_in_parts_makes_the_store_corrupted(path: Path, how: str) -> None:
+    """Part of the transaction may be in the regular store: nobody can take it back."""
+    crash(path, dual_store.MID_COPY, Durability.PROCESS, IN_PARTS)
+    damage(path, how)
+    for _ in range(2):
+        with pytest.raises(StoreCorruptedError):
+            open_store(BACKEND, path, durability=Durability.PROCESS)
+
+
+def test_a_marker_whose_staged_data_are_gone_makes_the_store_corrupted(path: Path) -> None:
+    crash(path, dual_store.MID_COPY, Durability.PROCESS, IN_PARTS)
+    for file in (path / "data.tmp").iterdir():
+        file.unlink()
+    with pytest.raises(StoreCorruptedError):
+        open_store(BACKEND, path, durability=Durability.PROCESS)
+
+
+def test_a_marker_of_a_commit_that_is_long_in_the_store_does_no_harm(path: Path) -> None:
+    """Power loss may bring a removed marker back."""
+    crash(path, marker.MARKER_SYNCED, Durability.PROCESS, AT_ONCE)
+    kept = (path / "commit").read_bytes()
+    assert_recovered(path, Durability.PROCESS, committed=2)
+    (path / "commit").write_bytes(kept)
+    with open_store(BACKEND, path, durability=Durability.PROCESS) as store:
+        assert store.committed_offset(LOG) == 3
+        assert dict(store.all()) == {**SECOND, b"next": b"1"}
+    assert not (path / "commit").exists()
+
+
+def test_a_marker_can_be_read_by_a_person(path: Path) -> None:
+    crash(path, marker.MARKER_SYNCED, Durability.PROCESS, AT_ONCE)
+    told = json.loads((path / "commit").read_text().split("\n")[1])
+    assert told["sequence"] == 2
+    assert told["in_parts"] is False
+
+
+def test_a_transaction_far_larger_than_memory_is_committed_within_bounds(path: Path) -> None:
+    """The process gains less than a fifth of the transaction's bytes, and would not gain more for a larger one.
+
+    Source: KIP-844, "Motivation" of the secondary store.
+    """
+    records, value = 100_000, b"v" * 2000
+    transaction_bytes = records * len(value)
+    with StoreProcess() as process:
+        process.call("set_constant", dual_store.__name__, "_PART_BYTES", 1 << 20)
+        sizes = ("staging_buffer_bytes", "write_buffer_size_bytes", "block_cache_size_bytes")
+        process.call("open", BACKEND, path, Durability.CHANGELOG, dict.fromkeys(sizes, 1 << 20))
+        process.call("put_many", 0, 10, value)
+        process.call("commit", {LOG: 1})
+        before = process.call("peak_memory_bytes")
+        process.call("put_many", 0, records, value)
+        assert process.call("get", b"%08d" % 5) == value
+        process.call("commit", {LOG: 2})
+        gained = process.call("peak_memory_bytes") - before
+        process.call("close")
+    assert gained < transaction_bytes // 5, f"{gained:,} bytes for a transaction of {transaction_bytes:,}"
+    with open_store(BACKEND, path) as store:
+        assert store.committed_offset(LOG) == 2
+        assert sum(1 for _ in store.all()) == records
+
+
+def test_uncommitted_bytes_stay_exact_across_spills(path: Path) -> None:
+    with open_store(BACKEND, path, options={"staging_buffer_bytes": 200}) as store:
+        for _ in range(3):
+            for number in range(50):
+                store.put(b"%04d" % number, b"v" * number)
+        assert store.approximate_num_uncommitted_bytes() == sum(4 + number for number in range(50))
+        store.put(b"0049", None)
+        assert store.approximate_num_uncommitted_bytes() == sum(4 + number for number in range(49)) + 4
+        store.delete_range(b"0010", b"0048")
+        least = sum(4 + number for number in range(10)) + 4
+        assert least <= store.approximate_num_uncommitted_bytes() <= least + 8
+        store.rollback()
+        assert store.approximate_num_uncommitted_bytes() == 0
+        assert list(store.all()) == []

@@ -1,0 +1,74 @@
+"""LMDB's map grows by itself when it is full: the transaction is kept, and scans that are open stay what they were."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from stores import CommitFailedError, IsolationLevel, TopicPartition, open_store
+
+BACKEND = "lmdb-indexed-batch"
+LOG = TopicPartition("changelog", 0)
+TINY = {"map_size_bytes": 64 << 10}
+
+
+def test_a_full_map_grows_within_the_commit(path: Path) -> None:
+    expected = [(b"%06d" % number, b"v" * 1000) for number in range(3000)]
+    with open_store(BACKEND, path, options=TINY) as store:
+        store.put_all(expected)
+        store.commit({LOG: 1})
+        assert list(store.all()) == expected
+        store.restore([(key, b"r" * 3000) for key, _ in expected], {LOG: 2})
+        assert store.get(b"000000") == b"r" * 3000
+    with open_store(BACKEND, path, options=TINY) as store:
+        assert [value for _, value in store.all()] == [b"r" * 3000] * 3000
+        assert store.committed_offset(LOG) == 2
+
+
+def test_scans_that_are_open_while_the_map_grows_stay_snapshots(path: Path) -> None:
+    old = [(b"%06d" % number, b"old") for number in range(700)]
+    with open_store(BACKEND, path, options=TINY) as store:
+        store.put_all(old)
+        store.commit()
+        store.put(b"000001", b"staged")
+        staged = [(key, b"staged" if key == b"000001" else value) for key, value in old]
+        scans = {
+            "fresh": (store.all(), staged),
+            "descending": (store.reverse_all(), staged[::-1]),
+            "range": (store.range(b"000100", b"000300"), staged[100:301]),
+            "reverse range": (store.reverse_range(b"000100", b"000300"), staged[100:301][::-1]),
+            "prefix": (store.prefix_scan(b"0006"), staged[600:]),
+            "committed": (store.read_only(IsolationLevel.READ_COMMITTED).all(), old),
+        }
+        begun, closed = store.all(), store.all()
+        first = [next(begun) for _ in range(50)]
+        for growth in range(3):
+            store.put_all([(b"%06d" % number, b"new" * 1000 * 2**growth) for number in range(700)])
+            store.commit()
+            closed.close()
+        for scan, expected in scans.values():
+            assert list(scan) == expected
+        assert first + list(begun) == staged
+        assert [value for _, value in store.all()] == [b"new" * 4000] * 700
+
+
+def test_a_full_disk_is_told_from_a_full_map(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage(NamedTuple):
+        free: int = 0
+
+    with open_store(BACKEND, path, options=TINY) as store:
+        store.put(b"key", b"value")
+        store.commit({LOG: 1})
+        store.put_all([(b"%06d" % number, b"v" * 1000) for number in range(300)])
+        with monkeypatch.context() as patched:
+            patched.setattr(shutil, "disk_usage", lambda _: Usage())
+            with pytest.raises(CommitFailedError) as failed:
+                store.commit({LOG: 2})
+        assert not failed.value.reopen
+        assert store.committed_offset(LOG) == 1
+        assert store.approximate_num_uncommitted_bytes() == 300 * 1006
+        store.commit({LOG: 2})
+        assert store.get(b"000299") == b"v" * 1000

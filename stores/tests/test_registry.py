@@ -1,0 +1,107 @@
+"""Names, levels and options: what the registry and a configuration accept, and what they answer otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import ConfigError, Durability, IsolationLevel, open_store
+from stores.config import StoreConfig
+from stores.failpoints import declared
+from stores.registry import backend_named, backends
+
+OURS = {
+    "rocksdb-direct", "rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-indexed-batch", "sqlite-indexed-batch",
+    "memory-indexed-batch",
+}  # fmt: skip
+
+
+def test_every_backend_is_a_pair_of_an_engine_and_a_strategy() -> None:
+    assert set(backends()) >= OURS
+    for name in OURS:
+        backend = backends()[name]
+        assert name == backend.name == f"{backend.engine}-{backend.strategy}"
+        assert backend.durabilities
+        assert backend.failpoints
+        assert set(backend.failpoints) <= set(declared())
+
+
+def test_an_engine_s_name_alone_means_its_indexed_batch(path: Path) -> None:
+    for engine in ("lmdb", "sqlite"):
+        assert backend_named(engine).name == f"{engine}-indexed-batch"
+        with open_store(engine, path.with_name(engine)) as store:
+            assert store.backend == f"{engine}-indexed-batch"
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"), [("rocksdb-indexedbatch", "rocksdb-indexed-batch"), ("sqllite", "sqlite-indexed-batch")]
+)
+def test_an_unknown_backend_is_answered_with_the_nearest(path: Path, given: str, nearest: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_store(given, path)
+    assert nearest in str(refused.value)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("bad", [None, 5, b"lmdb", Path("lmdb")])
+def test_a_name_that_is_no_text_is_a_type_error(path: Path, bad: Any) -> None:
+    with pytest.raises(TypeError):
+        open_store(bad, path)
+
+
+@pytest.mark.parametrize("bad", [None, 5, b"path"])
+def test_a_path_that_is_none_is_a_type_error(bad: Any) -> None:
+    with pytest.raises(TypeError):
+        open_store("lmdb", bad)
+
+
+def test_kafka_s_own_property_names_configure_a_store(path: Path) -> None:
+    """Source: KIP-892, "New configuration"; KIP-844, ``enable.transactional.statestores``."""
+    config = StoreConfig.from_properties(
+        {
+            "default.state.isolation.level": "read_committed",
+            "statestore.uncommitted.max.bytes": "1048576",
+            "store.backend": "lmdb",
+            "store.durability": "process",
+            "store.option.map_size_bytes": "1048576",
+            "store.option.readahead": "false",
+        }
+    )
+    assert config.isolation_level is IsolationLevel.READ_COMMITTED
+    assert config.uncommitted_max_bytes == 1 << 20
+    assert config.durability is Durability.PROCESS
+    assert config.options == {"map_size_bytes": 1 << 20, "readahead": False}
+    with config.open(path, name="counts") as store:
+        assert (store.name, store.backend, store.durability) == ("counts", "lmdb-indexed-batch", Durability.PROCESS)
+    assert StoreConfig.from_properties({}) == StoreConfig()
+    assert StoreConfig.from_properties({"enable.transactional.statestores": False}).backend == "rocksdb-direct"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"statestore.uncommitted.max.byte": "1"},
+        {"statestore.uncommitted.max.bytes": "many"},
+        {"statestore.uncommitted.max.bytes": "-2"},
+        {"default.state.isolation.level": "SERIALIZABLE"},
+        {"store.durability": "FOREVER"},
+        {"store.backend": "leveldb"},
+        {"store.backend": "memory-indexed-batch", "store.durability": "DISK"},
+        {"store.option.no_such": "1"},
+        {"store.backend": "lmdb", "store.option.map_size_bytes": "large"},
+        {"enable.transactional.statestores": "perhaps"},
+        {"enable.transactional.statestores": "false", "store.backend": "lmdb"},
+    ],
+    ids=str,
+)
+def test_a_property_that_does_not_exist_or_fit_is_refused(properties: dict[str, str | int | bool]) -> None:
+    with pytest.raises(ConfigError):
+        StoreConfig.from_properties(properties)
+
+
+def test_an_unknown_property_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError) as refused:
+        StoreConfig.from_properties({"statestore.uncommited.max.bytes": 1})
+    assert "statestore.uncommitted.max.bytes" in str(refused.value)

@@ -1,0 +1,90 @@
+"""Another package's backend: found by its entry point, opened by its name, judged by the same suite in one command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BACKEND = """
+from stores.engines.memory import MemoryEngine
+from stores.registry import Backend
+from stores.strategies.indexed_batch import IndexedBatchStore
+
+
+class TheirEngine(MemoryEngine):
+    name = "their"
+
+
+class Theirs(IndexedBatchStore):
+    strategy = "own"
+    {body}
+
+
+backend = Backend("their-own", lambda: TheirEngine, lambda: Theirs)
+"""
+FORGETFUL = '''
+    def rollback(self) -> None:
+        """Forgets to roll back."""
+'''
+UNTRUTHFUL = """
+    @property
+    def transactional(self) -> bool:
+        return False
+"""
+
+
+def install(folder: Path, body: str) -> dict[str, str]:
+    """A distribution with one backend, and the environment in which it is installed."""
+    (folder / "theirs.py").write_text(BACKEND.replace("{body}", body.strip() or "pass"))
+    info = folder / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[stores.backends]\ntheir-own = theirs:backend\n")
+    ours = str(Path(__file__).parents[2])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), ours])}
+
+
+def conformance(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The suite, run by its command from a folder that is not ours."""
+    command = [sys.executable, "-m", "stores.tests.conformance", "--backend", "their-own", "-q", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_the_suite_passes_for_a_backend_that_keeps_its_promises(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    done = conformance(tmp_path, install(tmp_path, ""))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("body", [FORGETFUL, UNTRUTHFUL], ids=["forgets to roll back", "denies to be transactional"])
+def test_the_suite_fails_for_a_backend_that_breaks_a_promise(tmp_path: Path, body: str) -> None:
+    """Saying that it is not transactional takes no test away: another promise is tested instead."""
+    done = conformance(tmp_path, install(tmp_path, body), "-x", "-k", "test_transactions")
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_a_backend_that_is_not_there_is_named_and_no_test_runs(tmp_path: Path) -> None:
+    environment = install(tmp_path, "")
+    command = [sys.executable, "-m", "stores.tests.conformance", "--backend", "their-won"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "their-own" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_whose_entry_point_does_not_load_is_named(tmp_path: Path) -> None:
+    environment = install(tmp_path, "")
+    (tmp_path / "theirs.py").write_text("raise ImportError('no engine')\n")
+    done = conformance(tmp_path, environment)
+    assert done.returncode == 2
+    assert "theirs:backend" in done.stderr
+    assert "Traceback" not in done.stderr
