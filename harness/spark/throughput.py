@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class Site:
 
     def within(self) -> Path | None:
         """Where a task's folders go: to the driver's, who removes them even where the task is killed, if it is here."""
-        return self.scratch if self.scratch.is_dir() else None
+        return self.scratch if os.access(self.scratch, os.W_OK | os.X_OK) else None
 
     def child_code(self) -> str:
         """Where a task's children import from: the driver's folder, if it is here, rather than the zip file."""
@@ -110,9 +111,7 @@ def measure(
         return _judged(batch, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
 
 
-def _measurer(
-    measurements: Sequence[Measurement], work: Workload, site: Site
-) -> Callable[[_Batches], _Batches]:
+def _measurer(measurements: Sequence[Measurement], work: Workload, site: Site) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
         context = BarrierTaskContext.get()
         partition = context.partitionId()

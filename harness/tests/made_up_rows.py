@@ -1,4 +1,4 @@
-"""Rows of a run that never was: every kind, several levels and backends, a missed ratio, a failed and a sabotaged trial."""
+"""Rows of a run that never was: every kind, several levels and backends, a missed ratio, a failed trial, a defect."""
 
 from __future__ import annotations
 
@@ -6,65 +6,156 @@ from typing import Any
 
 Rows = dict[str, list[dict[str, Any]]]
 
-SPEEDS = {"rocksdb-direct": 1.0, "rocksdb-indexed-batch": 1.3, "rocksdb-dual-store": 0.5, "lmdb-indexed-batch": 0.9,
-          "sqlite-indexed-batch": 0.6, "memory-indexed-batch": 2.0}
+SPEEDS = {
+    "rocksdb-direct": 1.0,
+    "rocksdb-indexed-batch": 1.3,
+    "rocksdb-dual-store": 0.5,
+    "lmdb-indexed-batch": 0.9,
+    "sqlite-indexed-batch": 0.6,
+    "memory-indexed-batch": 2.0,
+}
 LEVELS = {"CHANGELOG": 1.0, "DISK": 0.1}
-FAILPOINTS = ("create.built", "direct.commit", "indexed_batch.after_write", "task.after_log_commit", "task.restore.before_write")
+FAILPOINTS = (
+    "create.built",
+    "direct.commit",
+    "indexed_batch.after_write",
+    "task.after_log_commit",
+    "task.restore.before_write",
+)
 
 ENVIRONMENT: dict[str, Any] = {
-    "cpu": {"model": "Made-up", "cores": 2, "architecture": "x86_64"}, "memory_bytes": 8 << 30,
-    "disk": {"file_system": "ext4", "kind": "solid state", "mount_options": "rw"}, "kernel": "Linux 6", "python": "CPython 3.11.7",
-    "java": "17", "libraries": {"RocksDB": "9.8.4"}, "packages": {"lmdb": "3.0.0"},
-    "backends": {name: {"engine": name.split("-")[0], "strategy": name.partition("-")[2], "durabilities": list(LEVELS),
-                        "persistent": not name.startswith("memory"), "transactional": not name.endswith("direct"),
-                        "options": {}} for name in SPEEDS},
+    "cpu": {"model": "Made-up", "cores": 2, "architecture": "x86_64"},
+    "memory_bytes": 8 << 30,
+    "disk": {"file_system": "ext4", "kind": "solid state", "mount_options": "rw"},
+    "kernel": "Linux 6",
+    "python": "CPython 3.11.7",
+    "java": "17",
+    "libraries": {"RocksDB": "9.8.4"},
+    "packages": {"lmdb": "3.0.0"},
+    "backends": {
+        name: {
+            "engine": name.split("-")[0],
+            "strategy": name.partition("-")[2],
+            "durabilities": list(LEVELS),
+            "persistent": not name.startswith("memory"),
+            "transactional": not name.endswith("direct"),
+            "options": {},
+        }
+        for name in SPEEDS
+    },
 }
-FACTS: dict[str, Any] = {"profile": "smoke", "seed": 1, "started": "2026-01-01 00:00 UTC", "seconds": 61.0, "environment": ENVIRONMENT}
+FACTS: dict[str, Any] = {
+    "profile": "smoke",
+    "seed": 1,
+    "started": "2026-01-01 00:00 UTC",
+    "seconds": 61.0,
+    "environment": ENVIRONMENT,
+}
 
 
 def made_up_rows() -> Rows:
     """By kind."""
-    return {"throughput": _throughput(), "opening": _opening(), "benchmark": _benchmark(), "ratio": _ratio(), "crash": _crash()}
+    return {
+        "throughput": _throughput(),
+        "opening": _opening(),
+        "benchmark": _benchmark(),
+        "ratio": _ratio(),
+        "crash": _crash(),
+    }
 
 
 def _throughput() -> list[dict[str, Any]]:
     return [
         {
-            "kind": "throughput", "backend": backend, "durability": level, "workload": "count", "records_per_commit": size,
-            "partitions": 2, "repeat": repeat, "seed": 1, "records": 100_000, "seconds": 1.0,
-            "records_per_s": 100_000 * speed * factor * size**0.1 * (1 + repeat / 50), "commit_p50_us": size / speed / factor,
-            "commit_p99_us": 3 * size / speed / factor, "commit_max_us": 9 * size / speed / factor, "bytes_written": 1 << 24,
-            "bytes_on_disk": 0 if backend.startswith("memory") else 1 << 23, "peak_memory_bytes": int((1 << 26) / speed),
-            "open_after_kill_s": 0.1 / speed, "end_state": "equal",
+            "kind": "throughput",
+            "backend": backend,
+            "durability": level,
+            "workload": "count",
+            "records_per_commit": size,
+            "partitions": 2,
+            "repeat": repeat,
+            "seed": 1,
+            "records": 100_000,
+            "seconds": 1.0,
+            "records_per_s": 100_000 * speed * factor * size**0.1 * (1 + repeat / 50),
+            "commit_p50_us": size / speed / factor,
+            "commit_p99_us": 3 * size / speed / factor,
+            "commit_max_us": 9 * size / speed / factor,
+            "bytes_written": 1 << 24,
+            "bytes_on_disk": 0 if backend.startswith("memory") else 1 << 23,
+            "peak_memory_bytes": int((1 << 26) / speed),
+            "open_after_kill_s": 0.1 / speed,
+            "end_state": "equal",
         }
-        for backend, speed in SPEEDS.items() for level, factor in LEVELS.items() for size in (100, 1_000, 10_000)
+        for backend, speed in SPEEDS.items()
+        for level, factor in LEVELS.items()
+        for size in (100, 1_000, 10_000)
         for repeat in range(3)
     ]
 
 
 def _opening() -> list[dict[str, Any]]:
     return [
-        {"kind": "opening", "backend": backend, "durability": "CHANGELOG", "records": records, "repeat": repeat,
-         "open_s": 0.05 / speed, "restore_s": records / 1e6 if backend.endswith("direct") else 0.01, "replayed": 1_000}
-        for backend, speed in SPEEDS.items() if not backend.startswith("memory")
-        for records in (50_000, 500_000) for repeat in range(2)
+        {
+            "kind": "opening",
+            "backend": backend,
+            "durability": "CHANGELOG",
+            "records": records,
+            "repeat": repeat,
+            "open_s": 0.05 / speed,
+            "restore_s": records / 1e6 if backend.endswith("direct") else 0.01,
+            "replayed": 1_000,
+        }
+        for backend, speed in SPEEDS.items()
+        if not backend.startswith("memory")
+        for records in (50_000, 500_000)
+        for repeat in range(2)
     ]
 
 
 def _benchmark() -> list[dict[str, Any]]:
     return [
-        {"kind": "benchmark", "suite": "commit", "name": "put and commit", "subject": subject, "durability": "CHANGELOG",
-         "records_per_commit": size, "distribution": "uniform", "median_s": 0.05 / speed, "iqr_s": 0.001, "rounds": 5,
-         "records": 50_000, "records_per_s": 1e6 * speed * size**0.05}
-        for subject, speed in {**SPEEDS, "plain-rocksdb": 1.1}.items() for size in (100, 1_000, 10_000)
+        {
+            "kind": "benchmark",
+            "suite": "commit",
+            "name": "put and commit",
+            "subject": subject,
+            "durability": "CHANGELOG",
+            "records_per_commit": size,
+            "distribution": "uniform",
+            "median_s": 0.05 / speed,
+            "iqr_s": 0.001,
+            "rounds": 5,
+            "records": 50_000,
+            "records_per_s": 1e6 * speed * size**0.05,
+        }
+        for subject, speed in {**SPEEDS, "plain-rocksdb": 1.1}.items()
+        for size in (100, 1_000, 10_000)
     ]
 
 
 def _ratio() -> list[dict[str, Any]]:
-    shared = {"kind": "ratio", "subject": "rocksdb-indexed-batch", "yardstick": "rocksdb-direct", "durability": "CHANGELOG"}
+    shared = {
+        "kind": "ratio",
+        "subject": "rocksdb-indexed-batch",
+        "yardstick": "rocksdb-direct",
+        "durability": "CHANGELOG",
+    }
     return [
-        {**shared, "claim": "an indexed batch beats direct writes", "records_per_commit": 1_000, "ratio": 1.3, "at_least": 1.1},
-        {**shared, "claim": "and with long transactions", "records_per_commit": 500_000, "ratio": 0.95, "at_least": 1.0},
+        {
+            **shared,
+            "claim": "an indexed batch beats direct writes",
+            "records_per_commit": 1_000,
+            "ratio": 1.3,
+            "at_least": 1.1,
+        },
+        {
+            **shared,
+            "claim": "and with long transactions",
+            "records_per_commit": 500_000,
+            "ratio": 0.95,
+            "at_least": 1.0,
+        },
         {**shared, "claim": "for the curious", "records_per_commit": None, "ratio": 0.5, "at_least": None},
     ]
 
@@ -85,10 +176,21 @@ def _crash() -> list[dict[str, Any]]:
 
 def _trial(backend: str, failpoint: str, seed: int, result: str, expected: str, scenario: str) -> list[dict[str, Any]]:
     return [
-        {"kind": "crash", "trial_id": f"{backend}-{failpoint}-{seed}-{scenario}", "backend": backend, "durability": "CHANGELOG",
-         "guarantee": "exactly_once", "scenario": scenario, "fault": "kill" if failpoint else "abort", "failpoint": failpoint,
-         "seed": seed, "checker": checker, "result": result if checker == "atomicity" else "valid",
-         "detail": "store left: key k1 is wrong" if checker == "atomicity" and result != "valid" else "",
-         "expected": expected, "repeat_command": "python -m harness trial '{}'"}
+        {
+            "kind": "crash",
+            "trial_id": f"{backend}-{failpoint}-{seed}-{scenario}",
+            "backend": backend,
+            "durability": "CHANGELOG",
+            "guarantee": "exactly_once",
+            "scenario": scenario,
+            "fault": "kill" if failpoint else "abort",
+            "failpoint": failpoint,
+            "seed": seed,
+            "checker": checker,
+            "result": result if checker == "atomicity" else "valid",
+            "detail": "store left: key k1 is wrong" if checker == "atomicity" and result != "valid" else "",
+            "expected": expected,
+            "repeat_command": "python -m harness trial '{}'",
+        }
         for checker in ("atomicity", "durability")
     ]

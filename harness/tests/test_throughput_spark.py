@@ -45,7 +45,6 @@ def measured(spark: SparkSession, sweep: Sweep, said: list[str] | None = None) -
 
 
 def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: SparkSession) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("throughput-*"))
     said: list[str] = []
     outcome = measured(spark, Sweep("count", EVENTS, records_per_commit=(10, 100), backends=TWO), said)
     assert outcome.problems == []
@@ -58,7 +57,14 @@ def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: Spa
         assert 0 < row["commit_p50_us"] <= row["commit_p99_us"] <= row["commit_max_us"]
         assert row["store_commit_p50_us"] <= row["commit_p50_us"]
     assert len(said) == 4
-    assert set(Path(tempfile.gettempdir()).glob("throughput-*")) == before
+
+
+def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    outcome = measured(spark, Sweep("count", EVENTS, backends=TWO[:1]))
+    openings = measure_openings(spark, [OpeningTrial(TWO[0], Durability.CHANGELOG, 1_000, 1, 1)], say=quiet)
+    assert outcome.problems == openings.problems == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_flights_end_as_spark_sql_computes(spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,6 @@ class Progress:
 
 def note_progress(path: Path, line: str) -> None:
     """Append a line to the file of a ``Progress``; does nothing where that is not within this machine's reach."""
-    if path.exists():
+    if os.access(path, os.W_OK):
         with path.open("a") as file:
             file.write(line.replace("\n", " ") + "\n")

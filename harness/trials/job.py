@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.faults import Abort, Kill, KillAfter, Step, Stop, has_flush_pressure
@@ -52,11 +52,7 @@ class Job:
     def __init__(
         self, trial: Trial, work: Path, step: Step | None, history: History, *, wipe_unclean: bool = True
     ) -> None:
-        self._every, self._step, self._history = trial.commit_every, step, history
-        self._records = [
-            Record(number, output_key(number), encoded(operations))
-            for number, operations in enumerate(inputs(trial.mix, trial.seed))
-        ]
+        self._trial, self._step, self._history = trial, step, history
         self._processed = 0
         # A killed process loses nothing of a log at PROCESS, and at DISK it would be several times slower.
         self._changelog = SqliteChangelog(work / CHANGELOG_FILE, Durability.PROCESS)
@@ -90,26 +86,35 @@ class Job:
 
     def work(self) -> None:
         """Process the input from where the task stands to its end or to where the fault strikes; then close."""
-        number = self._task.input_offsets()[INPUT]
-        while number < len(self._records):
-            try:
-                self._task.process(INPUT, self._records[number])
-            except ProvokedError:
-                if not self._goes_on_after_abort():
-                    break
-            number = self._task.input_offsets()[INPUT]
-            if isinstance(self._step, KillAfter) and self._processed == self._step.records:
-                self._let_flush(self._step)
-                die(self._history, "record")
-            if isinstance(self._step, Stop) and self._processed == self._step.records:
-                break
-            if number % self._every == 0:
-                self._commit(number)
+        while self._stretch():
+            pass
         self._task.commit()
         self._history.note("final", states=self.states())
         self._task.close()
         self._changelog.close()
         self._history.note("closed")
+
+    def _stretch(self) -> bool:
+        """Work from where the task stands; True where an abort has set it back and it is to go on from there."""
+        for record in self._input(self._task.input_offsets()[INPUT]):
+            try:
+                self._task.process(INPUT, record)
+            except ProvokedError:
+                return self._goes_on_after_abort()
+            if isinstance(self._step, KillAfter) and self._processed == self._step.records:
+                self._let_flush(self._step)
+                die(self._history, "record")
+            if isinstance(self._step, Stop) and self._processed == self._step.records:
+                break
+            if (record.offset + 1) % self._trial.commit_every == 0:
+                self._commit(record.offset + 1)
+        return False
+
+    def _input(self, first: int) -> Iterator[Record]:
+        """The input from record ``first`` on, made as it is read: it may be larger than memory."""
+        for number, operations in enumerate(inputs(self._trial.mix, self._trial.seed)):
+            if number >= first:
+                yield Record(number, output_key(number), encoded(operations))
 
     def _process(self, record: Record, context: TaskContext) -> None:
         reads = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -50,13 +51,12 @@ class Writable(Protocol):
     def delete_range(self, start: bytes | None, end: bytes | None) -> None: ...
 
 
-def inputs(mix: Mix, seed: int) -> list[list[Operation]]:
+def inputs(mix: Mix, seed: int) -> Iterator[list[Operation]]:
     """The operations of each input record, record 0 first. The same mix and seed give the same input."""
     rng = random.Random(f"operations {seed}")
     keys = sorted(_key(number) for number in range(mix.keys))
-    return [
-        [_operation(rng, mix, keys, number, step) for step in range(rng.randint(1, 3))] for number in range(mix.records)
-    ]
+    for number in range(mix.records):
+        yield [_operation(rng, mix, keys, number, step) for step in range(rng.randint(1, 3))]
 
 
 def encoded(operations: list[Operation]) -> bytes:

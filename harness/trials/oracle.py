@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.checkers.evidence import Change, Expected
 from harness.trials.layout import STORES
 from harness.trials.operations import READING, Operation, output
 
 
-def expected(input_records: Sequence[Sequence[Operation]]) -> Expected:
+def expected(input_records: Iterable[Sequence[Operation]]) -> Expected:
     """Every change and every output that the input asks for, each input record's after the one before."""
     states: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
     changes: list[Change] = []
@@ -28,7 +28,7 @@ def expected(input_records: Sequence[Sequence[Operation]]) -> Expected:
                 else:
                     state[key] = value
         outputs.append((output_key(number), output(reads)))
-    return Expected(len(input_records), changes, outputs)
+    return Expected(len(outputs), changes, outputs)
 
 
 def output_key(number: int) -> bytes:

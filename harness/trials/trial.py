@@ -25,7 +25,7 @@ class Trial:
 
     The task commits after every ``commit_every`` records. ``options`` are the backend's own. ``sabotage`` names a
     defect that is built in on purpose (``harness.trials.sabotage``), to see that a checker notices.
-    ``memory_limit_bytes`` bounds the address space of the first process; None leaves it alone.
+    ``memory_limit_bytes`` is how much more memory the first process may take once its task is open; None: any.
     """
 
     backend: str

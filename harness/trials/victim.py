@@ -24,8 +24,6 @@ def main() -> None:
     end_with_starter()
     work = Path.cwd()
     trial = from_text((work / TRIAL_FILE).read_text())
-    if trial.memory_limit_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (trial.memory_limit_bytes, trial.memory_limit_bytes))
     step = steps(trial.fault)[0]
     settings = sabotage(trial.sabotage, backend_named(trial.backend))
     with History(work / history_file(int(sys.argv[1]))) as history:
@@ -33,7 +31,15 @@ def main() -> None:
         job = Job(trial, work, step, history, **settings)
         arm(step, history)
         job.open()
+        if trial.memory_limit_bytes is not None:
+            limit_memory(trial.memory_limit_bytes)
         job.work()
+
+
+def limit_memory(further_bytes: int) -> None:
+    """Let this process take ``further_bytes`` of address space beyond what it has, and no more."""
+    taken_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken_bytes + further_bytes, taken_bytes + further_bytes))
 
 
 if __name__ == "__main__":

@@ -162,8 +162,11 @@ class LmdbEngine(Engine):
         """Every write is as durable as the level asks."""
 
     def approximate_num_entries(self) -> int:
-        with self._map, self._env.begin(self._data) as txn:
-            return int(txn.stat(self._data)["entries"])
+        try:
+            with self._map, self._env.begin(self._data) as txn:
+                return int(txn.stat(self._data)["entries"])
+        except lmdb.Error as error:
+            raise _reading_error(error) from error
 
     def close(self) -> None:
         with self._map:
@@ -285,7 +288,7 @@ def _check_length(env: Any, path: Path) -> None:
     file = path / "data.mdb"
     if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
         # Pages at the end that are free may never have been written: only looking at all of them can tell.
-        problems = verify(str(path))
+        problems = cast(Sequence[str], verify(str(path)))  # type: ignore[no-untyped-call]
         if problems:
             env.close()
             raise StoreCorruptedError(

@@ -88,8 +88,7 @@ class MemoryEngine(Engine):
         return len(self._data.writes)
 
     def close(self) -> None:
-        self._data = SortedMap()
-        self._meta = {}
+        """Nothing to release; a reader that is in the middle of something ends it well."""
 
 
 class _MemoryScan(Scan):

@@ -193,7 +193,10 @@ class RocksDBEngine(Engine):
                 raise _writing_error(error) from error
 
     def approximate_num_entries(self) -> int:
-        return int(self._db.property_int_value("rocksdb.estimate-num-keys") or 0)
+        try:
+            return int(self._db.property_int_value("rocksdb.estimate-num-keys") or 0)
+        except Exception as error:
+            raise _reading_error(error) from error
 
     def property(self, name: str) -> int | None:
         """One of RocksDB's own integer properties, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from stores.errors import StoreClosedError
+from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.interface import KeyValueIterator
 from stores.merge import Pair
 
@@ -54,11 +54,16 @@ class StoreIterator(KeyValueIterator):
 
 def _guarded(chunks: Iterator[list[Pair]], pin: Pin) -> Iterator[Pair]:
     _check(pin)
-    for chunk in chunks:
-        for pair in chunk:
-            yield pair
-            if pin.closed:
-                _check(pin)
+    try:
+        for chunk in chunks:
+            for pair in chunk:
+                yield pair
+                if pin.closed:
+                    _check(pin)
+    except StoreUnavailableError:
+        # The store may have been closed meanwhile, by another thread.
+        _check(pin)
+        raise
     _check(pin)
     pin.let_go()
 

@@ -9,14 +9,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import ClassVar, NoReturn, Self, final
 from weakref import WeakSet
 
 from stores import position
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
-from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, WrongThreadError
+from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
 from stores.failpoints import declare, reach
 from stores.interface import (
     Durability,
@@ -110,6 +110,7 @@ class EngineStore(KeyValueStore):
         self._max_key_bytes = engine.max_key_bytes
         self._max_value_bytes = engine.max_value_bytes
         self._pins: WeakSet[Pin] = WeakSet()
+        self._pins_lock = Lock()
         self._load_meta()
         self._staged_position: dict[TopicPartition, int] = {}
         unclean = directory is not None and not directory.clean
@@ -252,7 +253,11 @@ class EngineStore(KeyValueStore):
 
     def approximate_num_entries(self) -> int:
         self._check_open()
-        return self._engine.approximate_num_entries()
+        try:
+            return self._engine.approximate_num_entries()
+        except StoreUnavailableError:
+            self._check_open()
+            raise
 
     def read_only(self, isolation_level: IsolationLevel | None = None) -> ReadOnlyKeyValueStore:
         self._check_open()
@@ -272,8 +277,16 @@ class EngineStore(KeyValueStore):
         """Any scan at any level, from any thread."""
         _check_bounds(start, end)
         self._check_open()
-        pairs, pin = self._scan(level, start, end, end_open=end_open, reverse=reverse)
-        self._pins.add(pin)
+        try:
+            pairs, pin = self._scan(level, start, end, end_open=end_open, reverse=reverse)
+        except StoreUnavailableError:
+            self._check_open()
+            raise
+        with self._pins_lock:
+            self._pins.add(pin)
+        if not self.is_open:
+            # Closed meanwhile, by another thread, which may not have seen this pin.
+            pin.close()
         return StoreIterator(pairs, pin)
 
     @final
@@ -349,7 +362,9 @@ class EngineStore(KeyValueStore):
         if not self.is_open:
             return
         self._writer = 0
-        for pin in list(self._pins):
+        with self._pins_lock:
+            pins = list(self._pins)
+        for pin in pins:
             pin.close()
         engine, self._engine = self._engine, _CLOSED
         clean = False
@@ -429,7 +444,12 @@ class StoreReader(ReadOnlyKeyValueStore):
         self._store, self._level = store, level
 
     def get(self, key: bytes) -> bytes | None:
-        return self._store._get(self._level, _as_bytes("key", key))
+        try:
+            return self._store._get(self._level, _as_bytes("key", key))
+        except StoreUnavailableError:
+            # The store may have been closed meanwhile, by the writer's thread.
+            self._store._check_open()
+            raise
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._store._check_open()

@@ -1,0 +1,191 @@
+"""A mistake is answered with a sentence and status 2, an interruption with 130, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.cli import main
+
+ROOT = Path(__file__).parents[2]
+BAD_SCENARIO = """
+from harness.scenario import {kind}
+SCENARIO = {made}
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+    raise SystemExit(run_scenario(__file__))
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
+    return kept | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def harness(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "--profile", "smokes"],
+        ["bench", "--only", "crashes"],
+        ["bench", "--backends", "rocksdb-direkt"],
+        ["bench", "--events", "no-such-file.csv", "--key", "id"],
+        ["bench", "--events", "no-such-file.csv"],
+        ["bench", "--key", "id"],
+        ["scenario", "kill_during_comit"],
+        ["scenario", "no-such-file.py"],
+        ["scenario", "your_event_log"],
+        ["report", "--run", "no-such-run"],
+        ["trial", "{}"],
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_2(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVENTS", raising=False)
+    monkeypatch.delenv("KEY", raising=False)
+    assert main([*arguments, *(["--runs", "runs"] if arguments[0] in ("bench", "scenario") else [])]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    told = capsys.readouterr().out.split()
+    assert {"rocksdb-dual-store", "flights", "kill_in_recovery", "task.after_log_commit", "kill_during_commit"} <= set(
+        told
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        ("CrashScenario", "CrashScenario(faults=(), backends=('rocksbd',))"),
+        ("ThroughputScenario", "ThroughputScenario('cuont')"),
+        ("CrashScenario", "CrashScenario(falts=())"),
+    ],
+)
+def test_a_scenario_file_with_a_mistake_says_so_without_a_traceback(tmp_path: Path, kind: str, made: str) -> None:
+    (tmp_path / "mine.py").write_text(BAD_SCENARIO.format(kind=kind, made=made))
+    run = harness(tmp_path, "-m", "harness", "scenario", "mine.py", "--runs", "runs")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_without_java_the_harness_says_so_before_it_does_anything(tmp_path: Path) -> None:
+    for arguments in (["bench", "--profile", "smoke"], ["scenario", "kill_during_commit"]):
+        run = harness(tmp_path, "-m", "harness", *arguments, "--runs", "runs", PATH=str(tmp_path), JAVA_HOME="")
+        assert (run.returncode, run.stdout) == (2, "")
+        assert len(run.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scenario_runs_from_any_folder_and_says_whether_its_claim_holds(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        '"""A store keeps what was committed."""\nfrom harness.faults import KillAfter\n'
+        + BAD_SCENARIO.format(
+            kind="CrashScenario",
+            made="CrashScenario(faults=(KillAfter(13),), backends=('lmdb', 'rocksdb-direct'), seeds=1)",
+        )
+    )
+    run = harness(tmp_path, str(file), "--runs", "runs", "--seed", "3")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "A store keeps what was committed." in run.stdout
+    assert run.stdout.splitlines()[-1] == "mine holds (seed 3)."
+    assert "WARN" not in run.stderr
+
+
+def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_trial(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from harness.faults import Kill\n"
+        + BAD_SCENARIO.format(
+            kind="CrashScenario",
+            made="CrashScenario(faults=(Kill('sabotage.between', 3),), backends=('lmdb',), seeds=1, "
+            "sabotage='inputs_before_outputs')",
+        )
+    )
+    run = harness(tmp_path, "-m", "harness", "scenario", str(file), "--runs", "runs")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "python -m harness trial" in run.stdout
+    assert run.stdout.splitlines()[-1] == "mine does not hold (seed 1)."
+
+
+def test_a_users_log_without_the_key_column_is_an_error_that_lists_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("customer,amount\na,1\nb,2\n")
+    run = harness(
+        tmp_path,
+        "-m",
+        "harness",
+        "bench",
+        "--profile",
+        "smoke",
+        "--events",
+        "log.csv",
+        "--key",
+        "custmer",
+        "--runs",
+        "runs",
+    )
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert "customer, amount" in run.stderr.splitlines()[-1]
+
+
+def test_ctrl_c_ends_quietly_with_130_and_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness", "scenario", "kill_repeatedly", "--runs", "runs"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("runs/*/trials/work/*")) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        # As a terminal does: to every process of the foreground group.
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+    gone = time.monotonic() + 20
+    while (left := in_session(process.pid)) and time.monotonic() < gone:
+        time.sleep(0.2)
+    assert left == []
+
+
+def in_session(leader: int) -> list[str]:
+    found = []
+    for other in psutil.process_iter():
+        try:
+            if os.getsid(other.pid) == leader and other.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(other.cmdline()))
+        except (ProcessLookupError, psutil.Error):
+            continue
+    return found

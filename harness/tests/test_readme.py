@@ -1,0 +1,33 @@
+"""What README shows works when pasted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_python_of_the_first_screen_runs_and_prints_what_it_says(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "b'3' 41\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_file_and_scenario_that_the_readme_names_is_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    for scenario in re.findall(r"\bS=(\w+)", text):
+        assert (ROOT / "scenarios" / f"{scenario}.py").is_file()
+    for folder in re.findall(r"^    (\w+)/ ", text, re.MULTILINE):
+        assert folder == "runs" or (ROOT / folder).is_dir()

@@ -1,0 +1,172 @@
+"""A report is made from rows alone: the same ones give the same bytes, and what they lack is said to be missing."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from harness.report.choice import choices
+from harness.report.figures import all_figures, crash_trials
+from harness.report.rows import latest_run, name_latest, new_run, read_rows, write_facts, write_rows
+from harness.report.write import TABLE_BEGIN, TABLE_END, with_table, write_report
+from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
+from stores.errors import ConfigError
+
+PLOTS = {"throughput.svg", "store-throughput.svg", "commit-latency.svg", "opening.svg", "crash-matrix.svg"}
+
+
+def run_of(folder: Path, kinds: set[str] | None = None) -> Path:
+    run = new_run(folder / "runs", "smoke", FACTS)
+    for kind, rows in made_up_rows().items():
+        if kinds is None or kind in kinds:
+            write_rows(run, kind, rows)
+    return run
+
+
+def test_rows_come_back_as_they_were_written_and_in_their_order(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "smoke", FACTS)
+    for kind, rows in made_up_rows().items():
+        assert write_rows(run, kind, rows[:3]) == 3
+        assert write_rows(run, kind, rows[3:]) == len(rows) - 3
+        assert [{name: row[name] for name in rows[0]} for row in read_rows(run, kind)] == rows
+
+
+def test_a_row_may_have_columns_of_its_own(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "smoke", FACTS)
+    write_rows(run, "opening", [{"backend": "a", "seed": 5}, {"backend": "b"}])
+    assert [(row["backend"], row["seed"], row["records"]) for row in read_rows(run, "opening")] == [
+        ("a", 5, None),
+        ("b", None, None),
+    ]
+
+
+def test_an_unknown_kind_or_a_value_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "smoke", FACTS)
+    with pytest.raises(ConfigError):
+        write_rows(run, "speed", [{"backend": "a"}])
+    with pytest.raises(ConfigError):
+        write_rows(run, "opening", [{"records": "many"}])
+    assert read_rows(run, "opening") == []
+
+
+def test_latest_leads_to_the_run_named_last_and_its_lack_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        latest_run(tmp_path)
+    first, second = new_run(tmp_path, "smoke", FACTS), new_run(tmp_path, "smoke", FACTS)
+    assert first != second
+    for run in (first, second):
+        name_latest(run)
+        assert latest_run(tmp_path) == run
+
+
+def test_the_same_rows_give_the_same_files_byte_for_byte(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    for results in ("one", "two"):
+        write_report(run, tmp_path / results)
+    one, two = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two"))
+    assert one == two
+    assert set(one) == PLOTS | {"report.md", "figures.jsonl", "environment.json"}
+
+
+def test_a_kind_that_was_not_measured_is_said_to_be_missing_and_has_no_plot(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    write_report(run_of(tmp_path), results)
+    report = write_report(run_of(tmp_path / "other", {"crash"}), results).read_text()
+    assert {file.name for file in results.glob("*.svg")} == {"crash-matrix.svg"}
+    assert "not measured in this run" in report
+    figures = [json.loads(line) for line in (results / "figures.jsonl").read_text().splitlines()]
+    assert {figure["kind"] for figure in figures} == {"crash"}
+
+
+def test_every_table_names_its_durability_level(tmp_path: Path) -> None:
+    report = write_report(run_of(tmp_path), tmp_path / "results").read_text()
+    measured = report.partition("## What was measured")[0].split("\n\n")
+    for before, block in pairwise(measured):
+        if block.startswith("| ") and "records" in block:
+            assert "level" in before.lower() or "| level |" in block.splitlines()[0]
+
+
+def test_a_pick_is_the_best_of_those_that_kept_every_promise() -> None:
+    found = {
+        (choice.need.split(",")[0], choice.durability): choice
+        for choice in choices(all_figures(made_up_rows()), ENVIRONMENT["backends"])
+    }
+    assert found["Most records per second", "DISK"].backend == "rocksdb-indexed-batch"
+    assert found["Most records per second", "PROCESS"].backend == ""
+    assert found["Least disk", "CHANGELOG"].backend == "lmdb-indexed-batch"
+
+
+def test_a_backend_that_broke_a_promise_is_never_picked_at_that_level() -> None:
+    rows = made_up_rows()
+    for row in rows["throughput"]:
+        if row["backend"] == "rocksdb-indexed-batch" and row["durability"] == "DISK" and row["repeat"] == 0:
+            row["end_state"] = "different"
+    for choice in choices(all_figures(rows), ENVIRONMENT["backends"]):
+        assert choice.backend != "sqlite-indexed-batch" or choice.durability != "CHANGELOG"
+        assert choice.backend != "rocksdb-indexed-batch" or choice.durability != "DISK"
+
+
+def test_picks_follow_the_rows_and_no_opinion() -> None:
+    rows = made_up_rows()
+    for row in rows["throughput"]:
+        row["records_per_s"] = 1e6 / row["records_per_s"]
+    (first, *_) = choices(all_figures(rows), ENVIRONMENT["backends"])
+    assert first.backend == "rocksdb-dual-store"
+
+
+def test_a_trial_is_as_bad_as_its_worst_verdict_and_unknown_is_no_success() -> None:
+    rows = made_up_rows()["crash"][:2]
+    rows[1]["result"] = "unknown"
+    (trial,) = crash_trials(rows)
+    assert (trial["result"], trial["as_expected"]) == ("unknown", False)
+    rows[0]["result"] = "anomaly"
+    (trial,) = crash_trials(rows)
+    assert trial["result"] == "anomaly"
+
+
+def test_a_defect_that_no_trial_shows_is_not_as_expected() -> None:
+    rows = [row for row in made_up_rows()["crash"] if row["expected"] == "anomaly"]
+    assert [trial["as_expected"] for trial in crash_trials(rows)] == [True]
+    for row in rows:
+        row["result"] = "valid"
+    assert [trial["as_expected"] for trial in crash_trials(rows)] == [False]
+
+
+def test_a_missed_ratio_is_marked_and_one_without_a_threshold_is_not_judged() -> None:
+    met = {figure["claim"]: figure["met"] for figure in all_figures(made_up_rows())["ratio"]}
+    assert sorted(met.values(), key=str) == [False, None, True]
+
+
+def test_the_readme_gets_its_table_between_the_markers_and_nothing_else(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{TABLE_BEGIN}\nold\n{TABLE_END}\nafter\n")
+    write_report(run_of(tmp_path), tmp_path / "results", readme)
+    head, table, tail = readme.read_text().partition(TABLE_BEGIN)[0], readme.read_text(), readme.read_text()[-6:]
+    assert (head, tail) == ("before\n", "after\n")
+    assert "old" not in table
+    assert all(f"| {backend} |" in table for backend in SPEEDS)
+    assert with_table("no markers", "table") == "no markers"
+
+
+def test_nothing_written_names_this_machine_or_a_path(tmp_path: Path) -> None:
+    import platform
+
+    from harness.report.environment import environment
+
+    run = new_run(tmp_path / "runs", "smoke", FACTS)
+    write_facts(run, {**FACTS, "environment": environment(tmp_path)})
+    write_report(run, tmp_path / "results")
+    for file in (tmp_path / "results").iterdir():
+        content = file.read_text()
+        assert str(tmp_path) not in content
+        assert f'"{platform.node()}"' not in content
+
+
+def test_a_run_that_was_given_up_is_reported_as_such(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "smoke", {"profile": "smoke", "seed": 1})
+    with pytest.raises(ConfigError):
+        write_report(run, tmp_path / "results")
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,89 @@
+"""A scenario is a plain value; a mistake in one is a sentence with the nearest name, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.faults import Kill, KillAfter
+from harness.proof import read_claim, scenario_file, scenario_names
+from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario, part_of
+from stores.errors import ConfigError
+from stores.registry import backends
+from stores.tasks import task
+
+KILL: tuple[Any, ...] = (KillAfter(13),)
+MISTAKES = [
+    CrashScenario(KILL, backends=("rocksbd-direct",)),
+    CrashScenario(KILL, durabilities=("DISC",)),
+    CrashScenario(KILL, guarantee="exactly_twice"),
+    CrashScenario(KILL, sabotage="skiped_wipe"),
+    CrashScenario(KILL, sabotage="skipped_wipe", caught=("rocksdb",)),
+    CrashScenario((Kill("task.after_log_comit"),)),
+    CrashScenario(KILL, seeds=0),
+    CrashScenario(()),
+    CrashScenario(KILL, backends=("memory-indexed-batch",), durabilities=("DISK",)),
+    CrashScenario((Kill("direct.commit"),), backends=("lmdb",)),
+    ThroughputScenario("counts"),
+    ThroughputScenario("count", backends=("lmbd",), events=10),
+    ThroughputScenario("count", durabilities=("DISC",), events=10),
+    ThroughputScenario("count", partitions=(0,), events=10),
+]
+
+
+@pytest.mark.parametrize("scenario", MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_a_config_error_when_planned_and_not_before(scenario: CrashScenario | ThroughputScenario) -> None:
+    with pytest.raises(ConfigError):
+        scenario.plan(1)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_of_the_project_states_a_claim_and_can_be_planned(name: str) -> None:
+    claim = read_claim(scenario_file(name))
+    assert claim.name == name
+    assert claim.text.count("\n") >= 2
+    assert claim.scenario.plan(1)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_the_same_seed_gives_the_same_plan_and_another_one_another(name: str) -> None:
+    scenario = read_claim(scenario_file(name)).scenario
+    assert scenario.plan(1) == scenario.plan(1)
+    assert scenario.plan(1) != scenario.plan(1000)
+
+
+def test_a_kill_at_each_failpoint_leaves_none_out_and_takes_none_of_another_part() -> None:
+    for name, backend in backends().items():
+        reached = {*backend.failpoints, *task.FAILPOINTS}
+        for part in (Part.CREATION, Part.COMMIT):
+            wanted = {failpoint for failpoint in reached if part_of(failpoint) is part}
+            if not wanted:
+                continue
+            trials = CrashScenario((KillAtEach(part),), backends=(name,), seeds=1).plan(7)
+            assert {trial.fault.failpoint for trial in trials if isinstance(trial.fault, Kill)} == wanted
+            assert len(trials) == len(wanted)
+
+
+def test_a_fault_is_left_out_for_a_backend_that_never_gets_there() -> None:
+    trials = CrashScenario((Kill("direct.commit"), Kill("dual_store.spilled")), seeds=2).plan(1)
+    assert {trial.backend for trial in trials} == {"rocksdb-direct", "rocksdb-dual-store"}
+    assert len(trials) == 4
+
+
+def test_a_backend_that_must_be_caught_is_expected_to_show_an_anomaly_and_no_other_is() -> None:
+    scenario = CrashScenario(KILL, sabotage="skipped_wipe", caught=("rocksdb-direct",))
+    expected = {trial.backend: scenario.expected(trial) for trial in scenario.plan(1)}
+    assert expected.pop("rocksdb-direct") == "anomaly"
+    assert set(expected.values()) == {"valid"}
+
+
+@pytest.mark.parametrize("content", ["", "SCENARIO = 5", "SCENARIO = CrashScenario()", "this is no Python"])
+def test_a_file_that_holds_no_scenario_is_a_config_error(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(content)
+    with pytest.raises(ConfigError):
+        read_claim(file)
+    with pytest.raises(ConfigError):
+        read_claim(tmp_path / "missing.py")
