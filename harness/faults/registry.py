@@ -20,6 +20,7 @@ FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
         "kill_in_recovery": KillInRecovery,
     }
 )
+_PLAIN: Mapping[Any, type] = MappingProxyType({"int": int, "str": str, "bool": bool})
 _NAMES = {fault_type: name for name, fault_type in FAULTS.items()}
 
 
@@ -63,6 +64,13 @@ def from_json(row: object) -> Fault:
             raise unknown(f"setting of fault {name!r} called", key, known)
     if name == "kill_in_recovery":
         settings = _nested(settings)
+    for setting in fields(FAULTS[name]):
+        if (
+            setting.name in settings
+            and setting.type in _PLAIN
+            and type(settings[setting.name]) is not _PLAIN[setting.type]
+        ):
+            raise ConfigError(f"fault {name!r}: {setting.name!r} is of type {setting.type}")
     try:
         return FAULTS[name](**settings)
     except (TypeError, ValueError) as error:

@@ -42,6 +42,8 @@ def test_every_registered_fault_is_tried_here() -> None:
         {"fault": "kill", "failpoint": "x", "hits": 2},
         {"fault": "kill", "failpoint": "x", "hit": 0},
         {"fault": "kill_after", "records": "many"},
+        {"fault": "kill_after", "records": 1, "flush_pressure": "yes"},
+        {"fault": "kill", "failpoint": 5},
         {"fault": "abort", "records": 1, "then": "rest"},
         {"fault": "kill_in_recovery", "first": {"fault": "kill", "failpoint": "x"}, "again": []},
         {

@@ -91,6 +91,8 @@ class LogFile:
                     "close other programs that hold it, or choose another file system"
                 )
             writer.execute(f"pragma synchronous = {_SYNCHRONOUS[self._durability]}")
+            # Inserts of many rows keep a journal of the statement, which would be written out eight times over.
+            writer.execute("pragma temp_store = memory")
             writer.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}").fetchone()
             writer.execute("begin immediate")  # tells now, not at the first commit, whether writing is possible
             writer.rollback()

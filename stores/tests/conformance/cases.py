@@ -9,12 +9,10 @@ from pathlib import Path
 from stores import Durability, KeyValueStore, open_store
 from stores.registry import Backend, backend_named, backends
 
-TIGHT: Mapping[str, object] = {
-    "staging_buffer_bytes": 64,
-    "map_size_bytes": 64 << 10,
-    "write_buffer_size_bytes": 64 << 10,
-}
+TIGHT: Mapping[str, object] = {"staging_buffer_bytes": 64, "map_size_bytes": 64 << 10}
 """Options that change no promise, but take a backend over the edge of what it keeps in one place."""
+TIGHT_FOR_KILLS: Mapping[str, object] = {**TIGHT, "write_buffer_size_bytes": 64 << 10}
+"""As ``TIGHT``, and what was committed gets into the files early and in pieces."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,11 @@ class Case:
         return open_store(self.backend.name, path, name=name, durability=self.durability, options=self.options)
 
 
-def cases(names: list[str], durabilities: frozenset[Durability], *, tight: bool) -> list[Case]:
-    """Cases for the backends ``names`` (all, if empty) at those of the levels that each can carry."""
+def cases(names: list[str], durabilities: frozenset[Durability], tight: Mapping[str, object]) -> list[Case]:
+    """Cases for the backends ``names`` (all, if empty) at those of the levels that each can carry, and one with ``tight``."""
     found = []
     for backend in [backend_named(name) for name in names] or backends().values():
-        options = tightened(backend) if tight else {}
+        options = {name: value for name, value in tight.items() if name in backend.options}
         levels = sorted(backend.durabilities & durabilities) or sorted(backend.durabilities)[:1]
         found += [Case(backend, level) for level in levels]
         if options:
@@ -47,15 +45,10 @@ def cases(names: list[str], durabilities: frozenset[Durability], *, tight: bool)
 
 def crash_cases(names: list[str]) -> list[Case]:
     """For each backend the level that survives kills, as it is, and the one that does not, with the tiny limits."""
-    chosen = cases(names, frozenset({Durability.CHANGELOG, Durability.PROCESS}), tight=True)
+    chosen = cases(names, frozenset({Durability.CHANGELOG, Durability.PROCESS}), TIGHT_FOR_KILLS)
     tight = {case.backend.name for case in chosen if case.options}
     return [
         case
         for case in chosen
         if case.options or case.durability is Durability.PROCESS or case.backend.name not in tight
     ]
-
-
-def tightened(backend: Backend) -> dict[str, object]:
-    """Those of the options ``TIGHT`` that the backend has."""
-    return {name: value for name, value in TIGHT.items() if name in backend.options}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stores import Durability, KeyValueStore
-from stores.tests.conformance.cases import Case, cases, crash_cases
+from stores.tests.conformance.cases import TIGHT, Case, cases, crash_cases
 from stores.tests.conformance.script import AT_THE_END
 from stores.tests.store_process import StoreProcess
 
@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", crash_cases(names), ids=str)
     else:
         levels = frozenset(Durability) if marked("every_durability") else frozenset({Durability.CHANGELOG})
-        metafunc.parametrize("case", cases(names, levels, tight=not marked("as_is")), ids=str)
+        metafunc.parametrize("case", cases(names, levels, {} if marked("as_is") else TIGHT), ids=str)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
