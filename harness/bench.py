@@ -15,10 +15,10 @@ from typing import Any
 
 from harness.benchmarks import run as benchmarks
 from harness.datasets.new_york_flights import departures
-from harness.folders import README, RESULTS, RUNS
+from harness.folders import RUNS
 from harness.java import find_java
 from harness.progress import Progress
-from harness.report import write_report
+from harness.report import README, RESULTS, write_report
 from harness.report.document import failure_lines
 from harness.report.environment import environment
 from harness.report.figures import all_figures

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.folders import README, RESULTS, RUNS
+from harness.folders import RUNS
 from harness.java import find_java
 from harness.workloads.event_log import EventLog
 from stores.errors import ConfigError, StoreError
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="write the report again from a run's rows")
     report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
-    report.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where the report goes")
+    report.add_argument("--results", type=Path, metavar="FOLDER", help="where the report goes: results/ unless given")
     report.set_defaults(run=_report)
 
     scenario = commands.add_parser("scenario", help="put one claim to the proof", parents=[_scenario_parser(None)])
@@ -160,11 +160,12 @@ def _bench(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> int:
+    from harness.report import README, RESULTS, write_report
     from harness.report.rows import latest_run
-    from harness.report.write import write_report
 
     folder = given.run_folder or latest_run(RUNS)
-    print(f"The report is {write_report(folder, given.results, README if given.results == RESULTS else None)}.")
+    report = write_report(folder, given.results or RESULTS, None if given.results else README)
+    print(f"The report is {report}.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Where runs, results and scenarios lie: in the folder that the harness itself lies in, from wherever it is started."""
+"""Where runs and scenarios lie: in the folder that the harness itself lies in, from wherever it is started."""
 
 from __future__ import annotations
 
@@ -8,6 +8,4 @@ import harness
 
 ROOT = Path(harness.__file__).resolve().parents[1]
 RUNS = ROOT / "runs"
-RESULTS = ROOT / "results"
-README = ROOT / "README.md"
 SCENARIOS = ROOT / "scenarios"

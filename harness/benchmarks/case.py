@@ -52,7 +52,7 @@ def _cases(profile: str) -> Iterator[Case]:
             yield Case("commit", subject, records_per_commit=size)
         if not smoke:
             yield Case("commit", subject, records_per_commit=500_000, records=500_000, rounds=3)
-    yield Case("commit", "plain-rocksdb")
+    yield Case("commit", "plain-rocksdb", records_per_commit=10_000)
     yield Case("commit", "rocksdb-dual-store")
     for engine in ("lmdb", "sqlite"):
         for durability in (Durability.PROCESS,) if smoke else (Durability.PROCESS, Durability.DISK):

@@ -32,8 +32,8 @@ def claims() -> Iterator[Claim]:
             at_least,
         )
     yield Claim(
-        "puts with a commit each 1,000, against a bare loop of rocksdict's put",
-        Case("commit", indexed),
+        "puts with a commit each 10,000, against a bare loop of rocksdict's put",
+        Case("commit", indexed, records_per_commit=10_000),
         Case("commit", plain),
         1.0,
     )

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from harness.report.choice import LEVELS, REFERENCE_WORKLOADS
 from harness.report.figures import Figure
@@ -28,7 +28,7 @@ PROTOTYPE_SHARE = 0.04
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C564B", "#7F7F7F")
 """Told apart by colour-blind readers too. Source: Okabe and Ito, "Color Universal Design" (the first six)."""
 _MARKERS = "osD^vPX*"
-_OUTCOMES = ("not reached", "valid", "unknown", "anomaly")
+_OUTCOMES = ("not tried", "valid", "unknown", "anomaly")
 _OUTCOME_COLOURS = ("#FFFFFF", "#B7E1CD", "#FCE8B2", "#E67C73")
 _STYLE: Any = {
     "svg.hashsalt": "report",
@@ -245,7 +245,9 @@ def _log_axes(axes: Axes, points: Lines, label: str, title: str) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}"))
     low, high = axes.get_ylim()
     if high < 20 * low:
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 1)))
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}" if f"{y:e}"[0] in "25" else ""))
+    else:
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(label)
     axes.set_title(title, fontsize=9, loc="left")
 
@@ -254,7 +256,9 @@ def _legend(canvas: Canvas, panels: Sequence[tuple[str, Axes]]) -> None:
     found = {
         label: handle for _, axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    canvas.legend(found.values(), found.keys(), loc="center left", bbox_to_anchor=(0.91, 0.5), frameon=False)
+    labels = sorted(found, key=lambda label: (label[0].isdigit(), label))
+    handles = [found[label] for label in labels]
+    canvas.legend(handles, labels, loc="center left", bbox_to_anchor=(0.91, 0.5), frameon=False)
 
 
 def _worst(cells: Sequence[Figure]) -> tuple[int, str]:

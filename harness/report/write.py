@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.folders import ROOT
 from harness.report.document import document
 from harness.report.figures import Figure, all_figures
 from harness.report.plots import draw
@@ -18,6 +19,7 @@ from harness.report.tables import summary_table
 from stores.errors import ConfigError
 
 REPORT_FILE, FIGURES_FILE, ENVIRONMENT_FILE = "report.md", "figures.jsonl", "environment.json"
+RESULTS, README = ROOT / "results", ROOT / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 

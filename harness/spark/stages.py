@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from harness.faults import Abort, Fault, KillAfter, KillInRecovery, Stop, name_of, steps
+from harness.faults import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop, name_of, steps
 from harness.scenario import EVENT_LOG
 from harness.spark import events
 from harness.spark.opening import measure_openings
@@ -44,6 +45,9 @@ def spark_session(app_name: str, master: str, log_folder: Path) -> Iterator[Spar
 
     Raises: ConfigError where Spark does not start, SparkFailedError for a job that fails.
     """
+    # Upon an interruption py4j logs the traceback of whatever was under way, to whoever listens to everything.
+    if not logging.getLogger().handlers:
+        logging.getLogger().addHandler(logging.NullHandler())
     try:
         with session(app_name, master, max_failures=TASK_FAILURES_MAX, log_folder=log_folder) as spark:
             yield spark
@@ -92,7 +96,7 @@ def opening_rows(spark: SparkSession, trials: Sequence[OpeningTrial], say: Say) 
 def fault_text(fault: Fault) -> str:
     """A fault in a few words that leave out its counts, so that trials of several seeds share them."""
     if isinstance(fault, KillInRecovery):
-        return "killed, and again: " + ", ".join(fault_text(step) for step in steps(fault)[1:])
+        return f"killed {len(steps(fault))} times"
     words = {Stop: "closed cleanly", Abort: "transaction aborted", KillAfter: "killed inside a transaction"}.get(
         type(fault), name_of(fault)
     )
@@ -100,6 +104,12 @@ def fault_text(fault: Fault) -> str:
         words += {"close": ", task closed", "kill": ", process killed", "go_on": ", task goes on"}[fault.then]
     pressure = isinstance(fault, Abort | KillAfter) and fault.flush_pressure
     return words + ", after background flushes" * pressure
+
+
+def failpoint_of(fault: Fault) -> str:
+    """The failpoint that a fault is about, of several kills that of the second; empty where there is none."""
+    about = steps(fault)[1] if isinstance(fault, KillInRecovery) else fault
+    return about.failpoint if isinstance(about, Kill) else ""
 
 
 def _events(spark: SparkSession, batch: Batch, seed: int, log: EventLog | None) -> DataFrame:
@@ -118,7 +128,7 @@ def _verdict_rows(planned: Planned, found: Mapping[str, Any]) -> list[Row]:
         "guarantee": trial.guarantee,
         "scenario": planned.scenario,
         "fault": fault_text(trial.fault),
-        "failpoint": found["failpoint"],
+        "failpoint": failpoint_of(trial.fault),
         "seed": trial.seed,
         "expected": planned.expected,
         "repeat_command": found["repeat"],

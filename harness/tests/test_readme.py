@@ -27,7 +27,7 @@ def test_the_python_of_the_first_screen_runs_and_prints_what_it_says(tmp_path: P
 
 def test_every_file_and_scenario_that_the_readme_names_is_there() -> None:
     text = (ROOT / "README.md").read_text()
-    for scenario in re.findall(r"\bS=(\w+)", text):
+    for scenario in re.findall(r"\bS=([a-z]\w*)", text):
         assert (ROOT / "scenarios" / f"{scenario}.py").is_file()
     for folder in re.findall(r"^    (\w+)/ ", text, re.MULTILINE):
         assert folder == "runs" or (ROOT / folder).is_dir()

@@ -36,25 +36,23 @@ class IndexedBatchStore(EngineStore):
         """The writes of the last commit, while nothing newer is in the engine: what was just written is soon read."""
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        # The hot path: everything that is as it should be, in one condition.
-        if (
-            get_ident() != self._writer
-            or type(key) is not bytes
-            or type(value) is not bytes
-            or not 0 < len(key) <= self._max_key_bytes
-            or len(value) > self._max_value_bytes
-        ):
-            self._check_write(key, value)
-        batch = self._batch
-        old = batch.writes.get(key, MISSING)
-        if type(old) is bytes and type(value) is bytes:
-            batch.num_bytes += len(value) - len(old)
-        elif old is MISSING and type(value) is bytes and not batch.deep:
-            batch.num_bytes += len(key) + len(value)
-        else:
-            batch.put(key, value)
-            return
-        batch.writes[key] = value
+        # The hot path: a write that is as it should be, and has nothing staged below it, is staged right here.
+        if type(key) is bytes and type(value) is bytes and get_ident() == self._writer:
+            key_bytes, value_bytes = len(key), len(value)
+            if 0 < key_bytes <= self._max_key_bytes and value_bytes <= self._max_value_bytes:
+                batch = self._batch
+                old = batch.writes.get(key, MISSING)
+                if old is MISSING:
+                    if not batch.deep:
+                        batch.num_bytes += key_bytes + value_bytes
+                        batch.writes[key] = value
+                        return
+                elif old is not None:
+                    batch.num_bytes += value_bytes - len(old)  # type: ignore[arg-type]
+                    batch.writes[key] = value
+                    return
+        self._check_write(key, value)
+        self._batch.put(key, value)
 
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:

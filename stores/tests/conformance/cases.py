@@ -32,7 +32,7 @@ class Case:
 
 
 def cases(names: list[str], durabilities: frozenset[Durability], tight: Mapping[str, object]) -> list[Case]:
-    """Cases for the backends ``names`` (all, if empty) at those of the levels that each can carry, and one with ``tight``."""
+    """Cases for the backends ``names`` (all, if empty) at the levels that each can carry of those, and ``tight``."""
     found = []
     for backend in [backend_named(name) for name in names] or backends().values():
         options = {name: value for name, value in tight.items() if name in backend.options}
