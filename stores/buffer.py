@@ -60,7 +60,7 @@ class Layer:
 
 
 class IndexedBatch:
-    """One writer; any thread may ``get`` and ``freeze``, which relies on the interpreter's lock for single steps."""
+    """One writer; another thread may look into ``writes``, and holding ``lock`` may ``get`` and ``freeze``."""
 
     def __init__(self) -> None:
         self.lock: Final = Lock()

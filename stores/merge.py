@@ -29,8 +29,8 @@ class StagedWrites(ABC):
     """Staged writes in the order of a scan, taken from the front."""
 
     @abstractmethod
-    def take_to(self, key: bytes) -> list[Staged]:
-        """The next writes up to and including ``key``; ascending, whatever the direction of the scan."""
+    def take_to(self, key: bytes) -> Iterator[list[Staged]]:
+        """The next writes up to and including ``key``, in lists, each ascending whatever the direction of the scan."""
 
     @abstractmethod
     def take_some(self) -> list[Staged]:
@@ -44,10 +44,12 @@ class MappedWrites(StagedWrites):
         self._keys, self._writes, self._reverse = keys, writes, reverse
         self._low, self._high = 0, len(keys)
 
-    def take_to(self, key: bytes) -> list[Staged]:
+    def take_to(self, key: bytes) -> Iterator[list[Staged]]:
         if self._reverse:
-            return self._take(bisect_left(self._keys, key, self._low, self._high), self._high)
-        return self._take(self._low, bisect_right(self._keys, key, self._low, self._high))
+            taken = self._take(bisect_left(self._keys, key, self._low, self._high), self._high)
+        else:
+            taken = self._take(self._low, bisect_right(self._keys, key, self._low, self._high))
+        return iter([taken] if taken else [])
 
     def take_some(self) -> list[Staged]:
         if self._reverse:
@@ -71,11 +73,21 @@ def lay_over(
     Both are in the same order, descending if ``reverse``; so is what comes out, in lists that may be empty.
     """
     for chunk in filter(None, below):
-        staged = above.take_to(chunk[-1][0])
         shown = [pair for pair in chunk if pair[0] not in hidden] if hidden else chunk
-        yield _merged(shown, staged, reverse=reverse) if staged else shown
+        for staged in above.take_to(chunk[-1][0]):
+            cut = _count_to(shown, staged[0][0] if reverse else staged[-1][0], reverse=reverse)
+            yield _merged(shown[:cut], staged, reverse=reverse)
+            shown = shown[cut:]
+        yield shown
     while staged := above.take_some():
         yield _merged([], staged, reverse=reverse)
+
+
+def _count_to(chunk: list[Pair], key: bytes, *, reverse: bool) -> int:
+    """How many pairs of ``chunk`` a scan shows up to and including ``key``."""
+    if reverse:
+        return sum(pair[0] >= key for pair in chunk)
+    return bisect_left(chunk, (key + b"\x00",))
 
 
 def _merged(chunk: list[Pair], staged: list[Staged], *, reverse: bool) -> list[Pair]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.benchmarks.case import Case
-from harness.benchmarks.load import EXISTING_KEYS, Load, batches
+from harness.benchmarks.load import Load, batches
 from harness.benchmarks.subject import open_subject
 from harness.benchmarks.yardstick import Pairs, Yardstick
 
@@ -35,7 +35,7 @@ def test_case(case: Case, subject: Yardstick, load_seed: int, benchmark: Any) ->
             return (subject, batches(load.fresh(case.records), case.records_per_commit)), {}
 
     else:
-        known = [key for key, _ in load.fresh(EXISTING_KEYS if case.suite == "update" else case.records)]
+        known = [key for key, _ in load.fresh(case.keys or case.records)]
         for batch in batches(load.of(known, len(known), "uniform") + [(key, b"-" * 100) for key in known], 10_000):
             subject.write(batch)
         if case.suite == "scan":

@@ -8,8 +8,6 @@ from random import Random
 from harness.workloads.distributions import Source, uniform, zipfian
 
 KEY_BYTES, VALUE_BYTES = 16, 100
-EXISTING_KEYS = 100_000
-"""Keys that are in the store before an update or a scan is timed."""
 
 Pairs = list[tuple[bytes, bytes]]
 

@@ -26,7 +26,9 @@ def test_a_claim_compares_one_suite_at_one_level_and_size() -> None:
     for claim in claims():
         assert claim.subject.suite == claim.yardstick.suite
         assert claim.subject.durability is claim.yardstick.durability
-        assert claim.subject.records == claim.yardstick.records
+        assert claim.subject.records_per_commit == claim.yardstick.records_per_commit
+        assert claim.subject.distribution == claim.yardstick.distribution
+        assert claim.subject.keys == claim.yardstick.keys
 
 
 def test_a_ratio_is_the_quotient_of_two_measured_rates() -> None:

@@ -57,7 +57,7 @@ class _Sizes:
 
 
 _SIZES: Mapping[str, _Sizes] = MappingProxyType({
-    "smoke": _Sizes((50_000,), (500_000,), 2),
+    "smoke": _Sizes((20_000,), (), 1),
     "default": _Sizes((50_000, 500_000), (5_000_000,), 3),
     "full": _Sizes((50_000, 500_000, 5_000_000), (), 5),
 })

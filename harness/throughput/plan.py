@@ -57,12 +57,12 @@ _SYNCED = (Durability.PROCESS, Durability.DISK)
 
 PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType({
     "smoke": (
-        Sweep("flights", 20_000),
-        Sweep("count", 20_000, records_per_commit=(100, 1_000)),
+        Sweep("flights", 10_000),
+        Sweep("count", 10_000),
     ),
     "default": (
         Sweep("flights", None),
-        Sweep("count", 50_000, records_per_commit=(100, 1_000, 10_000), repeats=3),
+        Sweep("count", 50_000, records_per_commit=(100, 1_000, 10_000), repeats=2),
         Sweep("count", 50_000, durabilities=_SYNCED, repeats=2),
     ),
     "full": (

@@ -7,7 +7,8 @@ strategies use for offsets and position. It knows nothing of transactions, threa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
@@ -22,12 +23,28 @@ class Writes(NamedTuple):
     writes: Mapping[bytes, bytes | None]
 
 
+FETCH_BYTES_MAX = 1 << 20
+"""A fetch ends at the pair whose value takes it to this many bytes, so that large values don't pile up in memory."""
+
+
+def take(pairs: Iterator[tuple[bytes, bytes]], most: int) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """Up to ``most`` pairs or about ``FETCH_BYTES_MAX`` from the front, and whether there are no more."""
+    taken = []
+    num_bytes = 0
+    for pair in islice(pairs, most):
+        taken.append(pair)
+        num_bytes += len(pair[1])
+        if num_bytes >= FETCH_BYTES_MAX:
+            return taken, False
+    return taken, len(taken) < most
+
+
 class Scan(ABC):
     """An ordered read of a snapshot taken when it was made. Used by one thread at a time."""
 
     @abstractmethod
     def fetch(self) -> list[tuple[bytes, bytes]]:
-        """The next pairs in order, some hundred at most; an empty list at the end."""
+        """The next pairs in order, some hundred or about a megabyte at most; an empty list at the end."""
 
     @abstractmethod
     def close(self) -> None:

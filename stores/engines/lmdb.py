@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -17,7 +16,7 @@ from weakref import WeakSet
 import lmdb
 from lmdb.verify import verify
 
-from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.engine import Engine, Scan, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 
@@ -201,10 +200,10 @@ class _LmdbScan(Scan):
             if self._txn is None:
                 return []
             try:
-                chunk = list(islice(self._pairs, self._size))
+                chunk, ended = take(self._pairs, self._size)
             except lmdb.Error as error:
                 raise _reading_error(error) from error
-            if len(chunk) < self._size:
+            if ended:
                 self._release()
             self._size = _FETCH
             kept = (

@@ -39,10 +39,12 @@ class MemoryEngine(Engine):
         return False
 
     def get(self, key: bytes) -> bytes | None:
-        return self._data.writes.get(key)
+        with self._lock:
+            return self._data.writes.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return list(map(self._data.writes.get, keys))
+        with self._lock:
+            return list(map(self._data.writes.get, keys))
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         with self._lock:

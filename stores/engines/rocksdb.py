@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -25,7 +24,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.engine import Engine, Scan, Writes, take
 from stores.errors import CommitFailedError, ConfigError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ranges import Bounds
@@ -235,10 +234,10 @@ class _RocksDBScan(Scan):
         if self._pairs is None:
             return []
         try:
-            chunk = list(islice(self._pairs, self._size))
+            chunk, ended = take(self._pairs, self._size)
             if chunk:
                 self._last = chunk[-1][0]
-            if len(chunk) < self._size:
+            if ended:
                 self._pairs = None
                 _check_end(self._db, self._last, reverse=self._reverse)
         except Exception as error:

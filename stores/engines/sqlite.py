@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock, get_ident
 from typing import ClassVar, Self, cast
 
-from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.engine import Engine, Scan, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 
@@ -195,10 +195,10 @@ class _SqliteScan(Scan):
             if self._reader is None:
                 return []
             try:
-                chunk = self._rows.fetchmany(self._size)
+                chunk, ended = take(self._rows, self._size)
             except sqlite3.Error as error:
                 raise _reading_error(error, self._engine._file) from error
-            if len(chunk) < self._size:
+            if ended:
                 self.close()
             self._size = _FETCH
             return chunk

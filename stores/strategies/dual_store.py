@@ -138,12 +138,13 @@ class DualStore(IndexedBatchStore):
     def _tagged(self) -> list[Writes]:
         """The layers as the second store keeps them: keys behind the transaction's token, values behind a tag."""
         token = self._token
+        # Ranges matter where something older is: nothing is below the first layer of what was not spilled yet.
         return [
             Writes(
-                [self._staged_bounds(start, end) for start, end in ranges] if self._spilled else (),
+                [self._staged_bounds(start, end) for start, end in ranges] if self._spilled or number else (),
                 {token + key: _TOMBSTONE if value is None else _VALUE + value for key, value in writes.items()},
             )
-            for ranges, writes in self._layers()
+            for number, (ranges, writes) in enumerate(self._layers())
         ]
 
     def _staged_bounds(self, start: bytes | None, end: bytes | None) -> tuple[bytes, bytes]:
@@ -347,19 +348,14 @@ class SpilledWrites(StagedWrites):
         self._scan, self._reverse = scan, reverse
         self._next: list[Staged] = []
 
-    def take_to(self, key: bytes) -> list[Staged]:
-        taken: list[Staged] = []
+    def take_to(self, key: bytes) -> Iterator[list[Staged]]:
         while self._fill():
-            last = self._next[-1][0]
-            if (last >= key) if self._reverse else (last <= key):
-                taken += self._next
-                self._next = []
-            else:
-                cut = sum(1 for staged in self._next if (staged[0] >= key if self._reverse else staged[0] <= key))
-                taken += self._next[:cut]
-                self._next = self._next[cut:]
+            cut = sum(staged[0] >= key if self._reverse else staged[0] <= key for staged in self._next)
+            taken, self._next = self._next[:cut], self._next[cut:]
+            if taken:
+                yield taken[::-1] if self._reverse else taken
+            if self._next:
                 break
-        return taken[::-1] if self._reverse else taken
 
     def take_some(self) -> list[Staged]:
         self._fill()

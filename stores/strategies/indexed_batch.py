@@ -57,16 +57,16 @@ class IndexedBatchStore(EngineStore):
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
             return super().get(key)
-        batch = self._batch
-        value = batch.writes.get(key, MISSING)
-        if value is MISSING and batch.deep:
-            value = batch.get(key)
+        try:
+            return self._batch.writes[key]
+        except KeyError:
+            value = self._batch.get(key) if self._batch.deep else MISSING
         if value is MISSING:
             value = self._recent.get(key, MISSING)
         return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if self._batch.is_empty() and all(type(key) is bytes for key in keys):
+        if self._is_clean() and all(type(key) is bytes for key in keys):
             return self._engine.get_many(keys)
         return super().get_many(keys)
 
@@ -106,7 +106,11 @@ class IndexedBatchStore(EngineStore):
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         if level is IsolationLevel.READ_UNCOMMITTED:
-            value = self._batch.get(key)
+            value = self._batch.writes.get(key, MISSING)
+            if value is MISSING:
+                # Not while layers change hands: what is on its way from one to another is in neither.
+                with self._batch.lock:
+                    value = self._batch.get(key)
             if value is not MISSING:
                 return value  # type: ignore[return-value]
         return self._engine.get(key)

@@ -18,7 +18,7 @@ from threading import Timer
 from types import TracebackType
 from typing import Any, Self
 
-from stores import Durability, KeyValueStore, StoreError, open_store
+from stores import Durability, KeyValueIterator, KeyValueStore, StoreError, open_store
 from stores.registry import backend_named
 
 DEADLINE_S = 60.0
@@ -118,6 +118,7 @@ class _Commands:
 
     def __init__(self) -> None:
         self.store: KeyValueStore | None = None
+        self.held: KeyValueIterator | None = None
 
     def open(self, backend: str, path: Path, durability: Durability, options: Mapping[str, object]) -> None:
         """Open a store."""
@@ -127,6 +128,11 @@ class _Commands:
         """All pairs there are."""
         assert self.store is not None
         return list(self.store.all())
+
+    def hold_scan(self) -> None:
+        """Begin a scan, and keep it open."""
+        assert self.store is not None
+        self.held = self.store.all()
 
     def drop(self) -> None:
         """Close the store, whatever that raises."""

@@ -273,3 +273,47 @@ def test_uncommitted_bytes_stay_exact_across_spills(path: Path) -> None:
         store.rollback()
         assert store.approximate_num_uncommitted_bytes() == 0
         assert list(store.all()) == []
+
+
+@pytest.mark.parametrize("spills", [True, False])
+def test_a_range_delete_over_writes_that_a_scan_holds_stays_one(path: Path, spills: bool) -> None:
+    """The writes lie in a frozen layer, the range delete in the next: both reach the second store in one write."""
+    with open_store(BACKEND, path, options={"staging_buffer_bytes": 100}) as store:
+        store.put(b"deleted", b"1")
+        held = store.all()
+        store.delete_range(None, None)
+        store.put(b"kept", b"v" * (200 if spills else 1))
+        assert [key for key, _ in store.all()] == [b"kept"]
+        store.commit()
+        assert [key for key, _ in store.all()] == [b"kept"]
+        assert list(held) == [(b"deleted", b"1")]
+
+
+def test_a_roll_forward_keeps_range_deletes_over_writes_that_a_scan_held(path: Path) -> None:
+    with StoreProcess() as process:
+        process.call("open", BACKEND, path, Durability.PROCESS, AT_ONCE)
+        process.call("put", b"deleted", b"1")
+        process.call("hold_scan")
+        process.call("delete_range", None, None)
+        process.call("put", b"kept", b"1")
+        process.call("kill_at", marker.MARKER_SYNCED)
+        process.call_until_killed("commit", {LOG: 1})
+    with open_store(BACKEND, path, durability=Durability.PROCESS) as store:
+        assert store.recover().outcome is RecoveryOutcome.ROLLED_FORWARD
+        assert list(store.all()) == [(b"kept", b"1")]
+
+
+def test_everything_staged_is_read_right_after_a_spill(path: Path) -> None:
+    """When memory holds nothing, the second store holds it all."""
+    with open_store(BACKEND, path, options={"staging_buffer_bytes": 0}) as store:
+        store.put(b"key", b"old")
+        store.commit()
+        store.put(b"key", b"new")
+        assert store.get(b"key") == b"new"
+        assert store.get_many([b"key", b"other"]) == [b"new", None]
+        assert list(store.all()) == list(store.reverse_all()) == [(b"key", b"new")]
+        assert list(store.read_only().all()) == [(b"key", b"old")]
+        store.put(b"key", None)
+        assert store.get_many([b"key"]) == [None]
+        store.rollback()
+        assert store.get_many([b"key"]) == [b"old"]
