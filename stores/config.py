@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore
-from stores.registry import backend_named, check_options, nearest, open_store
+from stores.registry import backend_named, check_isolation_level, check_options, nearest, open_store
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
@@ -35,6 +35,7 @@ class StoreConfig:
             raise ConfigError(f"{backend.name} can't carry durability {self.durability}: it carries {carried}")
         if self.uncommitted_max_bytes < -1:
             raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {self.uncommitted_max_bytes}")
+        check_isolation_level(self.isolation_level)
         check_options(backend, self.options)
 
     @classmethod

@@ -248,6 +248,10 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         who = "this process" if holder == str(os.getpid()) else f"process {holder}"
         raise StoreLockedError(f"{path} is open in {who}: close it there first") from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor

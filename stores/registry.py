@@ -125,7 +125,7 @@ def open_store(
     name: str = "store",
     durability: Durability | str = Durability.CHANGELOG,
     options: Mapping[str, object] | None = None,
-    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    isolation_level: IsolationLevel | str = IsolationLevel.READ_COMMITTED,
 ) -> KeyValueStore:
     """Open the store in the folder ``path``, creating it where there is none; use it in a ``with`` block.
 
@@ -133,7 +133,7 @@ def open_store(
     a dual store had marked it as ready, committed: ``recover()`` tells. ``options`` are the engine's own, by the names
     in ``Backend.options``; ``isolation_level`` is that of readers that don't ask for one.
 
-    Raises: ConfigError for an unknown backend, level or option; StoreUnavailableError, StoreLockedError,
+    Raises: ConfigError for an unknown backend, level or option, or a value that does not fit; StoreUnavailableError, StoreLockedError,
     StoreIncompatibleError, StoreCorruptedError for the folder.
     """
     chosen = backend_named(backend)
@@ -146,7 +146,7 @@ def open_store(
         chosen.load_engine(),
         Path(path),
         {**chosen.options, **(options or {})},
-        Traits(name, chosen.name, level, isolation_level),
+        Traits(name, chosen.name, level, check_isolation_level(isolation_level)),
     )
 
 
@@ -163,6 +163,14 @@ def _durability(given: Durability | str) -> Durability:
         raise ConfigError(f"no durability {given!r}; there are: {', '.join(Durability)}") from error
 
 
+def check_isolation_level(given: IsolationLevel | str) -> IsolationLevel:
+    """The level that is meant, which may be given as text. Raises: ConfigError."""
+    try:
+        return IsolationLevel(given)
+    except ValueError as error:
+        raise ConfigError(f"no isolation level {given!r}; there are: {', '.join(IsolationLevel)}") from error
+
+
 def check_options(backend: Backend, given: Mapping[str, object]) -> None:
     """Refuse options that the backend does not have, or of another type. Raises: ConfigError."""
     known = backend.options
@@ -176,7 +184,7 @@ def check_options(backend: Backend, given: Mapping[str, object]) -> None:
             raise ConfigError(
                 f"option {option!r} of {backend.name} is of type {type(default).__name__}, not {type(value).__name__}"
             )
-        if isinstance(value, int) and not isinstance(value, bool) and value < (-1 if default == -1 else 0):
+        if type(value) is int and not (-1 if default == -1 else 0) <= value < 1 << 63:
             raise ConfigError(f"option {option!r} of {backend.name} can't be {value}")
 
 

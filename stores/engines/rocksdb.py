@@ -205,8 +205,19 @@ class RocksDBEngine(Engine):
     def close(self) -> None:
         self._offsets = None
         try:
-            self._offsets_db.close()
-            self._db.close()
+            # Closing a handle flushes its family alone: all are to be flushed as one before.
+            self.persist()
+        finally:
+            self._close_handles()
+
+    def _close_handles(self) -> None:
+        # Both, whatever the first one raises: RocksDB's own lock is held until then. The data first: where it can't be
+        # flushed, RocksDB does not flush the offsets any more either.
+        try:
+            try:
+                self._db.close()
+            finally:
+                self._offsets_db.close()
         except Exception as error:
             raise _writing_error(error) from error
 

@@ -369,8 +369,10 @@ class EngineStore(KeyValueStore):
         engine, self._engine = self._engine, _CLOSED
         clean = False
         try:
-            self._close_staging()
-            engine.close()
+            try:
+                self._close_staging()
+            finally:
+                engine.close()
             clean = True
         finally:
             if self._directory is not None:

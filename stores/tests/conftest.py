@@ -28,8 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(randbelow(1 << 32))
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"repeat with --hypothesis-seed={config.option.hypothesis_seed}; try more with --hypothesis-profile=long"
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(
+            f"What is random here repeats with --hypothesis-seed={config.option.hypothesis_seed}"
+        )
 
 
 @pytest.fixture

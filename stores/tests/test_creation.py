@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from stores import Durability, StoreIncompatibleError, StoreLockedError, open_store
+from stores import Durability, StoreIncompatibleError, StoreLockedError, StoreUnavailableError, open_store
 from stores.directory import CREATE_RENAMED, FAILPOINTS, wipe
 from stores.tests.store_process import StoreProcess
 
@@ -55,3 +57,15 @@ def test_a_store_folder_holds_what_its_module_says(path: Path) -> None:
     with open_store("rocksdb-dual-store", path):
         assert {entry.name for entry in path.iterdir()} == {"store.json", "lock", "open", "data", "data.tmp"}
     assert {entry.name for entry in path.iterdir()} == {"store.json", "lock", "data", "data.tmp"}
+
+
+def test_a_lock_that_finds_no_room_for_its_name_is_given_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, content: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    open_store("sqlite", path).close()
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", refuse)
+        with pytest.raises(StoreUnavailableError):
+            open_store("sqlite", path)
+    open_store("sqlite", path).close()

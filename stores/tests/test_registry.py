@@ -105,3 +105,25 @@ def test_an_unknown_property_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as refused:
         StoreConfig.from_properties({"statestore.uncommited.max.bytes": 1})
     assert "statestore.uncommitted.max.bytes" in str(refused.value)
+
+
+def test_an_isolation_level_may_be_given_as_text(path: Path) -> None:
+    with open_store("memory-indexed-batch", path, isolation_level="READ_UNCOMMITTED") as store:
+        store.put(b"key", b"staged")
+        assert store.read_only().get(b"key") == b"staged"
+
+
+def test_an_isolation_level_that_does_not_exist_is_refused(path: Path) -> None:
+    bad: Any = "SERIALIZABLE"
+    with pytest.raises(ConfigError):
+        open_store("memory-indexed-batch", path, isolation_level=bad)
+    with pytest.raises(ConfigError):
+        StoreConfig(isolation_level=bad)
+
+
+@pytest.mark.parametrize("option", ["rocksdb-indexed-batch:write_buffer_size_bytes", "lmdb:map_size_bytes"])
+def test_an_option_beyond_what_an_engine_can_count_is_refused(path: Path, option: str) -> None:
+    backend, name = option.split(":")
+    with pytest.raises(ConfigError):
+        open_store(backend, path, options={name: 1 << 63})
+    assert not path.exists()

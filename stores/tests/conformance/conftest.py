@@ -16,6 +16,7 @@ from stores.tests.store_process import StoreProcess
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_durability: run at each level that the backend can carry")
     config.addinivalue_line("markers", "kills: run at PROCESS, and at CHANGELOG with tiny limits")
+    config.addinivalue_line("markers", "timeout(seconds): heeded where pytest-timeout is installed")
     config.addinivalue_line("markers", "as_is: run with default options only, not with tiny limits as well")
 
 

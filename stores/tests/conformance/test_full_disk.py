@@ -115,3 +115,25 @@ def test_a_store_that_finds_no_room_to_be_created_leaves_none_taken(
     process.call("put", b"key", b"value")
     process.call("commit")
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.every_durability
+def test_a_disk_that_fills_before_the_close_leaves_a_commit_whole(
+    case: Case, path: Path, process: StoreProcess
+) -> None:
+    """Offsets are never kept without their data; and the same process may open the store again."""
+    process.call("open", case.backend.name, path, case.durability, case.options)
+    process.call("put_many", NUMBERS.start, NUMBERS.stop, VALUE)
+    process.call("commit", {LOG: 1})
+    process.call("limit", "RLIMIT_FSIZE", 200_000)
+    process.call("drop")
+    process.call("limit", "RLIMIT_FSIZE", NO_LIMIT)
+    process.call("open", case.backend.name, path, case.durability, case.options)
+    if process.call("get_fact", "transactional"):
+        complete = [(b"%08d" % number, VALUE) for number in NUMBERS]
+        kept = process.call("committed_offset", LOG)
+        assert process.call("scan") == (complete if kept == 1 else [])
+        assert kept == 1 or case.durability is Durability.CHANGELOG
+    process.call("put", b"new", b"1")
+    process.call("commit")
+    process.call("close")

@@ -1,0 +1,68 @@
+"""Readers on other threads, let in at the worst moment: in the middle of a step of the writer's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import IsolationLevel, open_store
+from stores.ranges import KeyRanges
+from stores.sorted_map import SortedMap
+
+READER_GETS_S = 0.1
+"""How long a reader is waited for in the middle of a step; one that is kept out answers afterwards."""
+
+
+@pytest.mark.parametrize("backend", ["memory-indexed-batch", "rocksdb-dual-store"])
+@pytest.mark.parametrize("step", [(KeyRanges, "add"), (SortedMap, "discard_range")], ids=lambda step: step[1])
+def test_a_reader_sees_a_range_delete_whole_or_not_at_all(
+    path: Path, backend: str, step: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never what was committed below the staged write that the range delete removes."""
+    with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
+        store.put(b"key", b"committed")
+        store.commit()
+        store.put(b"key", b"staged")
+        reader = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+        seen = let_in(monkeypatch, step, lambda: pool.submit(reader.get, b"key"))
+        store.delete_range(b"a", b"z")
+        assert seen
+        assert {future.result(timeout=60) for future in seen} <= {b"staged", None}
+
+
+def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store("memory-indexed-batch", path) as store, ThreadPoolExecutor(1) as pool:
+        store.put(b"key", b"old")
+        store.commit()
+        store.delete_range(b"a", b"z")
+        store.put(b"key", b"new")
+        reader = store.read_only(IsolationLevel.READ_COMMITTED)
+        seen = let_in(monkeypatch, (SortedMap, "discard_range"), lambda: pool.submit(reader.get, b"key"))
+        store.commit()
+        assert seen
+        assert {future.result(timeout=60) for future in seen} <= {b"old", b"new"}
+
+
+def let_in(
+    monkeypatch: pytest.MonkeyPatch, step: tuple[type, str], read: Callable[[], Future[bytes | None]]
+) -> list[Future[bytes | None]]:
+    """Let a reader try before and after each call of a method; returns what comes of that."""
+    seen: list[Future[bytes | None]] = []
+    original: Callable[..., Any] = getattr(*step)
+
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        seen.append(read())
+        wait(seen, READER_GETS_S)
+        result = original(*arguments, **named)
+        seen.append(read())
+        wait(seen, READER_GETS_S)
+        return result
+
+    monkeypatch.setattr(*step, stepped)
+    return seen
