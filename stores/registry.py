@@ -133,7 +133,7 @@ def open_store(
     a dual store had marked it as ready, committed: ``recover()`` tells. ``options`` are the engine's own, by the names
     in ``Backend.options``; ``isolation_level`` is that of readers that don't ask for one.
 
-    Raises: ConfigError for an unknown backend, level or option, or a value that does not fit; StoreUnavailableError, StoreLockedError,
+    Raises: ConfigError for an unknown backend, level or option; StoreUnavailableError, StoreLockedError,
     StoreIncompatibleError, StoreCorruptedError for the folder.
     """
     chosen = backend_named(backend)

@@ -94,7 +94,10 @@ class Changelog(ABC):
 
     @abstractmethod
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create ``topic`` with ``partitions`` (1 or more) unless it is there with as many. Raises ChangelogError if it has another number."""
+        """Create ``topic`` with ``partitions`` (1 or more) unless it is there with as many.
+
+        Raises ChangelogError if it has another number.
+        """
 
     @abstractmethod
     def topics(self) -> Mapping[str, int]:

@@ -32,8 +32,6 @@ from stores.errors import ChangelogError, OffsetOutOfRangeError, ProducerFencedE
 from stores.failpoints import reach
 from stores.interface import Durability, TopicPartition
 
-ROWS_PER_FETCH = 1_000
-
 
 class SqliteChangelog(Changelog, LogWriter):
     """A changelog in the file ``path``, made if there is none; its folder must be there.
@@ -239,9 +237,8 @@ class SqliteChangelog(Changelog, LogWriter):
                     (topic_id, partition.partition, from_offset, end),
                 )
                 yield Record(-1, None, None)
-                while rows := cursor.fetchmany(ROWS_PER_FETCH):
-                    for offset, key, value, timestamp_ms, headers in rows:
-                        yield Record(offset, key, value, timestamp_ms, _decoded(headers) if headers else ())
+                for offset, key, value, timestamp_ms, headers in cursor:
+                    yield Record(offset, key, value, timestamp_ms, _decoded(headers) if headers else ())
             finally:
                 if self._file.is_open:
                     reader.rollback()
