@@ -10,6 +10,8 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV SPARK_HOME SPARK_CONF_DIR
 
 PYTHON ?=
 PROFILE ?= default
+WORKERS ?= 2
+ARGS ?=
 S ?=
 PROFILES := smoke default full
 
@@ -31,11 +33,11 @@ help: ## list these targets
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
-test: $(STAMP) java ## run every test of stores and harness; ARGS="-k name" passes on to pytest
-	@$(RUN) -m pytest $(ARGS)
+test: $(STAMP) java ## run every test of stores and harness, two files at a time; ARGS="-k name" passes on to pytest
+	@$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full
-	@$(RUN) -m harness bench --profile $(PROFILE)
+	@$(RUN) -m harness bench --profile $(PROFILE) $(ARGS)
 
 report: $(STAMP) ## write results/ again from the rows that lie in runs/
 	@$(RUN) -m harness report
