@@ -24,11 +24,12 @@ from stores.engines.engine import Engine, Scan, Writes
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.interface import Durability, IsolationLevel, RecoveryOutcome, TopicPartition
-from stores.merge import Pair, Staged, StagedWrites, chunks_of, lay_over
+from stores.merge import Pair, chunks_of, lay_over
 from stores.ranges import Bounds, KeyRanges
 from stores.strategies.indexed_batch import IndexedBatchStore
 from stores.strategies.iterator import Pin
 from stores.strategies.marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
+from stores.strategies.spilled import TOKEN_BYTES, SpilledWrites, after, tagged, untagged
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits, build_engine
 
 BEFORE_SPILL = declare("dual_store.before_spill", "a commit begins, part of the writes may still be in memory")
@@ -45,8 +46,6 @@ _SEQUENCE = b"s"
 """Meta entry: number of the store's last commit; in the second store, number of the commit it is sealed for."""
 _PART_BYTES = 4 << 20
 """The copy of what is not in memory is made in parts of about this many bytes."""
-_VALUE, _TOMBSTONE = b"\x01", b"\x00"
-_TOKEN_BYTES = 8
 
 
 class DualStore(IndexedBatchStore):
@@ -74,7 +73,7 @@ class DualStore(IndexedBatchStore):
         self, engine: Engine, directory: StoreDirectory, staging: Engine, buffer_bytes: int, traits: Traits
     ) -> None:
         super().__init__(engine, directory, traits)
-        self._max_key_bytes -= _TOKEN_BYTES
+        self._max_key_bytes -= TOKEN_BYTES
         self._staging = staging
         self._buffer_bytes = buffer_bytes
         self._marker = directory.path / "commit"
@@ -119,7 +118,7 @@ class DualStore(IndexedBatchStore):
         super()._stage_range(start, end)
         if self._spilled:
             for pairs in chunks_of(self._scan_spilled(start, end)):
-                self._batch.forget_drained(sum(len(key) - _TOKEN_BYTES + len(tagged) - 1 for key, tagged in pairs))
+                self._batch.forget_drained(sum(len(key) - TOKEN_BYTES + len(kept) - 1 for key, kept in pairs))
             self._staging.write([Writes([self._staged_bounds(start, end)], {})], {}, durable=False)
 
     def _spill(self) -> None:
@@ -142,14 +141,14 @@ class DualStore(IndexedBatchStore):
         return [
             Writes(
                 [self._staged_bounds(start, end) for start, end in ranges] if self._spilled or number else (),
-                {token + key: _TOMBSTONE if value is None else _VALUE + value for key, value in writes.items()},
+                {token + key: tagged(value) for key, value in writes.items()},
             )
             for number, (ranges, writes) in enumerate(self._layers())
         ]
 
     def _staged_bounds(self, start: bytes | None, end: bytes | None) -> tuple[bytes, bytes]:
         """``start`` and ``end`` as keys of the second store; no key of its own is a bare token."""
-        return self._token + (start or b""), _after(self._token) if end is None else self._token + end
+        return self._token + (start or b""), after(self._token) if end is None else self._token + end
 
     def _scan_spilled(
         self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False
@@ -158,8 +157,8 @@ class DualStore(IndexedBatchStore):
         return self._staging.scan(first, last, end_open=end_open, reverse=reverse)
 
     def _get_spilled(self, key: bytes) -> bytes | Missing | None:
-        tagged = self._staging.get(self._token + key)
-        return MISSING if tagged is None else _untagged(tagged)
+        kept = self._staging.get(self._token + key)
+        return MISSING if kept is None else untagged(kept)
 
     # Reading: memory, then the second store, then the regular one (KIP-844)
 
@@ -263,10 +262,10 @@ class DualStore(IndexedBatchStore):
         ranges: tuple[Bounds, ...] = marker.ranges
         part: dict[bytes, bytes | None] = {}
         num_bytes = 0
-        for pairs in chunks_of(self._staging.scan(marker.token, _after(marker.token))):
-            for key, tagged in pairs:
-                part[key[_TOKEN_BYTES:]] = _untagged(tagged)
-                num_bytes += len(key) + len(tagged)
+        for pairs in chunks_of(self._staging.scan(marker.token, after(marker.token))):
+            for key, kept in pairs:
+                part[key[TOKEN_BYTES:]] = untagged(kept)
+                num_bytes += len(key) + len(kept)
             if num_bytes >= _PART_BYTES:
                 self._engine.write([Writes(ranges, part)], {}, durable=False)
                 reach(MID_COPY)
@@ -281,11 +280,11 @@ class DualStore(IndexedBatchStore):
         return {**marker.meta, _SEQUENCE: marker.sequence.to_bytes(8, "big")}
 
     def _empty(self) -> None:
-        self._staging.write([Writes([(self._token, _after(self._token))], {})], {_SEQUENCE: None}, durable=False)
+        self._staging.write([Writes([(self._token, after(self._token))], {})], {_SEQUENCE: None}, durable=False)
         self._begin()
 
     def _begin(self) -> None:
-        self._token = b"\x00" + token_bytes(_TOKEN_BYTES - 1)
+        self._token = b"\x00" + token_bytes(TOKEN_BYTES - 1)
         self._spilled = False
         self._ranges = KeyRanges()
 
@@ -339,42 +338,6 @@ class DualStore(IndexedBatchStore):
         super()._close_staging()
         self._spilled = False
         self._staging.close()
-
-
-class SpilledWrites(StagedWrites):
-    """Writes that are in the second store, in the order of ``scan``."""
-
-    def __init__(self, scan: Scan, *, reverse: bool) -> None:
-        self._scan, self._reverse = scan, reverse
-        self._next: list[Staged] = []
-
-    def take_to(self, key: bytes) -> Iterator[list[Staged]]:
-        while self._fill():
-            cut = sum(staged[0] >= key if self._reverse else staged[0] <= key for staged in self._next)
-            taken, self._next = self._next[:cut], self._next[cut:]
-            if taken:
-                yield taken[::-1] if self._reverse else taken
-            if self._next:
-                break
-
-    def take_some(self) -> list[Staged]:
-        self._fill()
-        taken, self._next = self._next, []
-        return taken[::-1] if self._reverse else taken
-
-    def _fill(self) -> bool:
-        if not self._next:
-            self._next = [(key[_TOKEN_BYTES:], _untagged(tagged)) for key, tagged in self._scan.fetch()]
-        return bool(self._next)
-
-
-def _after(token: bytes) -> bytes:
-    """The end of the keys behind ``token``; it is no key itself. A token begins with a zero, so there is always one."""
-    return (int.from_bytes(token, "big") + 1).to_bytes(_TOKEN_BYTES, "big")
-
-
-def _untagged(tagged: bytes) -> bytes | None:
-    return tagged[1:] if tagged[:1] == _VALUE else None
 
 
 def _number(entry: bytes | None) -> int:

@@ -31,14 +31,12 @@ from stores.interface import (
 )
 from stores.merge import Pair
 from stores.ranges import prefix_bounds
+from stores.strategies.arguments import as_bytes, check_bounds, check_offset, check_partition
 from stores.strategies.iterator import Pin, StoreIterator
+from stores.strategies.reader import StoreReader
 
 RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are about to be written into the engine")
 RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
-
-
-_TOPIC_BYTES_MAX = 249
-"""Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``); every engine has room for it in a meta key."""
 
 
 @dataclass(frozen=True)
@@ -217,14 +215,14 @@ class EngineStore(KeyValueStore):
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         self._check_writer()
-        _check_bounds(start, end)
+        check_bounds(start, end)
         if start is None or end is None or start <= end:
             self._stage_range(start, end)
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
         self._check_writer()
-        _check_partition(partition)
-        _check_offset(offset)
+        check_partition(partition)
+        check_offset(offset)
         if offset > self._staged_position.get(partition, -1):
             self._staged_position[partition] = offset
 
@@ -232,7 +230,7 @@ class EngineStore(KeyValueStore):
 
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
-            key = _as_bytes("key", key)
+            key = as_bytes("key", key)
         return self._get(IsolationLevel.READ_UNCOMMITTED, key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -275,7 +273,7 @@ class EngineStore(KeyValueStore):
         reverse: bool = False,
     ) -> KeyValueIterator:
         """Any scan at any level, from any thread."""
-        _check_bounds(start, end)
+        check_bounds(start, end)
         self._check_open()
         try:
             pairs, pin = self._scan(level, start, end, end_open=end_open, reverse=reverse)
@@ -292,7 +290,7 @@ class EngineStore(KeyValueStore):
     @final
     def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
         """The keys that begin with ``prefix``, at any level."""
-        start, end = prefix_bounds(_as_bytes("prefix", prefix))
+        start, end = prefix_bounds(as_bytes("prefix", prefix))
         return self.scan(level, start, end, end_open=True, reverse=reverse)
 
     # Transactions
@@ -386,10 +384,10 @@ class EngineStore(KeyValueStore):
     def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
         checked = dict(offsets)
         for partition, offset in checked.items():
-            _check_partition(partition)
+            check_partition(partition)
             if offset is None:
                 continue
-            _check_offset(offset)
+            check_offset(offset)
             committed = self._offsets.get(partition)
             if committed is not None and offset < committed:
                 raise ValueError(
@@ -408,14 +406,14 @@ class EngineStore(KeyValueStore):
     def _check_write(self, key: bytes, value: bytes | None) -> None:
         self._check_writer()
         if not isinstance(key, bytes):
-            _as_bytes("key", key)
+            as_bytes("key", key)
         if not key:
             raise ValueError("a key has at least one byte")
         if len(key) > self._max_key_bytes:
             raise ValueError(f"key of {len(key)} bytes: {self._backend} takes up to {self._max_key_bytes}")
         if value is not None:
             if not isinstance(value, bytes):
-                _as_bytes("value", value)
+                as_bytes("value", value)
             if len(value) > self._max_value_bytes:
                 raise ValueError(f"value of {len(value)} bytes: {self._backend} takes up to {self._max_value_bytes}")
 
@@ -439,40 +437,6 @@ def build_engine(engine: type[Engine], folder: Path, durability: Durability, opt
     made.close()
 
 
-class StoreReader(ReadOnlyKeyValueStore):
-    """A store as another thread sees it, at one isolation level."""
-
-    def __init__(self, store: EngineStore, level: IsolationLevel) -> None:
-        self._store, self._level = store, level
-
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            return self._store._get(self._level, _as_bytes("key", key))
-        except StoreUnavailableError:
-            # The store may have been closed meanwhile, by the writer's thread.
-            self._store._check_open()
-            raise
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._store._check_open()
-        return [self.get(key) for key in keys]
-
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._store.scan(self._level, start, end)
-
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        return self._store.scan(self._level, start, end, reverse=True)
-
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._store.scan_prefix(self._level, prefix)
-
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        return self._store.scan_prefix(self._level, prefix, reverse=True)
-
-    def approximate_num_entries(self) -> int:
-        return self._store.approximate_num_entries()
-
-
 class _Closed:
     """Stands in for the engine of a closed store."""
 
@@ -481,35 +445,3 @@ class _Closed:
 
 
 _CLOSED: Engine = _Closed()  # type: ignore[assignment]
-
-
-def _as_bytes(what: str, given: object) -> bytes:
-    if not isinstance(given, bytes):
-        raise TypeError(f"a {what} is bytes, not {type(given).__name__}")
-    return given
-
-
-def _check_bounds(start: object, end: object) -> None:
-    for bound in (start, end):
-        if bound is not None:
-            _as_bytes("bound", bound)
-
-
-def _check_partition(partition: object) -> None:
-    if not isinstance(partition, TopicPartition):
-        raise TypeError(f"an offset belongs to a TopicPartition, not to {partition!r}")
-    if not isinstance(partition[0], str):
-        raise TypeError(f"a topic is a str, not {type(partition[0]).__name__}")
-    if not isinstance(partition[1], int) or isinstance(partition[1], bool):
-        raise TypeError(f"a partition is an int, not {type(partition[1]).__name__}")
-    if not 0 <= partition[1] < 1 << 32:
-        raise ValueError(f"a partition is 0 or more, and below 2**32, not {partition[1]}")
-    if len(partition[0].encode()) > _TOPIC_BYTES_MAX:
-        raise ValueError(f"a topic's name has up to {_TOPIC_BYTES_MAX} bytes, not {len(partition[0].encode())}")
-
-
-def _check_offset(offset: object) -> None:
-    if not isinstance(offset, int) or isinstance(offset, bool):
-        raise TypeError(f"an offset is an int, not {type(offset).__name__}")
-    if not 0 <= offset < 1 << 63:
-        raise ValueError(f"an offset is 0 or more, and below 2**63, not {offset}")

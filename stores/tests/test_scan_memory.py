@@ -11,7 +11,7 @@ from stores.engines.engine import FETCH_BYTES_MAX, Engine, Scan, Writes
 from stores.merge import lay_over
 from stores.ranges import KeyRanges
 from stores.registry import backends
-from stores.strategies.dual_store import SpilledWrites
+from stores.strategies.spilled import SpilledWrites
 
 ENGINES = sorted({backend.load_engine() for backend in backends().values()}, key=lambda engine: engine.name)
 VALUE = b"v" * (1 << 20)
