@@ -27,7 +27,7 @@ class Case:
     keys: int = 0
     """How many keys an update draws from. 1,000 is YCSB's own default (``recordcount``)."""
     records: int = 50_000
-    rounds: int = 3
+    rounds: int = 5
 
     @property
     def id(self) -> str:
@@ -51,7 +51,7 @@ def cases(profile: str) -> list[Case]:
 def _cases(profile: str) -> Iterator[Case]:
     if profile == "smoke":
         for subject in (*_ROCKSDB, "rocksdb-dual-store"):
-            yield Case("commit", subject, records=20_000)
+            yield Case("commit", subject, records=20_000, rounds=3)
         yield from _scans()
         return
     for subject in _ROCKSDB:

@@ -26,6 +26,7 @@ _THROUGHPUT_MEDIANS = (
     "bytes_written",
     "bytes_on_disk",
     "peak_memory_bytes",
+    "open_files",
     "open_after_kill_s",
     "replayed",
 )

@@ -38,6 +38,7 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "bytes_written": _COUNT,
             "bytes_on_disk": _COUNT,
             "peak_memory_bytes": _COUNT,
+            "open_files": _COUNT,
             "open_after_kill_s": _REAL,
             "end_state": _TEXT,
         },

@@ -115,6 +115,7 @@ def throughput_tables(figures: Figures) -> list[Table]:
                 text.size(figure["bytes_written"]),
                 text.size(figure["bytes_on_disk"]),
                 text.size(figure["peak_memory_bytes"]),
+                text.exact(figure["open_files"]),
                 text.duration(figure["open_after_kill_s"]),
                 figure["end_state"],
             ]
@@ -142,10 +143,11 @@ def throughput_tables(figures: Figures) -> list[Table]:
             "written",
             "on disk",
             "peak memory",
+            "open files",
             "ready after a kill",
             "end state against Spark SQL",
         )
-        tables.append(Table(caption, head, rows, range(1, 11)))
+        tables.append(Table(caption, head, rows, range(1, 12)))
     return tables
 
 

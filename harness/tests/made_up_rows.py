@@ -84,6 +84,7 @@ def _throughput() -> list[dict[str, Any]]:
             "bytes_written": 1 << 24,
             "bytes_on_disk": 0 if backend.startswith("memory") else 1 << 23,
             "peak_memory_bytes": int((1 << 26) / speed),
+            "open_files": 40,
             "open_after_kill_s": 0.1 / speed,
             "end_state": "equal",
         }

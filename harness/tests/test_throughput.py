@@ -24,7 +24,7 @@ def figures(**changed: object) -> dict[str, object]:
     return {
         "records": 1_000, "seconds": 2.0, "commits": histogram(array("q", [100_000] * 99)),
         "store_commits": histogram(array("q", [50_000] * 99)), "bytes_written": 10, "bytes_on_disk": 20,
-        "peak_memory_bytes": 30, "replayed": 4, "open_after_kill_s": 0.1, **changed,
+        "peak_memory_bytes": 30, "open_files": 5, "replayed": 4, "open_after_kill_s": 0.1, **changed,
     }
 
 
@@ -100,6 +100,7 @@ def test_a_row_sums_its_partitions_and_takes_the_slowest_ones_time() -> None:
     assert (row["records"], row["seconds"]) == (1_500, 4.0)
     assert row["records_per_s"] == 375.0
     assert (row["bytes_written"], row["bytes_on_disk"], row["peak_memory_bytes"], row["replayed"]) == (20, 40, 60, 8)
+    assert row["open_files"] == 10
     assert row["open_after_kill_s"] == 0.3
     assert row["commit_p50_us"] == 100
     assert row["commit_p99_us"] == 100

@@ -48,6 +48,7 @@ def test_the_state_after_the_kill_is_that_of_the_committed_events_alone(tmp_path
     assert figures["open_after_kill_s"] > 0
     assert figures["bytes_written"] > figures["records"] * 200
     assert figures["peak_memory_bytes"] > 1 << 20
+    assert figures["open_files"] > 3
 
 
 def test_all_backends_end_with_the_same_digest(tmp_path: Path) -> None:

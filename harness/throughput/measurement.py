@@ -98,6 +98,7 @@ def measure(job: Job, folder: Path) -> None:
         "store_commits": histogram(stopwatch.store_commits_ns),
         "bytes_written": written,
         "peak_memory_bytes": peak,
+        "open_files": open_files(),
     })
     for record in islice(job.records(), min(every, _CHUNK_EVENTS)):
         task.process(job.input, record._replace(offset=job.events + record.offset))
@@ -116,6 +117,11 @@ def peak_memory_bytes() -> int:
     """The largest resident size of this process so far (``VmHWM``), its interpreter and modules included."""
     # Not getrusage(): its maximum is inherited from the process that started this one.
     return _number_in("/proc/self/status", "VmHWM:") * 1024
+
+
+def open_files() -> int:
+    """How many files this process has open, sockets and pipes included: a dual store has twice those of one engine."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 def histogram(latencies_ns: array[int]) -> str:

@@ -1,8 +1,8 @@
 """The figures of a measurement's partitions as one row.
 
-Partitions start together and each has a process of its own. Records, bytes and memory are summed; seconds, and those
-of opening after the kill, are the slowest partition's; the rate is the summed records over these seconds. Percentiles
-are of all partitions' commits in one histogram.
+Partitions start together and each has a process of its own. Records, bytes, memory and open files are summed; seconds,
+and those of opening after the kill, are the slowest partition's; the rate is the summed records over these seconds.
+Percentiles are of all partitions' commits in one histogram.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hdrh.histogram import HdrHistogram
 from harness.throughput.configuration import Measurement
 from harness.throughput.measurement import LATENCY_DIGITS, LATENCY_MAX_US
 
-_SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "replayed")
+_SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "open_files", "replayed")
 
 
 def throughput_row(measurement: Measurement, figures: Sequence[Mapping[str, Any]], end_state: str) -> dict[str, Any]:
