@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stores.errors import ConfigError
-from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
 from stores.registry import backend_named, check_isolation_level, check_options, nearest, open_store
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
@@ -25,6 +25,8 @@ class StoreConfig:
     """What readers see that don't ask for a level. Source: KIP-892, ``default.state.isolation.level``."""
     uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES
     """A task commits when its stores together have staged more than this; -1 for never."""
+    processing_guarantee: ProcessingGuarantee | None = None
+    """What the task that owns the store promises, where it is not told otherwise. Source: KIP-129."""
     options: Mapping[str, object] = field(default_factory=dict)
     """The engine's own options, by the names in ``Backend.options``."""
 
@@ -87,11 +89,19 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
+_GUARANTEES: Mapping[str, ProcessingGuarantee] = {
+    "at_least_once": ProcessingGuarantee.AT_LEAST_ONCE,
+    "exactly_once": ProcessingGuarantee.EXACTLY_ONCE,
+    "exactly_once_beta": ProcessingGuarantee.EXACTLY_ONCE,
+    "exactly_once_v2": ProcessingGuarantee.EXACTLY_ONCE,
+}
+"""Values of ``processing.guarantee``; the later two are Kafka's names for the same promise (KIP-447, KIP-732)."""
 _OPTION = "store.option."
 _PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "default.state.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
     "statestore.uncommitted.max.bytes": ("uncommitted_max_bytes", int),
     "enable.transactional.statestores": ("transactional", _boolean),
+    "processing.guarantee": ("processing_guarantee", lambda text: _GUARANTEES[text]),
     "store.backend": ("backend", str),
     "store.durability": ("durability", lambda text: Durability(text.upper())),
 }

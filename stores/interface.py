@@ -41,6 +41,15 @@ class Durability(StrEnum):
     """Power loss: every commit is synced."""
 
 
+class ProcessingGuarantee(StrEnum):
+    """What a task promises about records that it processes again after a failure. Source: KIP-129."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    """No record's effect is lost; after a failure some may be there twice, in outputs and in state."""
+    EXACTLY_ONCE = "exactly_once"
+    """Each record's effects on outputs, state and input offsets are there once, whatever fails."""
+
+
 class RecoveryOutcome(StrEnum):
     """What opening a store had to do with the transaction that was open when it was last used."""
 

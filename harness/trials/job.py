@@ -26,10 +26,9 @@ from stores import failpoints
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
-from stores.interface import Durability, ReadOnlyKeyValueStore, TopicPartition
+from stores.interface import Durability, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
 from stores.registry import backend_named
 from stores.tasks.context import TaskContext
-from stores.tasks.guarantee import ProcessingGuarantee
 from stores.tasks.identifier import TaskId
 from stores.tasks.restore import RestoreReport
 from stores.tasks.task import StreamTask

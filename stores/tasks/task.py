@@ -14,10 +14,9 @@ from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreClosedError, StoreError
 from stores.failpoints import declare, reach
-from stores.interface import IsolationLevel, ReadOnlyKeyValueStore, TopicPartition
+from stores.interface import IsolationLevel, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
-from stores.tasks.guarantee import ProcessingGuarantee
 from stores.tasks.identifier import TaskId
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
@@ -50,6 +49,9 @@ class StreamTask:
     ``application_id``. Commits come after ``commit_every_records`` records, when the function asks for one, when the
     stores together have staged about as much as the lowest ``uncommitted_max_bytes`` among them, and at ``commit``.
 
+    ``guarantee`` is what the stores' configurations say (``processing.guarantee``) unless it is given, and exactly once
+    where nobody says anything.
+
     ``wipe_unclean=False`` is for showing what exactly-once would be worth without the wipe; never use it in earnest.
 
     Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing").
@@ -65,7 +67,7 @@ class StreamTask:
         stores: Mapping[str, StoreConfig],
         process: ProcessFunction,
         inputs: Sequence[TopicPartition],
-        guarantee: ProcessingGuarantee = ProcessingGuarantee.EXACTLY_ONCE,
+        guarantee: ProcessingGuarantee | None = None,
         commit_every_records: int | None = None,
         on_restore: OnRestore | None = None,
         wipe_unclean: bool = True,
@@ -80,7 +82,7 @@ class StreamTask:
             raise ConfigError(f"commit_every_records is 1 or more, or None, not {commit_every_records}")
         self.application_id = application_id
         self.task_id = task_id
-        self.guarantee = ProcessingGuarantee(guarantee)
+        self.guarantee = _guarantee(guarantee, stores)
         self._exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
         self._transactional_id = f"{application_id}-{task_id}" if self._exactly_once else None
         self._changelog = changelog
@@ -323,3 +325,12 @@ class StreamTask:
         return ValueError(
             f"record {record.offset} of {partition} was processed before: the next one is {self._next[partition]}"
         )
+
+
+def _guarantee(given: ProcessingGuarantee | None, stores: Mapping[str, StoreConfig]) -> ProcessingGuarantee:
+    if given is not None:
+        return ProcessingGuarantee(given)
+    told = {config.processing_guarantee for config in stores.values() if config.processing_guarantee is not None}
+    if len(told) > 1:
+        raise ConfigError("the stores' configurations name both guarantees: a task has one processing.guarantee")
+    return next(iter(told), ProcessingGuarantee.EXACTLY_ONCE)
