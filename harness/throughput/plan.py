@@ -62,8 +62,8 @@ PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType({
     ),
     "default": (
         Sweep("flights", None),
-        Sweep("count", 50_000, records_per_commit=(100, 1_000, 10_000), repeats=2),
-        Sweep("count", 50_000, durabilities=_SYNCED, repeats=2),
+        Sweep("count", 30_000, records_per_commit=(100, 1_000, 10_000), repeats=2),
+        Sweep("count", 30_000, durabilities=_SYNCED),
     ),
     "full": (
         Sweep("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
