@@ -27,7 +27,7 @@ class Case:
     keys: int = 0
     """How many keys an update draws from. 1,000 is YCSB's own default (``recordcount``)."""
     records: int = 50_000
-    rounds: int = 4
+    rounds: int = 3
 
     @property
     def id(self) -> str:

@@ -19,7 +19,7 @@ from harness.benchmarks.claim import claims, ratios
 from stores.errors import ConfigError
 
 REPEATS: Mapping[str, int] = {"smoke": 1, "default": 1, "full": 5}
-CLAIMED_REPEATS = 2
+CLAIMED_REPEATS = 3
 """What a claim rests on is measured so many times as often: a slow minute of the machine must not decide it."""
 TIMEOUT_S = 600
 _ROOT = Path(harness.__file__).parent.parent
@@ -40,13 +40,7 @@ def run(
         for case in cases(profile)
         if backends is None or case.subject in backends or case.subject.startswith("plain-")
     ]
-    claimed = {case.id for claim in claims() for case in (claim.subject, claim.yardstick)}
-    plan = [
-        (case, repeat)
-        for case in chosen
-        for repeat in range(REPEATS[profile] * (CLAIMED_REPEATS if case.id in claimed else 1))
-    ]
-    Random(seed).shuffle(plan)
+    plan = _plan(chosen, REPEATS[profile], Random(seed))
     rounds: dict[Case, list[float]] = defaultdict(list)
     for number, (case, repeat) in enumerate(plan, 1):
         seconds = _measure(case, profile, seed * 1_000 + repeat)
@@ -55,6 +49,29 @@ def run(
         progress(f"store {number}/{len(plan)}  {case.id}: {rate:,.0f} records/s")
     rows = [_row(case, rounds[case]) for case in chosen]
     return rows + ratios(rows)
+
+
+def _plan(chosen: list[Case], repeats: int, random: Random) -> list[tuple[Case, int]]:
+    """All measurements in shuffled order, but those that are compared with each other side by side."""
+    plan = []
+    for repeat in range(repeats * CLAIMED_REPEATS):
+        groups = [group for group in _compared(chosen) if len(group) > 1 or repeat < repeats]
+        random.shuffle(groups)
+        for group in groups:
+            random.shuffle(group)
+            plan += [(case, repeat) for case in group]
+    return plan
+
+
+def _compared(chosen: list[Case]) -> list[list[Case]]:
+    """``chosen`` in groups: cases that a claim compares, directly or through others, are in one."""
+    groups = [[case] for case in chosen]
+    for claim in claims():
+        ids = {claim.subject.id, claim.yardstick.id}
+        joined = [group for group in groups if any(case.id in ids for case in group)]
+        groups = [group for group in groups if group not in joined]
+        groups.append([case for group in joined for case in group])
+    return [group for group in groups if group]
 
 
 def _measure(case: Case, profile: str, seed: int) -> list[float]:

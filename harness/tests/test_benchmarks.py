@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from harness.benchmarks.case import Case, cases
 from harness.benchmarks.claim import claims, ratios
 from harness.benchmarks.load import Load, batches
-from harness.benchmarks.run import run
+from harness.benchmarks.run import CLAIMED_REPEATS, _compared, _plan, run
 from harness.benchmarks.subject import open_subject
 from stores.errors import ConfigError
 
@@ -77,3 +78,21 @@ def test_the_suites_run_under_plain_pytest(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_compared_is_measured_side_by_side_and_more_often() -> None:
+    chosen = cases("default")
+    plan = _plan(chosen, 1, Random(1))
+    order = [case.id for case, _ in plan]
+    assert set(order) == {case.id for case in chosen}
+    for claim in claims():
+        assert order.count(claim.subject.id) == order.count(claim.yardstick.id) == CLAIMED_REPEATS
+        for repeat in range(CLAIMED_REPEATS):
+            places = [plan.index((case, repeat)) for case in _group(claim.subject, chosen)]
+            assert max(places) - min(places) == len(places) - 1
+    assert _plan(chosen, 1, Random(1)) == plan
+    assert _plan(chosen, 1, Random(2)) != plan
+
+
+def _group(member: Case, chosen: list[Case]) -> list[Case]:
+    return next(group for group in _compared(chosen) if member.id in [case.id for case in group])
