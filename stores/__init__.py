@@ -3,6 +3,7 @@
 from stores.errors import (
     ChangelogError,
     CommitFailedError,
+    CommitInDoubtError,
     ConfigError,
     OffsetOutOfRangeError,
     ProducerFencedError,
@@ -31,6 +32,7 @@ from stores.registry import open_store
 __all__ = [
     "ChangelogError",
     "CommitFailedError",
+    "CommitInDoubtError",
     "ConfigError",
     "Durability",
     "IsolationLevel",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from os import PathLike
 from typing import Any, Self
 
 from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
-from stores.registry import backend_named, check_isolation_level, check_options, nearest, open_store
+from stores.registry import backend_named, check_options, checked_durability, member, nearest, open_store
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
@@ -17,7 +17,7 @@ UNCOMMITTED_MAX_BYTES = 67_108_864
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Backend, durability and limits of a store. Checked when made. Raises: ConfigError."""
+    """Backend, durability and limits of a store. Checked when made. Raises: ConfigError, TypeError."""
 
     backend: str = "rocksdb-indexed-batch"
     durability: Durability = Durability.CHANGELOG
@@ -32,12 +32,15 @@ class StoreConfig:
 
     def __post_init__(self) -> None:
         backend = backend_named(self.backend)
-        if self.durability not in backend.durabilities:
-            carried = ", ".join(sorted(backend.durabilities))
-            raise ConfigError(f"{backend.name} can't carry durability {self.durability}: it carries {carried}")
-        if self.uncommitted_max_bytes < -1:
-            raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {self.uncommitted_max_bytes}")
-        check_isolation_level(self.isolation_level)
+        checked_durability(backend, self.durability)
+        member(IsolationLevel, "isolation level", self.isolation_level)
+        if self.processing_guarantee is not None:
+            member(ProcessingGuarantee, "processing guarantee", self.processing_guarantee)
+        limit = self.uncommitted_max_bytes
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            raise TypeError(f"uncommitted_max_bytes is an int, not {type(limit).__name__}")
+        if limit < -1:
+            raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {limit}")
         check_options(backend, self.options)
 
     @classmethod
@@ -45,13 +48,19 @@ class StoreConfig:
         """A configuration from properties: Kafka's own names, and ``store.backend``, ``store.durability``,
         ``store.option.<name>`` for what Kafka has none for.
 
-        ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``. Values may be text.
+        ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``. Values may be text. Where
+        ``processing.guarantee`` is exactly once, readers see committed data only, unless the isolation level is given,
+        too. Source: KIP-892, "Proposed Changes".
 
-        Raises: ConfigError for an unknown name, with the nearest one, and for a value that does not fit.
+        Raises: TypeError; ConfigError for an unknown name, with the nearest one, and for a value that does not fit.
         """
+        if not isinstance(properties, Mapping):
+            raise TypeError(f"properties are a mapping of names to values, not {type(properties).__name__}")
         given: dict[str, Any] = {}
         options: dict[str, object] = {}
         for name, value in properties.items():
+            if not isinstance(name, str):
+                raise TypeError(f"a property's name is a str, not {type(name).__name__}")
             if name.startswith(_OPTION):
                 options[name[len(_OPTION) :]] = value
             elif name in _PROPERTIES:
@@ -66,6 +75,8 @@ class StoreConfig:
                     f"enable.transactional.statestores=false contradicts store.backend={given['backend']}: drop one"
                 )
             given["backend"] = "rocksdb-direct"
+        if given.get("processing_guarantee") is ProcessingGuarantee.EXACTLY_ONCE:
+            given.setdefault("isolation_level", IsolationLevel.READ_COMMITTED)
         known = backend_named(given.get("backend", cls.backend)).options
         given["options"] = {
             name: _parsed(_OPTION + name, value, _like(known[name])) if name in known else value
@@ -73,7 +84,7 @@ class StoreConfig:
         }
         return cls(**given)
 
-    def open(self, path: str | Path, *, name: str = "store") -> KeyValueStore:
+    def open(self, path: str | PathLike[str], *, name: str = "store") -> KeyValueStore:
         """Open the store at ``path`` as configured. Raises as ``open_store``."""
         return open_store(
             self.backend,

@@ -58,6 +58,10 @@ class ChangelogError(StoreError):
     """The changelog refuses: unknown topic, no open transaction, a file that is none. Nothing was written."""
 
 
+class CommitInDoubtError(ChangelogError):
+    """The changelog may have taken a commit or not. Open another producer of the same id, then read what is there."""
+
+
 class ProducerFencedError(ChangelogError):
     """A newer producer has taken this transactional id. Stop: another instance owns the task now."""
 

@@ -27,7 +27,9 @@ class IsolationLevel(StrEnum):
     """What a reader on another thread may see. Source: KIP-892, "Proposed Changes"."""
 
     READ_UNCOMMITTED = "READ_UNCOMMITTED"
+    """What was committed, with the open transaction laid over it."""
     READ_COMMITTED = "READ_COMMITTED"
+    """What was committed; all of a commit, or nothing of it."""
 
 
 class Durability(StrEnum):
@@ -54,8 +56,11 @@ class RecoveryOutcome(StrEnum):
     """What opening a store had to do with the transaction that was open when it was last used."""
 
     NOTHING_TO_DO = "NOTHING_TO_DO"
+    """The store is new, or was closed cleanly."""
     ROLLED_BACK = "ROLLED_BACK"
+    """It was not closed cleanly; what was staged then is gone."""
     ROLLED_FORWARD = "ROLLED_FORWARD"
+    """A commit that was marked as ready has been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,23 @@ Position = Mapping[TopicPartition, int]
 """Highest input offset per topic and partition that a state reflects. Source: KIP-796."""
 
 
-class KeyValueIterator(Iterator[tuple[bytes, bytes]], ABC):
+class Closeable(ABC):
+    """What holds on to something until it is closed: use it in a ``with`` block, whose end closes it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is held. May be called more than once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class KeyValueIterator(Closeable, Iterator[tuple[bytes, bytes]]):
     """Pairs of a scan, in key order: a snapshot of the moment the scan was made.
 
     Use it in a ``with`` block, or run it to its end, or close it: until then it pins the state that it shows.
@@ -80,14 +101,6 @@ class KeyValueIterator(Iterator[tuple[bytes, bytes]], ABC):
     @abstractmethod
     def close(self) -> None:
         """Give up what the scan pins. May be called more than once."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class ReadOnlyKeyValueStore(ABC):
@@ -133,7 +146,7 @@ class ReadOnlyKeyValueStore(ABC):
         """How many committed keys there are, about; 0 or more. Engines estimate; it costs no scan."""
 
 
-class StateStore(ABC):
+class StateStore(Closeable):
     """A store's life: commit, rollback, recovery, restore, close, and the offsets that tie it to its changelog.
 
     A user's function never calls ``commit``: the task that owns the store does (KIP-892, ``StateStore#commit``).
@@ -197,6 +210,8 @@ class StateStore(ABC):
 
         Only for stores that do not manage their offsets: a task calls it before it writes a checkpoint file that
         names one (KIP-844, step 4a). The others have nothing to do, since their offsets lie with their data.
+
+        Raises: CommitFailedError, WrongThreadError, StoreClosedError.
         """
 
     @abstractmethod
@@ -222,7 +237,8 @@ class StateStore(ABC):
         Bypasses the open transaction, which must be empty, and counts no uncommitted bytes. ``None`` deletes;
         a later pair of the same key wins.
 
-        Raises: StoreError where writes are staged, else as ``commit``.
+        Raises: StoreError where writes are staged, TypeError and ValueError for a pair that ``put`` would refuse,
+        else as ``commit``.
         """
 
     @abstractmethod
@@ -250,15 +266,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the store and its iterators; never commits. May be called more than once."""
+        """Close the store and its iterators; never commits. May be called more than once.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        Raises: StoreUnavailableError, CommitFailedError where the disk refuses; the store is closed all the same, and
+        opening it again recovers.
+        """
 
 
 class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
@@ -295,5 +307,9 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         """Stage the removal of every key from ``start`` to ``end``, both included; None leaves an end open."""
 
     @abstractmethod
-    def read_only(self, isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> ReadOnlyKeyValueStore:
-        """A reader for other threads, closed with the store. It never blocks the writer and never writes."""
+    def read_only(self, isolation_level: IsolationLevel | None = None) -> ReadOnlyKeyValueStore:
+        """A reader for other threads, closed with the store, at the level that the store was opened with unless
+        another one is given. It never blocks the writer and never writes.
+
+        Raises: ValueError for a level that does not exist, StoreClosedError.
+        """

@@ -29,11 +29,19 @@ def decode(kind: bytes, meta: Mapping[bytes, bytes]) -> dict[TopicPartition, int
     found = {}
     for key, value in meta.items():
         if key[:1] == kind:
+            try:
+                topic = key[5:].decode()
+            except UnicodeDecodeError as error:
+                raise _damaged(key) from error
             if len(key) < 5 or len(value) != 8:
-                raise StoreCorruptedError(f"offset entry {key!r} is damaged: wipe the store and restore it")
-            partition = TopicPartition(key[5:].decode(), int.from_bytes(key[1:5], "big"))
+                raise _damaged(key)
+            partition = TopicPartition(topic, int.from_bytes(key[1:5], "big"))
             found[partition] = int.from_bytes(value, "big", signed=True)
     return found
+
+
+def _damaged(key: bytes) -> StoreCorruptedError:
+    return StoreCorruptedError(f"offset entry {key!r} is damaged: wipe the store and restore it from its changelog")
 
 
 def merge(older: Mapping[TopicPartition, int], newer: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -6,18 +6,21 @@ and whose object is a ``Backend``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import TYPE_CHECKING
+from os import PathLike
+from typing import TYPE_CHECKING, TypeVar
 
-from stores.directory import FAILPOINTS
+from stores.directory import FAILPOINTS, checked_path
 from stores.errors import ConfigError
+from stores.forks import watch
 from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.strategies.forked import disown
 from stores.strategies.store import EngineStore, Traits
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ _BACKENDS = (
 )
 _ALIASES = {"lmdb": "lmdb-indexed-batch", "sqlite": "sqlite-indexed-batch"}
 ENTRY_POINT_GROUP = "stores.backends"
+
+Named = TypeVar("Named", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,11 @@ class Backend:
         """The engine's and the strategy's options with their defaults."""
         return {**self.load_engine().options, **self.load_strategy().options}
 
+    @property
+    def option_values(self) -> Mapping[str, Container[object]]:
+        """The values that some of the options can have: see ``Engine.option_values``."""
+        return self.load_engine().option_values
+
 
 @cache
 def backends() -> Mapping[str, Backend]:
@@ -120,7 +130,7 @@ def backend_named(name: str) -> Backend:
 
 def open_store(
     backend: str,
-    path: str | Path,
+    path: str | PathLike[str],
     *,
     name: str = "store",
     durability: Durability | str = Durability.CHANGELOG,
@@ -129,25 +139,29 @@ def open_store(
 ) -> KeyValueStore:
     """Open the store in the folder ``path``, creating it where there is none; use it in a ``with`` block.
 
-    The calling thread becomes its only writer. What an earlier process left uncommitted is gone afterwards, or, where
-    a dual store had marked it as ready, committed: ``recover()`` tells. ``options`` are the engine's own, by the names
-    in ``Backend.options``; ``isolation_level`` is that of readers that don't ask for one.
+    The calling thread becomes its only writer; a process forked from this one can't use it. What an earlier process
+    left uncommitted is gone afterwards, or, where a dual store had marked it as ready, committed: ``recover()`` tells.
+    ``options`` are the engine's own, by the names in ``Backend.options``; ``isolation_level`` is that of readers that
+    don't ask for one.
 
-    Raises: ConfigError for an unknown backend, level or option; StoreUnavailableError, StoreLockedError,
-    StoreIncompatibleError, StoreCorruptedError for the folder.
+    Raises: TypeError; ConfigError for an unknown backend, level or option, and for what is no path;
+    StoreUnavailableError, StoreLockedError, StoreIncompatibleError, StoreCorruptedError for the folder.
     """
     chosen = backend_named(backend)
-    level = _durability(durability)
-    if level not in chosen.durabilities:
-        carried = ", ".join(sorted(chosen.durabilities))
-        raise ConfigError(f"{chosen.name} can't carry durability {level}: it carries {carried}")
-    check_options(chosen, options or {})
-    return chosen.load_strategy().open(
-        chosen.load_engine(),
-        Path(path),
-        {**chosen.options, **(options or {})},
-        Traits(name, chosen.name, level, check_isolation_level(isolation_level)),
+    if not isinstance(name, str):
+        raise TypeError(f"a store's name is a str, not {type(name).__name__}")
+    given = {} if options is None else options
+    check_options(chosen, given)
+    traits = Traits(
+        name,
+        chosen.name,
+        checked_durability(chosen, durability),
+        member(IsolationLevel, "isolation level", isolation_level),
     )
+    folder = checked_path(path)
+    store = chosen.load_strategy().open(chosen.load_engine(), folder, {**chosen.options, **given}, traits)
+    watch(store, disown)
+    return store
 
 
 def nearest(name: str, names: Mapping[str, object]) -> str:
@@ -156,25 +170,31 @@ def nearest(name: str, names: Mapping[str, object]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _durability(given: Durability | str) -> Durability:
+def member(kind: type[Named], what: str, given: str) -> Named:
+    """The member of ``kind`` that is meant, which may be given as text. Raises: ConfigError, with all there are."""
     try:
-        return Durability(given)
+        return kind(given)
     except ValueError as error:
-        raise ConfigError(f"no durability {given!r}; there are: {', '.join(Durability)}") from error
+        raise ConfigError(f"no {what} {given!r}; there are: {', '.join(kind)}") from error
 
 
-def check_isolation_level(given: IsolationLevel | str) -> IsolationLevel:
-    """The level that is meant, which may be given as text. Raises: ConfigError."""
-    try:
-        return IsolationLevel(given)
-    except ValueError as error:
-        raise ConfigError(f"no isolation level {given!r}; there are: {', '.join(IsolationLevel)}") from error
+def checked_durability(backend: Backend, given: Durability | str) -> Durability:
+    """The level that is meant. Raises: ConfigError where there is no such level, or the backend can't carry it."""
+    level = member(Durability, "durability", given)
+    if level not in backend.durabilities:
+        carried = ", ".join(sorted(backend.durabilities))
+        raise ConfigError(f"{backend.name} can't carry durability {level}: it carries {carried}")
+    return level
 
 
 def check_options(backend: Backend, given: Mapping[str, object]) -> None:
-    """Refuse options that the backend does not have, or of another type. Raises: ConfigError."""
+    """Refuse options that the backend does not have, or of another type or value. Raises: ConfigError, TypeError."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"options are a mapping of names to values, not {type(given).__name__}")
     known = backend.options
     for option, value in given.items():
+        if not isinstance(option, str):
+            raise TypeError(f"an option's name is a str, not {type(option).__name__}")
         if option not in known:
             raise ConfigError(
                 f"{backend.name} has no option {option!r}{nearest(option, known)}; it has: {', '.join(known) or 'none'}"
@@ -186,6 +206,9 @@ def check_options(backend: Backend, given: Mapping[str, object]) -> None:
             )
         if type(value) is int and not (-1 if default == -1 else 0) <= value < 1 << 63:
             raise ConfigError(f"option {option!r} of {backend.name} can't be {value}")
+        allowed = backend.option_values.get(option)
+        if allowed is not None and value not in allowed:
+            raise ConfigError(f"option {option!r} of {backend.name} can't be {value!r}: it is one of {allowed}")
 
 
 def _loader(where: str) -> Callable[[], type]:

@@ -7,12 +7,11 @@ committed records only, up to the last stable offset. Offsets rise but may have 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from stores.interface import TopicPartition
+from stores.interface import Closeable, TopicPartition
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -27,7 +26,7 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
-class Producer(ABC):
+class Producer(Closeable):
     """Appends to a changelog: in transactions where it has a transactional id, else at once on ``flush``.
 
     A producer belongs to one thread. Opening another with the same transactional id aborts what this one left
@@ -50,27 +49,35 @@ class Producer(ABC):
         """Append a record to the open transaction (or, without transactional id, to the next ``flush``).
 
         May reach the log before the commit, where no reader sees it; memory stays bounded however long the
-        transaction. Raises: ChangelogError for an unknown topic or partition, or where no transaction is open.
+        transaction. ``timestamp_ms`` is since the Unix epoch, -1 for unknown.
+
+        Raises: ChangelogError for an unknown topic or partition, or where no transaction is open; TypeError and
+        ValueError for what is no record: nothing of it is sent.
         """
 
     @abstractmethod
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Let the open transaction also commit ``group``'s next input offsets (KIP-98, sendOffsetsToTransaction).
 
-        Without transactional id they are committed at once.
+        Without transactional id they are committed at once. Raises: ChangelogError where no transaction is open,
+        TypeError, and ValueError for a negative offset.
         """
 
     @abstractmethod
     def commit(self) -> Mapping[TopicPartition, int]:
         """Commit records and offsets atomically; returns the last record's offset per partition written to.
 
-        Raises: ProducerFencedError, ChangelogError. After an error the outcome is read back by opening a new
-        producer with the same id.
+        Raises: ProducerFencedError; CommitInDoubtError where the log can't tell whether it has the commit: another
+        producer with the same id settles that, this one can only be closed; ChangelogError.
         """
 
     @abstractmethod
     def flush(self) -> Mapping[TopicPartition, int]:
-        """Append what was sent without a transaction; returns the last record's offset per partition written to."""
+        """Append what was sent without a transaction; returns the last record's offset per partition written to.
+
+        Raises: ChangelogError, also where the producer has a transactional id; CommitInDoubtError where the log can't
+        tell whether it has the records: ``abort``, and send them again, if twice is better than never.
+        """
 
     @abstractmethod
     def abort(self) -> None:
@@ -80,23 +87,19 @@ class Producer(ABC):
     def close(self) -> None:
         """Abort what is open and release the producer. May be called more than once."""
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class Changelog(Closeable):
+    """A set of topics with numbered partitions. Many producers, many readers.
 
-
-class Changelog(ABC):
-    """A set of topics with numbered partitions. Many producers, many readers."""
+    Raises, all methods: ChangelogError for a topic or partition that is not there, and where the log refuses;
+    StoreClosedError after close; TypeError.
+    """
 
     @abstractmethod
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         """Create ``topic`` with ``partitions`` (1 or more) unless it is there with as many.
 
-        Raises ChangelogError if it has another number.
+        Raises: ChangelogError if it has another number, ValueError for an empty name or fewer than one.
         """
 
     @abstractmethod
@@ -144,11 +147,3 @@ class Changelog(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the log. May be called more than once."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stores.changelog.schema import check_file, check_schema, create_unless_there
-from stores.errors import ChangelogError, StoreClosedError
+from stores.directory import sync_folder
+from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
+from stores.forks import WHOSE, keep_for_good, watch
 from stores.interface import Durability
+from stores.sqlite_file import write_ahead
 
 BUSY_TIMEOUT_S = 30.0
 ROWS_PER_INSERT = 32
 """Rows per statement; per-statement costs vanish beyond about 20, and a statement's text stays short."""
 WAL_BYTES_KEPT = 64 * 1024 * 1024
-
-_SYNCHRONOUS = {Durability.CHANGELOG: "OFF", Durability.PROCESS: "NORMAL", Durability.DISK: "FULL"}
 
 
 class LogFile:
@@ -30,24 +31,44 @@ class LogFile:
         self._readers: list[sqlite3.Connection] = []
         self._idle_readers: list[sqlite3.Connection] = []
         self.is_open = True
+        self._forked = False
         with self._chained("open"):
             create_unless_there(path)
             check_file(path)
             self.writer = self._connect()
+            if durability is Durability.DISK:
+                # SQLite syncs its write-ahead log, which it has just made, but not the name of it.
+                sync_folder(path.parent)
+        watch(self, LogFile._disown)
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One SQLite transaction, committed at the block's end and rolled back where that fails."""
+        """One SQLite transaction, committed at the block's end and rolled back where that fails.
+
+        Raises: CommitInDoubtError where the commit itself failed. Readers see nothing of it then, but it may lie whole
+        in the write-ahead log: there whoever opens the file finds it, unless something was written since.
+        """
         with self._lock, self._chained("write to"):
             self.check_open()
             writer = self.writer
             try:
                 writer.execute("begin immediate")
                 yield writer
-                writer.execute("commit")
+                self._commit(writer)
             except BaseException:
                 writer.rollback()
                 raise
+
+    def _commit(self, writer: sqlite3.Connection) -> None:
+        try:
+            writer.execute("commit")
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                raise
+            raise CommitInDoubtError(
+                f"cannot tell whether the changelog {self.path} has taken a commit: {error}. Look at the disk, then "
+                "open another producer of the same id, or the task again, and go on from what is there"
+            ) from error
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -71,8 +92,16 @@ class LogFile:
 
     def check_open(self) -> None:
         """Raises StoreClosedError once the file is closed."""
+        if self._forked:
+            raise StoreClosedError(f"the changelog {self.path} {WHOSE}")
         if not self.is_open:
             raise StoreClosedError(f"the changelog {self.path} is closed: open it again")
+
+    def _disown(self) -> None:
+        keep_for_good([self._lock, self.writer, *self._readers])
+        self._lock = threading.RLock()
+        self._readers, self._idle_readers = [], []
+        self.is_open, self._forked = False, True
 
     def _connect(self) -> sqlite3.Connection:
         writer = sqlite3.connect(
@@ -84,13 +113,7 @@ class LogFile:
         )
         try:
             check_schema(self.path, writer)
-            # Without looking at the answer, an I/O error here would go by unseen and commits would not be durable.
-            if writer.execute("pragma journal_mode = wal").fetchone() != ("wal",):
-                raise ChangelogError(
-                    f"{self.path}: SQLite cannot keep a write-ahead log beside it; "
-                    "close other programs that hold it, or choose another file system"
-                )
-            writer.execute(f"pragma synchronous = {_SYNCHRONOUS[self._durability]}")
+            write_ahead(writer, self._durability)
             # Inserts of many rows keep a journal of the statement, which would be written out eight times over.
             writer.execute("pragma temp_store = memory")
             writer.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}").fetchone()
@@ -118,8 +141,7 @@ class LogFile:
         try:
             yield
         except sqlite3.Error as error:
-            if not self.is_open:
-                raise StoreClosedError(f"the changelog {self.path} is closed: open it again") from error
+            self.check_open()
             name = getattr(error, "sqlite_errorname", "")
             advice = next(
                 (advice for prefix, advice in _ADVICE.items() if name.startswith(prefix)), _ADVICE["SQLITE_IOERR"]

@@ -8,6 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from stores.changelog.arguments import (
+    check_name,
+    check_readable,
+    check_topic,
+    check_truncation,
+    checked_partition,
+    fenced,
+)
 from stores.changelog.interface import Changelog, Headers, Record
 from stores.changelog.producer import (
     AFTER_COMMIT,
@@ -18,7 +26,7 @@ from stores.changelog.producer import (
     LogWriter,
     Portion,
 )
-from stores.errors import ChangelogError, OffsetOutOfRangeError, ProducerFencedError, StoreClosedError
+from stores.errors import ChangelogError, StoreClosedError
 from stores.failpoints import reach
 from stores.interface import TopicPartition
 
@@ -50,8 +58,7 @@ class MemoryChangelog(Changelog, LogWriter):
         self._groups: dict[str, dict[TopicPartition, int]] = {}
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        if not topic or partitions < 1:
-            raise ValueError(f"a topic has a name and 1 or more partitions, not {topic!r} and {partitions}")
+        check_topic(topic, partitions)
         with self._lock:
             self._check_open()
             if self._topics.setdefault(topic, partitions) != partitions:
@@ -68,6 +75,7 @@ class MemoryChangelog(Changelog, LogWriter):
             self._check_open()
             if transactional_id is None:
                 return BufferedProducer(self, None)
+            check_name("transactional id", transactional_id)
             epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
             for transaction in [number for number, owner in self._open.items() if owner == transactional_id]:
                 self.abort(transaction)
@@ -76,8 +84,7 @@ class MemoryChangelog(Changelog, LogWriter):
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         with self._lock:
             log, start, end = self._bounds(partition)
-            if not start <= from_offset <= end:
-                raise OffsetOutOfRangeError(f"{partition} can be read from {start} to {end}, not from {from_offset}")
+            check_readable(partition, from_offset, start, end)
             entries = log.records[log.index(from_offset) : log.index(end)]
             return iter([record for record, transaction in entries if transaction not in self._aborted])
 
@@ -106,8 +113,7 @@ class MemoryChangelog(Changelog, LogWriter):
     def truncate(self, partition: TopicPartition, before_offset: int) -> int:
         with self._lock:
             log, start, end = self._bounds(partition)
-            if not start <= before_offset <= end:
-                raise ValueError(f"{partition} can be truncated from {start} to {end}, not to {before_offset}")
+            check_truncation(partition, before_offset, start, end)
             removed = log.index(before_offset)
             del log.records[:removed]
             log.start_offset = before_offset
@@ -124,10 +130,7 @@ class MemoryChangelog(Changelog, LogWriter):
         with self._lock:
             self._check_open()
             if identity is not None and self._epochs[identity.transactional_id] != identity.epoch:
-                raise ProducerFencedError(
-                    f"a newer producer has taken the transactional id {identity.transactional_id!r}: "
-                    "stop, another instance owns the task now"
-                )
+                raise fenced(identity.transactional_id)
             if portion.ends and identity is not None:
                 reach(BEFORE_COMMIT)
             if identity is not None and transaction is None and not portion.ends:
@@ -167,14 +170,12 @@ class MemoryChangelog(Changelog, LogWriter):
         log = self._log(partition)
         stable = log.next_offset
         if self._open:
-            stable = log.next_offset
-        if self._open:
             stable = next((record.offset for record, transaction in log.records if transaction in self._open), stable)
         return log, log.start_offset, stable
 
     def _log(self, partition: TopicPartition) -> _Log:
         self._check_open()
-        log = self._logs.get(partition)
+        log = self._logs.get(checked_partition(partition))
         if log is None:
             raise ChangelogError(f"there is no {partition}: create_topic() makes it")
         return log

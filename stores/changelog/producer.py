@@ -9,10 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stores.changelog.arguments import check_name, checked_headers, checked_partition
 from stores.changelog.interface import Headers, Producer
-from stores.errors import ChangelogError, StoreClosedError
+from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.failpoints import declare
 from stores.interface import TopicPartition
+from stores.strategies.arguments import check_offset
 
 BEFORE_COMMIT = declare(
     "changelog.before_commit", "the transaction's end is written but not committed: readers see nothing of it"
@@ -83,6 +85,7 @@ class BufferedProducer(Producer):
         self._identity = identity
         self._in_transaction = False
         self._closed = False
+        self._in_doubt = False
         self._transaction: int | None = None
         self._pending: dict[TopicPartition, Pending] = {}
         self._pending_records = 0
@@ -91,7 +94,7 @@ class BufferedProducer(Producer):
         self._last_offsets: dict[TopicPartition, int] = {}
 
     def begin(self) -> None:
-        self._check_open()
+        self._check_certain()
         if self._identity is None:
             raise ChangelogError("this producer has no transactional id: open it with one to use transactions")
         if self._in_transaction:
@@ -135,27 +138,25 @@ class BufferedProducer(Producer):
 
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_usable()
+        check_name("group", group)
         checked = {}
-        for partition, offset in offsets.items():
-            if not isinstance(offset, int):
-                raise TypeError(f"an offset is an int, not {type(offset).__name__}")
-            if not 0 <= offset <= TIMESTAMP_MS_MAX:
-                raise ValueError(f"offset {offset} of {partition} is out of range: 0 or more")
-            checked[(group, TopicPartition(*partition))] = offset
+        for partition, offset in dict(offsets).items():
+            check_offset(offset)
+            checked[(group, checked_partition(partition))] = offset
         if self._identity is None:
             self._log.append(Portion(None, None, True, {}, checked))
         else:
             self._group_offsets.update(checked)
 
     def commit(self) -> Mapping[TopicPartition, int]:
-        self._check_open()
+        self._check_certain()
         if not self._in_transaction:
             raise ChangelogError("no transaction is open: call begin() first")
         self._append(ends=True)
         return self._finish()
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        self._check_open()
+        self._check_certain()
         if self._identity is not None:
             raise ChangelogError("this producer is transactional: what it sent becomes visible by commit()")
         if self._pending_records:
@@ -184,7 +185,13 @@ class BufferedProducer(Producer):
             self._pending,
             self._group_offsets if ends else {},
         )
-        self._transaction, last_offsets = self._log.append(portion)
+        try:
+            self._transaction, last_offsets = self._log.append(portion)
+        except CommitInDoubtError:
+            self._in_doubt = True
+            # A record to come finds nothing of its partition pending, and is refused.
+            self._forget_pending()
+            raise
         self._last_offsets.update(last_offsets)
         self._forget_pending()
 
@@ -199,16 +206,18 @@ class BufferedProducer(Producer):
         self._last_offsets = {}
         self._transaction = None
         self._in_transaction = False
+        # What a producer without an id sent may be sent again. With one, only the next producer can settle it.
+        self._in_doubt = self._in_doubt and self._identity is not None
         return last_offsets
 
     def _begin_partition(self, partition: TopicPartition) -> Pending:
         # Only here, not per record: nothing is pending for a partition unless these held when its first record came.
         self._check_usable()
         self._log.check_partition(partition)
-        return self._pending.setdefault(TopicPartition(*partition), [])
+        return self._pending.setdefault(checked_partition(partition), [])
 
     def _check_usable(self) -> None:
-        self._check_open()
+        self._check_certain()
         if self._identity is not None and not self._in_transaction:
             raise ChangelogError("no transaction is open: call begin() first")
 
@@ -216,11 +225,11 @@ class BufferedProducer(Producer):
         if self._closed:
             raise StoreClosedError("the producer is closed: open another one")
 
-
-def checked_headers(headers: Headers) -> Headers:
-    """The same headers as a tuple of pairs. Raises TypeError unless each is a name (str) with bytes."""
-    pairs = tuple((name, content) for name, content in headers)
-    for name, content in pairs:
-        if not isinstance(name, str) or not isinstance(content, bytes):
-            raise TypeError("a header is a pair of a str and bytes")
-    return pairs
+    def _check_certain(self) -> None:
+        self._check_open()
+        if self._in_doubt:
+            raise CommitInDoubtError(
+                "this producer can't tell whether its last commit is in the log: open another one of the same id"
+                if self._identity is not None
+                else "this producer can't tell whether what it sent is in the log: abort(), and send it again"
+            )

@@ -11,6 +11,8 @@ import sqlite3
 from pathlib import Path
 
 from stores.errors import ChangelogError
+from stores.interface import Durability
+from stores.sqlite_file import HEADER_BYTES, missing_bytes, write_ahead
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
@@ -117,17 +119,13 @@ def check_file(path: Path) -> None:
     if not os.access(path, os.W_OK):
         raise ChangelogError(f"{path} may not be written: allow it, or choose another path")
     with path.open("rb") as file:
-        header = file.read(100)
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        header = file.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise ChangelogError(f"{path} is not a changelog: it is no SQLite file; choose another path")
-    page_bytes = int.from_bytes(header[16:18], "big")
-    whole_bytes = (65536 if page_bytes == 1 else page_bytes) * int.from_bytes(header[28:32], "big")
-    wal = path.with_name(path.name + "-wal")
-    # With a write-ahead log beside it a file may rightly be shorter than its header says.
-    if path.stat().st_size < whole_bytes and not (wal.exists() and wal.stat().st_size):
+    missing = missing_bytes(path)
+    if missing:
         raise ChangelogError(
-            f"{path} is cut short: it should have {whole_bytes} bytes and has {path.stat().st_size}; "
-            "put back a whole copy, or remove it to begin an empty log"
+            f"{path} is cut short by {missing:,} bytes: put back a whole copy, or remove it to begin an empty log"
         )
 
 
@@ -150,8 +148,7 @@ def _build(path: Path) -> None:
         connection.executescript(
             f"begin; {SCHEMA} pragma application_id = {APPLICATION_ID}; pragma user_version = {SCHEMA_VERSION}; commit;"
         )
-        if connection.execute("pragma journal_mode = wal").fetchone() != ("wal",):
-            raise ChangelogError(f"{path}: SQLite cannot keep a write-ahead log there; choose another file system")
+        write_ahead(connection, Durability.DISK)
     finally:
         connection.close()
 

@@ -14,8 +14,15 @@ import weakref
 from collections.abc import Generator, Iterator, Mapping
 from functools import cache
 from os import PathLike
-from pathlib import Path
 
+from stores.changelog.arguments import (
+    check_name,
+    check_readable,
+    check_topic,
+    check_truncation,
+    checked_partition,
+    fenced,
+)
 from stores.changelog.interface import Changelog, Headers, Record
 from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
 from stores.changelog.producer import (
@@ -28,7 +35,8 @@ from stores.changelog.producer import (
     Pending,
     Portion,
 )
-from stores.errors import ChangelogError, OffsetOutOfRangeError, ProducerFencedError
+from stores.directory import checked_path
+from stores.errors import ChangelogError
 from stores.failpoints import reach
 from stores.interface import Durability, TopicPartition
 
@@ -39,18 +47,17 @@ class SqliteChangelog(Changelog, LogWriter):
     ``durability`` tells what a commit survives by itself: DISK syncs each one. May be used from any thread, each
     producer from one. Closing it closes its producers.
 
-    Raises: ChangelogError where the path holds something else or refuses.
+    Raises: ChangelogError where the path holds something else or refuses, ConfigError for what is no path.
     """
 
     def __init__(self, path: str | PathLike[str], durability: Durability = Durability.DISK) -> None:
-        self._file = LogFile(Path(path).absolute(), Durability(durability))
+        self._file = LogFile(checked_path(path), Durability(durability))
         self.path = self._file.path
         self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()
         self._partition_ids: dict[TopicPartition, int] = {}
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        if not topic or partitions < 1:
-            raise ValueError(f"a topic has a name and 1 or more partitions, not {topic!r} and {partitions}")
+        check_topic(topic, partitions)
         existing = self.topics().get(topic)
         if existing is None:
             with self._file.write() as writer:
@@ -74,6 +81,7 @@ class SqliteChangelog(Changelog, LogWriter):
     def producer(self, transactional_id: str | None = None) -> BufferedProducer:
         identity = None
         if transactional_id is not None:
+            check_name("transactional id", transactional_id)
             with self._file.write() as writer:
                 [epoch] = writer.execute(
                     "insert into producer values (?, 0) on conflict do update set epoch = epoch + 1 returning epoch",
@@ -128,8 +136,7 @@ class SqliteChangelog(Changelog, LogWriter):
         topic_id = self._topic_id(partition)
         with self._file.write() as writer:
             start, end = self._bounds(writer, partition)
-            if not start <= before_offset <= end:
-                raise ValueError(f"{partition} can be truncated from {start} to {end}, not to {before_offset}")
+            check_truncation(partition, before_offset, start, end)
             removed = writer.execute(
                 "delete from record where topic_id = ? and partition = ? and offset < ?",
                 (topic_id, partition.partition, before_offset),
@@ -216,10 +223,7 @@ class SqliteChangelog(Changelog, LogWriter):
             "select epoch from producer where transactional_id = ?", (identity.transactional_id,)
         ).fetchone()
         if row != (identity.epoch,):
-            raise ProducerFencedError(
-                f"a newer producer has taken the transactional id {identity.transactional_id!r}: "
-                "stop, another instance owns the task now"
-            )
+            raise fenced(identity.transactional_id)
 
     def _scan(self, partition: TopicPartition, from_offset: int) -> Generator[Record, None, None]:
         topic_id = self._topic_id(partition)
@@ -227,10 +231,7 @@ class SqliteChangelog(Changelog, LogWriter):
             reader.execute("begin")
             try:
                 start, end = self._bounds(reader, partition)
-                if not start <= from_offset <= end:
-                    raise OffsetOutOfRangeError(
-                        f"{partition} can be read from {start} to {end}, not from {from_offset}"
-                    )
+                check_readable(partition, from_offset, start, end)
                 cursor = reader.execute(
                     "select offset, key, value, timestamp_ms, headers from record where topic_id = ? and partition = ? "
                     f"and offset >= ? and offset < ? and transaction_id not in ({_ABORTED}) order by offset",
@@ -271,8 +272,8 @@ class SqliteChangelog(Changelog, LogWriter):
     def _topic_id(self, partition: TopicPartition) -> int:
         topic_id = self._partition_ids.get(partition)
         if topic_id is None:
+            topic, number = checked_partition(partition)
             with self._file.read() as reader:
-                topic, number = partition
                 row = reader.execute("select topic_id, partitions from topic where topic = ?", (topic,)).fetchone()
             if row is None:
                 raise ChangelogError(f"{self.path} has no topic {topic!r}: create_topic() makes it")

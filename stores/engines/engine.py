@@ -7,7 +7,7 @@ strategies use for offsets and position. It knows nothing of transactions, threa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
@@ -64,6 +64,9 @@ class Engine(ABC):
     """The levels that this engine can carry."""
     options: ClassVar[Mapping[str, object]]
     """Every option the engine takes, with its default."""
+    option_values: ClassVar[Mapping[str, Container[object]]] = {}
+    """What some options can be, to be refused before anything is opened; the others take any value of their default's
+    type, numbers from 0 (from -1 where that is the default) up to 2**63 - 1."""
     max_key_bytes: int
     max_value_bytes: int
 
@@ -79,6 +82,18 @@ class Engine(ABC):
     def torn_by_power_loss(cls, durability: Durability) -> bool:
         """Whether power loss may leave this engine, at this level, in a state that is no earlier commit."""
         return durability is not Durability.DISK
+
+    @classmethod
+    def is_doubtful(cls, path: Path) -> bool:
+        """Whether opening what lies in ``path`` may never end, or end the process: then it is rehearsed.
+
+        Raises: OSError.
+        """
+        return False
+
+    @classmethod
+    def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
+        """Open what lies in ``path`` and close it, in a process that may die of it, leaving everything as it was."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:

@@ -6,8 +6,10 @@ itself when a write finds it full; the write is then made again as a whole.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -34,6 +36,8 @@ class LmdbEngine(Engine):
         "max_readers": 126,
         "readahead": True,
     }
+    # A reader's slot takes 64 bytes of the lock file, which is mapped as a whole.
+    option_values: ClassVar[Mapping[str, Container[object]]] = {"max_readers": range(1, 1 << 20)}
     max_value_bytes = (1 << 32) - 1
 
     def __init__(self, env: Any) -> None:
@@ -48,9 +52,9 @@ class LmdbEngine(Engine):
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
-        size = max(cast(int, options["map_size_bytes"]), _map_for(path))
-        _check_file(path)
         try:
+            size = max(cast(int, options["map_size_bytes"]), _map_for(path))
+            _check_file(path)
             env = lmdb.open(
                 str(path),
                 map_size=size,
@@ -66,8 +70,8 @@ class LmdbEngine(Engine):
             return cls(env)
         except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
             raise _damage(error, path) from error
-        except lmdb.Error as error:
-            raise StoreUnavailableError(f"LMDB can't open {path}: {error}") from error
+        except (lmdb.Error, OSError) as error:
+            raise StoreUnavailableError(f"LMDB can't open {path}: {error}. Mend that and open again") from error
 
     def get(self, key: bytes) -> bytes | None:
         with self._map:
@@ -134,7 +138,10 @@ class LmdbEngine(Engine):
     def _grow(self, cause: lmdb.Error) -> None:
         size = self._env.info()["map_size"]
         path = Path(self._env.path())
-        free = shutil.disk_usage(path).free
+        try:
+            free = shutil.disk_usage(path).free
+        except OSError as error:
+            raise CommitFailedError(f"{path}: {error.strerror}. Mend that and commit again") from error
         if free < (1 << 20):
             raise CommitFailedError(
                 f"the disk of {path} is full ({free:,} bytes left): make room and commit again"
@@ -205,13 +212,11 @@ class _LmdbScan(Scan):
                 raise _reading_error(error) from error
             if ended:
                 self._release()
-            self._size = _FETCH
-            kept = (
-                [pair for pair in chunk if self._within(pair[0])] if chunk and not self._within(chunk[-1][0]) else chunk
-            )
-            if len(kept) < len(chunk):
+            self._size = min(2 * self._size, _FETCH)
+            if chunk and not self._within(chunk[-1][0]):
                 self._release()
-            return kept
+                chunk = [pair for pair in chunk if self._within(pair[0])]
+            return chunk
 
     def _within(self, key: bytes) -> bool:
         if self._reverse:
@@ -221,13 +226,11 @@ class _LmdbScan(Scan):
     def detach(self) -> None:
         """Read the rest into memory and end the transaction."""
         with self._lock:
-            rest: list[tuple[bytes, bytes]] = list(self._rest)
-            while chunk := self._fetch_raw():
-                rest.extend(chunk)
-            self._rest = rest
-
-    def _fetch_raw(self) -> list[tuple[bytes, bytes]]:
-        return [] if self._txn is None else self.fetch()
+            if self._txn is not None:
+                rest: list[tuple[bytes, bytes]] = []
+                while chunk := self.fetch():
+                    rest += chunk
+                self._rest = rest
 
     def _release(self) -> None:
         self._pairs = iter(())
@@ -308,6 +311,13 @@ def _reading_error(error: Exception) -> StoreError:
 
 
 def _writing_error(error: Exception) -> StoreError:
-    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError):
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
         return _damage(error, "the database")
+    # After a failed write of its meta page LMDB refuses everything; and a failed sync must not be made again as if it
+    # had only come too early: the system may have dropped what it could not write.
+    if isinstance(error, lmdb.PanicError) or os.strerror(errno.EIO) in str(error):
+        return CommitFailedError(
+            f"LMDB can't write: {error}. Close the store, open it again and go on from its committed offset",
+            reopen=True,
+        )
     return CommitFailedError(f"LMDB can't write: {error}. Mend that and commit again")

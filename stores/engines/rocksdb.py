@@ -6,13 +6,16 @@ write buffers of 16 MiB, a block cache of 50 MiB, blocks of 4 KiB, bloom filters
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -25,7 +28,8 @@ from rocksdict import (
 )
 
 from stores.engines.engine import Engine, Scan, Writes, take
-from stores.errors import CommitFailedError, ConfigError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.engines.record_log import has_foreign_record
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ranges import Bounds
 
@@ -66,8 +70,20 @@ class RocksDBEngine(Engine):
         "max_open_files": -1,
         "level_zero_file_num_compaction_trigger": 4,
     }
+    option_values: ClassVar[Mapping[str, Container[object]]] = {
+        "bloom_filter_bits_per_key": range(101),
+        "compaction_style": tuple(_COMPACTION),
+        "compression": tuple(_COMPRESSION),
+        "max_write_buffer_number": range(1, 1 << 31),
+        "max_background_jobs": range(1, 1 << 31),
+        "max_open_files": range(-1, 1 << 31),
+        "level_zero_file_num_compaction_trigger": range(1, 1 << 31),
+    }
     max_key_bytes = 8 << 20
     max_value_bytes = (1 << 32) - 1
+
+    _used_by: ClassVar[int | None] = None
+    """The process that has opened a RocksDB, this one or one that it was forked from."""
 
     def __init__(self, db: Any, durability: Durability) -> None:
         self._db = db
@@ -85,16 +101,31 @@ class RocksDBEngine(Engine):
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        cls._refuse_after_fork(path)
         # A process killed while it persisted has left this behind.
         shutil.rmtree(_checkpoint_folder(path), ignore_errors=True)
-        data, offsets = database_options(options), database_options(options)
-        offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
-        try:
-            # The families are told on every opening: without them rocksdict opens the database with defaults.
-            db = Rdict(str(path), options=data, column_families={"default": data, _OFFSETS_FAMILY: offsets})
-        except Exception as error:
-            raise _opening_error(error, path) from error
-        return cls(db, durability)
+        return cls(_opened(path, options, AccessType.read_write()), durability)
+
+    @classmethod
+    def is_doubtful(cls, path: Path) -> bool:
+        # Whatever log or manifest has got junk in it: after power loss its end, at rest any place.
+        files = [file for pattern in ("*.log", "MANIFEST-*") for file in path.glob(pattern)]
+        return any(has_foreign_record(file) for file in files if file.is_file())
+
+    @classmethod
+    def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
+        # Read-only: it reads the same records, and changes nothing.
+        _opened(path, options, AccessType.read_only()).close()
+
+    @classmethod
+    def _refuse_after_fork(cls, path: Path) -> None:
+        """RocksDB's threads are not in a forked child, which would wait for them for ever."""
+        if cls._used_by not in (None, os.getpid()):
+            raise StoreUnavailableError(
+                f"{path} can't be opened in a process that was forked from one which had used RocksDB: "
+                "start processes anew (multiprocessing's 'spawn')"
+            )
+        cls._used_by = os.getpid()
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
@@ -115,7 +146,10 @@ class RocksDBEngine(Engine):
             raise _reading_error(error) from error
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        pairs = self._db.items(backwards=reverse, from_key=end if reverse else start)
+        try:
+            pairs = self._db.items(backwards=reverse, from_key=end if reverse else start)
+        except Exception as error:
+            raise _reading_error(error) from error
         return _RocksDBScan(self._db, pairs, start, end, end_open=end_open, reverse=reverse)
 
     def meta(self) -> dict[bytes, bytes]:
@@ -129,26 +163,26 @@ class RocksDBEngine(Engine):
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        for ranges, writes in layers:
-            for bounds in ranges:
-                self._delete_range(batch, bounds, layers)
-            if None in writes.values():
-                for key, value in writes.items():
-                    if value is None:
-                        delete(key)
-                    else:
-                        put(key, value)
-            elif len(writes) >= _SORT_FROM:
-                keys = sorted(writes)
-                _exhaust(map(put, keys, map(writes.__getitem__, keys)))
-            else:
-                _exhaust(map(put, writes, writes.values()))
-        for name, entry in meta.items():
-            if entry is None:
-                delete(name, self._offsets)
-            else:
-                put(name, entry, self._offsets)
         try:
+            for ranges, writes in layers:
+                for bounds in ranges:
+                    self._delete_range(batch, bounds, layers)
+                if None in writes.values():
+                    for key, value in writes.items():
+                        if value is None:
+                            delete(key)
+                        else:
+                            put(key, value)
+                elif len(writes) >= _SORT_FROM:
+                    keys = sorted(writes)
+                    _exhaust(map(put, keys, map(writes.__getitem__, keys)))
+                else:
+                    _exhaust(map(put, writes, writes.values()))
+            for name, entry in meta.items():
+                if entry is None:
+                    delete(name, self._offsets)
+                else:
+                    put(name, entry, self._offsets)
             self._db.write(batch, self._durable if durable else self._lazy)
         except Exception as error:
             raise _writing_error(error) from error
@@ -177,6 +211,8 @@ class RocksDBEngine(Engine):
             return
         # A checkpoint is the one call of rocksdict that flushes all families as one.
         target = _checkpoint_folder(Path(self._db.path()))
+        # An earlier one that could not be removed would be in the way.
+        shutil.rmtree(target, ignore_errors=True)
         try:
             Checkpoint(self._db).create_checkpoint(str(target))
         except Exception as error:
@@ -273,15 +309,30 @@ class _RocksDBScan(Scan):
 def _check_end(db: Any, last: bytes | None, *, reverse: bool = False) -> None:
     """Raise what ended a scan at ``last``, if it was damage: rocksdict's iterators end there without a word."""
     probe = db.iter()
-    if not reverse:
-        probe.seek((last or b"") + b"\x00")
-    elif last is None:
-        probe.seek_to_last()
-    else:
-        probe.seek_for_prev(last)
-        if probe.valid():
-            probe.prev()
-    probe.status()
+    try:
+        if not reverse:
+            probe.seek((last or b"") + b"\x00")
+        elif last is None:
+            probe.seek_to_last()
+        else:
+            probe.seek_for_prev(last)
+            if probe.valid():
+                probe.prev()
+        probe.status()
+    finally:
+        # An error holds on to this frame, an iterator to the database, which could then not be opened again.
+        del probe
+
+
+def _opened(path: Path, options: Mapping[str, object], access: AccessType) -> Any:
+    data, offsets = database_options(options), database_options(options)
+    offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
+    try:
+        # The families are told on every opening: without them rocksdict opens the database with defaults.
+        families = {"default": data, _OFFSETS_FAMILY: offsets}
+        return Rdict(str(path), options=data, column_families=families, access_type=access)
+    except Exception as error:
+        raise _opening_error(error, path) from error
 
 
 def _exhaust(steps: Iterator[object]) -> None:
@@ -304,8 +355,8 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.set_write_buffer_size(number["write_buffer_size_bytes"])
     options.set_max_write_buffer_number(number["max_write_buffer_number"])
     options.set_optimize_filters_for_hits(bool(settings["optimize_filters_for_hits"]))
-    options.set_compaction_style(_choice("compaction_style", settings, _COMPACTION)())
-    options.set_compression_type(_choice("compression", settings, _COMPRESSION)())
+    options.set_compaction_style(_COMPACTION[str(settings["compaction_style"])]())
+    options.set_compression_type(_COMPRESSION[str(settings["compression"])]())
     options.set_max_background_jobs(number["max_background_jobs"])
     options.set_max_open_files(number["max_open_files"])
     options.set_level_zero_file_num_compaction_trigger(number["level_zero_file_num_compaction_trigger"])
@@ -320,18 +371,19 @@ def _checkpoint_folder(path: Path) -> Path:
     return path.with_name(path.name + ".flush")
 
 
-def _choice(name: str, settings: Mapping[str, object], choices: Mapping[str, Any]) -> Any:
-    value = settings[name]
-    if value not in choices:
-        raise ConfigError(f"rocksdb option {name!r} is one of {', '.join(choices)}, not {value!r}")
-    return choices[str(value)]
-
-
 def _opening_error(error: Exception, path: Path) -> StoreError:
     text = str(error)
-    if text.startswith(("Corruption", "Invalid argument", "NotFound")) or "MANIFEST" in text or "CURRENT" in text:
+    damaged = text.startswith(("Corruption", "Invalid argument", "NotFound")) or "MANIFEST" in text or "CURRENT" in text
+    if damaged and not _is_refused_by_system(text):
         return StoreCorruptedError(f"RocksDB refuses {path}: {text}. Wipe the store and restore it from its changelog")
     return StoreUnavailableError(f"RocksDB can't open {path}: {text}")
+
+
+def _is_refused_by_system(text: str) -> bool:
+    """Whether the disk is what refuses, and not what lies on it."""
+    return text.startswith("IO error") and any(
+        os.strerror(number) in text for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
+    )
 
 
 def _reading_error(error: Exception) -> StoreError:

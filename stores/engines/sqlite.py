@@ -7,7 +7,7 @@ One connection writes, others only ever read: with two that write or checkpoint 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from threading import RLock, get_ident
 from typing import ClassVar, Self, cast
@@ -15,9 +15,10 @@ from typing import ClassVar, Self, cast
 from stores.engines.engine import Engine, Scan, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
+from stores.sqlite_file import missing_bytes, write_ahead
 
 _FILE = "store.db"
-_SYNCHRONOUS = {Durability.CHANGELOG: "OFF", Durability.PROCESS: "NORMAL", Durability.DISK: "FULL"}
+_SYNCS = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC")
 _FETCH_FIRST, _FETCH = 32, 512
 _POOL = 4
 
@@ -32,6 +33,11 @@ class SqliteEngine(Engine):
         "mmap_size_bytes": 0,
         "wal_autocheckpoint_pages": 1000,
     }
+    # Others SQLite passes over without a word. Source: its manual, "PRAGMA page_size".
+    option_values: ClassVar[Mapping[str, Container[object]]] = {
+        "page_size_bytes": tuple(512 << power for power in range(8)),
+        "wal_autocheckpoint_pages": range(1 << 31),
+    }
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
@@ -45,29 +51,31 @@ class SqliteEngine(Engine):
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         file = path / _FILE
-        new = not file.exists()
-        if not new:
-            _check_length(file)
+        log = file.with_name(f"{_FILE}-wal")
         try:
+            new, unclean = not file.exists(), log.exists() and log.stat().st_size > 0
+            if not new:
+                _check_length(file)
             writer = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=64)
             try:
                 writer.execute(f"pragma page_size={cast(int, options['page_size_bytes'])}")
-                # Fetched and compared: unfetched, the pragma hides I/O errors and the file stays in another mode.
-                mode = writer.execute("pragma journal_mode=WAL").fetchone()[0]
-                if mode != "wal":
-                    raise StoreUnavailableError(f"{file} can't be put in write-ahead mode (it stays in {mode!r})")
-                writer.execute(f"pragma synchronous={_SYNCHRONOUS[durability]}")
+                write_ahead(writer, durability)
                 writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
                 writer.execute(f"pragma mmap_size={cast(int, options['mmap_size_bytes'])}").fetchall()
                 writer.execute(f"pragma wal_autocheckpoint={cast(int, options['wal_autocheckpoint_pages'])}").fetchall()
                 if new:
                     _create(writer)
+                elif unclean and durability is Durability.DISK:
+                    # Its log may hold a commit whose sync failed: later ones would stand on it, and fall with it.
+                    writer.execute("pragma wal_checkpoint(truncate)").fetchone()
                 writer.execute("select count(*) from meta").fetchone()
             except BaseException:
                 writer.close()
                 raise
         except sqlite3.Error as error:
             raise _opening_error(error, file) from error
+        except OSError as error:
+            raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
         return cls(file, writer, cast(int, options["mmap_size_bytes"]))
 
     @classmethod
@@ -152,10 +160,10 @@ class SqliteEngine(Engine):
     def close(self) -> None:
         with self._lock:
             pool, self._pool = self._pool, []
-        for reader in pool:
-            reader.close()
         try:
-            self._writer.close()
+            # The writer goes last: the last connection to close empties the write-ahead log.
+            for connection in (*pool, self._writer):
+                connection.close()
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
 
@@ -185,8 +193,9 @@ class _SqliteScan(Scan):
         self._lock = RLock()
         self._reader: sqlite3.Connection | None = None
         try:
-            self._reader = engine._borrow()
-            self._rows = self._reader.execute(statement, bounds)
+            reader = engine._borrow()
+            self._rows = reader.execute(statement, bounds)
+            self._reader = reader
         except sqlite3.Error as error:
             raise _reading_error(error, engine._file) from error
 
@@ -200,7 +209,7 @@ class _SqliteScan(Scan):
                 raise _reading_error(error, self._engine._file) from error
             if ended:
                 self.close()
-            self._size = _FETCH
+            self._size = min(2 * self._size, _FETCH)
             return chunk
 
     def close(self) -> None:
@@ -234,19 +243,11 @@ def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes 
 
 
 def _check_length(file: Path) -> None:
-    """Refuse a file that was cut short: SQLite notices only where it can't find a page."""
-    size = file.stat().st_size
-    log = file.with_name(f"{file.name}-wal")
-    if log.exists() and log.stat().st_size > 0:
-        # The log may hold what is not yet in the file.
-        return
-    with open(file, "rb") as opened:
-        header = opened.read(32)
-    page_size = int.from_bytes(header[16:18], "big")
-    expected = int.from_bytes(header[28:32], "big") * (page_size if page_size != 1 else 1 << 16)
-    if size < expected:
+    """Refuse a file that was cut short."""
+    missing = missing_bytes(file)
+    if missing:
         raise StoreCorruptedError(
-            f"{file} has {size:,} bytes, not {expected:,}: wipe the store and restore it from its changelog"
+            f"{file} is {missing:,} bytes short: wipe the store and restore it from its changelog"
         )
 
 
@@ -271,4 +272,10 @@ def _reading_error(error: sqlite3.Error, file: Path) -> StoreError:
 def _writing_error(error: sqlite3.Error, file: Path) -> StoreError:
     if _is_damage(error):
         return _damage(error, file)
+    if getattr(error, "sqlite_errorname", "").startswith(_SYNCS):
+        # The write-ahead log holds the commit all the same: who opens it after a kill finds it there.
+        return CommitFailedError(
+            f"SQLite can't sync {file}: {error}. Close the store, open it again and go on from its committed offset",
+            reopen=True,
+        )
     return CommitFailedError(f"SQLite can't write {file}: {error}. Mend that and commit again")

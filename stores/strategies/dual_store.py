@@ -14,6 +14,7 @@ that wrote each at once, and reopened the second store at each commit, was as sl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_bytes
 from typing import ClassVar, Self, cast
@@ -21,7 +22,7 @@ from typing import ClassVar, Self, cast
 from stores.buffer import MISSING, Missing
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Scan, Writes
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.interface import Durability, IsolationLevel, RecoveryOutcome, TopicPartition
 from stores.merge import Pair, chunks_of, lay_over
@@ -30,7 +31,7 @@ from stores.strategies.indexed_batch import IndexedBatchStore
 from stores.strategies.iterator import Pin
 from stores.strategies.marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
 from stores.strategies.spilled import TOKEN_BYTES, SpilledWrites, after, tagged, untagged
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits, build_engine
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits, build_engine, open_engine
 
 BEFORE_SPILL = declare("dual_store.before_spill", "a commit begins, part of the writes may still be in memory")
 SPILLED = declare("dual_store.spilled", "all staged writes are in the second store, sealed; there is no marker yet")
@@ -80,15 +81,21 @@ class DualStore(IndexedBatchStore):
         self._ranges = KeyRanges()
         self._begin()
         self._sequence = _number(engine.meta().get(_SEQUENCE))
-        self._recover()
+        try:
+            self._recover()
+        except (CommitFailedError, OSError) as error:
+            raise StoreUnavailableError(
+                f"recovering {directory.path} was interrupted: {error}. Mend that and open the store again"
+            ) from error
 
     @classmethod
     def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
-        staging = type(engine).open(directory.staging, traits.durability, options)
+        staging = open_engine(type(engine), directory.staging, traits.durability, options)
         try:
             return cls(engine, directory, staging, cast(int, options["staging_buffer_bytes"]), traits)
         except BaseException:
-            staging.close()
+            with suppress(StoreError):
+                staging.close()
             raise
 
     @classmethod
@@ -234,14 +241,13 @@ class DualStore(IndexedBatchStore):
                     self._copy(marker)
                 else:
                     self._engine.write(layers, self._final(marker))
-            except CommitFailedError as error:
-                # The marker stands: only opening the store again can tell how far it went.
-                raise CommitFailedError(f"{error}. The store must be opened again", reopen=True) from error
-            reach(COPIED)
-            self._sequence = marker.sequence
-            self._empty()
-            reach(TRUNCATED)
-            self._marker.unlink(missing_ok=True)
+                reach(COPIED)
+                self._sequence = marker.sequence
+                self._empty()
+                reach(TRUNCATED)
+                self._marker.unlink(missing_ok=True)
+            except (CommitFailedError, OSError) as error:
+                raise _marker_stands(error) from error
             reach(MARKER_REMOVED)
             self._batch.clear()
 
@@ -253,7 +259,10 @@ class DualStore(IndexedBatchStore):
 
     def _withdraw(self, *, in_parts: bool) -> None:
         """Take back what a commit that failed before its marker stood has left in the second store."""
-        self._marker.unlink(missing_ok=True)
+        try:
+            self._marker.unlink(missing_ok=True)
+        except OSError as error:
+            raise _marker_stands(error) from error
         if not in_parts:
             self._empty()
 
@@ -309,8 +318,6 @@ class DualStore(IndexedBatchStore):
                     f"{error}, and part of its commit may be in the store: wipe it and restore it from its changelog"
                 ) from error
             marker = None
-        except OSError as error:
-            raise StoreUnavailableError(f"{self._marker}: {error.strerror}. Make it readable") from error
         if marker is not None and marker.sequence == self._sequence + 1:
             if sealed == marker.seal:
                 reach(RECOVER_BEFORE_COPY)
@@ -338,6 +345,13 @@ class DualStore(IndexedBatchStore):
         super()._close_staging()
         self._spilled = False
         self._staging.close()
+
+
+def _marker_stands(cause: Exception) -> CommitFailedError:
+    """Only opening the store again can tell how far a commit went whose marker is in place."""
+    return CommitFailedError(
+        f"{cause}. Close the store, open it again and go on from its committed offset", reopen=True
+    )
 
 
 def _number(entry: bytes | None) -> int:

@@ -38,18 +38,18 @@ class IndexedBatchStore(EngineStore):
     def put(self, key: bytes, value: bytes | None) -> None:
         # The hot path: a write that is as it should be, and has nothing staged below it, is staged right here.
         if type(key) is bytes and type(value) is bytes and get_ident() == self._writer:
-            key_bytes, value_bytes = len(key), len(value)
-            if 0 < key_bytes <= self._max_key_bytes and value_bytes <= self._max_value_bytes:
+            key_bytes = len(key)
+            if 0 < key_bytes <= self._max_key_bytes and (num_bytes := key_bytes + len(value)) <= self._max_value_bytes:
                 batch = self._batch
-                old = batch.writes.get(key, MISSING)
-                if old is MISSING:
+                writes = batch.writes
+                if key not in writes:
                     if not batch.deep:
-                        batch.num_bytes += key_bytes + value_bytes
-                        batch.writes[key] = value
+                        batch.num_bytes += num_bytes
+                        writes[key] = value
                         return
-                elif old is not None:
-                    batch.num_bytes += value_bytes - len(old)  # type: ignore[arg-type]
-                    batch.writes[key] = value
+                elif (old := writes[key]) is not None:
+                    batch.num_bytes += len(value) - len(old)
+                    writes[key] = value
                     return
         self._check_write(key, value)
         self._batch.put(key, value)
@@ -66,6 +66,7 @@ class IndexedBatchStore(EngineStore):
         return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        keys = list(keys)
         if self._is_clean() and all(type(key) is bytes for key in keys):
             return self._engine.get_many(keys)
         return super().get_many(keys)
@@ -151,5 +152,6 @@ class IndexedBatchStore(EngineStore):
         self._batch.release(layers)
 
     def _close_staging(self) -> None:
+        self._recent = {}
         with self._batch.lock:
             self._batch.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from stores.errors import StoreClosedError, StoreUnavailableError
+from stores.forks import keep_for_good
 from stores.interface import KeyValueIterator
 from stores.merge import Pair
 
@@ -28,6 +29,12 @@ class Pin:
         """Let go, and make the iterator raise from now on."""
         self.closed = True
         self.let_go()
+
+    def abandon(self) -> None:
+        """Make the iterator raise from now on without letting go: what is held is not this process's."""
+        self.closed = True
+        keep_for_good(self._release)
+        self._release = None
 
     def __del__(self) -> None:
         self.let_go()

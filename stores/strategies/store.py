@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, get_ident
@@ -14,7 +15,7 @@ from typing import ClassVar, NoReturn, Self, final
 from weakref import WeakSet
 
 from stores import position
-from stores.directory import StoreDirectory
+from stores.directory import StoreDirectory, sync_folder, system_errors_told
 from stores.engines.engine import Engine, Writes
 from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
 from stores.failpoints import declare, reach
@@ -31,6 +32,7 @@ from stores.interface import (
 )
 from stores.merge import Pair
 from stores.ranges import prefix_bounds
+from stores.rehearsal import rehearse
 from stores.strategies.arguments import as_bytes, check_bounds, check_offset, check_partition
 from stores.strategies.iterator import Pin, StoreIterator
 from stores.strategies.reader import StoreReader
@@ -73,16 +75,20 @@ class EngineStore(KeyValueStore):
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         try:
-            if not directory.data.is_dir() or not any(directory.data.iterdir()):
+            with system_errors_told(directory.data):
+                missing = not directory.data.is_dir() or not any(directory.data.iterdir())
+            if missing:
                 # An engine would begin a new database there, without a word.
                 raise StoreCorruptedError(
                     f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
                 )
-            opened = engine.open(directory.data, durability, options)
+            opened = open_engine(engine, directory.data, durability, options)
             try:
                 return cls._over(opened, directory, options, traits)
             except BaseException:
-                opened.close()
+                # What closing it says matters less than why it is closed.
+                with suppress(StoreError):
+                    opened.close()
                 raise
         except BaseException:
             directory.close(clean=False)
@@ -297,7 +303,7 @@ class EngineStore(KeyValueStore):
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         self._check_writer()
-        offsets = self._checked_offsets(changelog_offsets or {})
+        offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
         merged = position.merge(self._position, self._staged_position)
         meta = position.encode(position.OFFSET, offsets)
         if self._staged_position:
@@ -317,7 +323,11 @@ class EngineStore(KeyValueStore):
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         self._check_open()
-        for partition, wanted in (changelog_offsets or {}).items():
+        checkpoint = dict({} if changelog_offsets is None else changelog_offsets)
+        for partition, wanted in checkpoint.items():
+            check_partition(partition)
+            check_offset(wanted)
+        for partition, wanted in checkpoint.items():
             reached = self._offsets.get(partition)
             if reached is None or reached < wanted:
                 raise StoreCorruptedError(
@@ -348,6 +358,7 @@ class EngineStore(KeyValueStore):
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
         self._check_open()
+        check_partition(partition)
         return self._offsets.get(partition)
 
     def position(self, isolation_level: IsolationLevel) -> Position:
@@ -433,8 +444,26 @@ def build_engine(engine: type[Engine], folder: Path, durability: Durability, opt
     """Make a new engine's files in ``folder``, with an empty commit, so that opening never finds them half made."""
     folder.mkdir()
     made = engine.open(folder, durability, options)
-    made.write([], {})
-    made.close()
+    try:
+        made.write([], {})
+    finally:
+        made.close()
+
+
+def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
+    """Open an engine's files, of which nobody knows what has happened to them since they were last open."""
+    rehearse(engine, folder, options)
+    opened = engine.open(folder, durability, options)
+    if durability is Durability.DISK:
+        # Opening may have made a file whose contents will be synced, and whose name nobody else would be.
+        try:
+            with system_errors_told(folder):
+                sync_folder(folder)
+        except BaseException:
+            with suppress(StoreError):
+                opened.close()
+            raise
+    return opened
 
 
 class _Closed:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from stores.directory import sync_folder
+from stores.directory import sync_folder, system_errors_told
 from stores.errors import StoreCorruptedError
 from stores.interface import TopicPartition
 
@@ -19,34 +19,34 @@ UNKNOWN_OFFSET = -4
 
 
 class CheckpointFile:
-    """The file at ``path``: whole or not there, whatever happens while it is written."""
+    """The file at ``path``: whole or not there, whatever happens while it is written.
+
+    Raises, all methods: StoreUnavailableError where the disk refuses.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """Offset by changelog partition; empty where there is no file. Raises: StoreCorruptedError for garbage."""
+        """Offset by changelog partition; empty where there is no file.
+
+        Raises: StoreCorruptedError for garbage.
+        """
+        with system_errors_told(self.path):
+            if not self.path.exists():
+                return {}
+            raw = self.path.read_bytes()
         try:
-            lines = self.path.read_text(encoding="ascii").splitlines()
-        except FileNotFoundError:
-            return {}
-        except UnicodeDecodeError as error:
-            raise self._garbage("it is not text") from error
-        try:
-            version, count, *entries = lines
-            if int(version) != VERSION:
-                raise self._garbage(f"its version is {version}")
+            version, count, *entries = raw.decode("ascii").splitlines()
+            if int(version) != VERSION or int(count) != len(entries):
+                raise self._garbage(f"it says that it is of version {version} and has {count} lines")
             offsets = {}
             for entry in entries:
                 topic, partition, offset = entry.split(" ")
                 offsets[TopicPartition(topic, int(partition))] = int(offset)
         except ValueError as error:
             raise self._garbage("a line does not fit") from error
-        if (
-            len(entries) != int(count)
-            or len(offsets) != len(entries)
-            or min(offsets.values(), default=0) < UNKNOWN_OFFSET
-        ):
+        if len(offsets) != len(entries) or min(offsets.values(), default=0) < UNKNOWN_OFFSET:
             raise self._garbage("its lines contradict each other")
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
@@ -58,12 +58,13 @@ class CheckpointFile:
         lines = [str(VERSION), str(len(offsets))]
         lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
         new = self.path.with_name(self.path.name + ".new")
-        with open(new, "w", encoding="ascii") as file:
-            file.write("\n".join(lines) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
-        sync_folder(self.path.parent)
+        with system_errors_told(self.path):
+            with open(new, "w", encoding="ascii") as file:
+                file.write("\n".join(lines) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+            sync_folder(self.path.parent)
 
     def forget(self, partition: TopicPartition) -> None:
         """Take one offset out. A file that is garbage is removed: it vouches for nothing."""
@@ -76,9 +77,10 @@ class CheckpointFile:
             self.write(offsets)
 
     def _remove(self) -> None:
-        if self.path.exists():
-            self.path.unlink()
-            sync_folder(self.path.parent)
+        with system_errors_told(self.path):
+            if self.path.exists():
+                self.path.unlink()
+                sync_folder(self.path.parent)
 
     def _garbage(self, reason: str) -> StoreCorruptedError:
         return StoreCorruptedError(

@@ -41,7 +41,10 @@ class TaskContext:
         return self.record.timestamp_ms
 
     def store(self, name: str) -> KeyValueStore:
-        """The task's store of that name: reads, writes and scans. Committing is the task's: see ``commit``."""
+        """The task's store of that name: reads, writes and scans. Committing is the task's: see ``commit``.
+
+        Raises: ConfigError where the task has none of that name.
+        """
         try:
             return self._stores[name]
         except KeyError:
@@ -61,6 +64,8 @@ class TaskContext:
 
         It goes to the partition that has the task's number (round again where the topic has fewer), unless another
         one is given, and bears the input record's timestamp, unless another one is given.
+
+        Raises: StoreError outside the function; ChangelogError for a topic or partition that is not there.
         """
         if not self.active:
             raise self.idle()

@@ -104,7 +104,7 @@ class LoggedStore(KeyValueStore):
     def approximate_num_entries(self) -> int:
         return self.inner.approximate_num_entries()
 
-    def read_only(self, isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> ReadOnlyKeyValueStore:
+    def read_only(self, isolation_level: IsolationLevel | None = None) -> ReadOnlyKeyValueStore:
         return self.inner.read_only(isolation_level)
 
     @property

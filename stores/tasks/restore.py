@@ -23,7 +23,10 @@ PIECE_BYTES_MAX = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """How far the restore of ``store`` has come: up to ``offset``, of offsets below ``to_offset``."""
+    """How far the restore of ``store`` has come: up to ``offset``, of offsets below ``to_offset``.
+
+    ``bytes`` counts keys and values, ``seconds`` the time since the restore began.
+    """
 
     store: str
     offset: int
@@ -53,6 +56,7 @@ class RestoreReport:
 
 
 OnRestore = Callable[[RestoreProgress], None]
+"""Told after each piece that was written. What it raises ends the restore, and with it the opening of the task."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stores.errors import StoreCorruptedError
+from stores.errors import StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import KeyValueStore, TopicPartition
 from stores.tasks.checkpoint import CheckpointFile
@@ -91,7 +91,8 @@ class StoreGroup:
     def commit(self, offsets: Mapping[TopicPartition, int], next_inputs: Mapping[TopicPartition, int]) -> None:
         """Commit each store with the offset that the changelog's commit gave it.
 
-        A store that fails does not keep the others from theirs; it then replays the commit from the changelog.
+        A store that fails does not keep the others from theirs; it then replays the commit from the changelog. Where
+        one fails in that, too, the others still catch up; then its error is raised, of several the first.
         """
         reach(AFTER_LOG_COMMIT)
         failed = []
@@ -101,8 +102,14 @@ class StoreGroup:
             error = store.commit(offsets.get(store.partition), next_inputs)
             if error is not None:
                 failed.append((store, error))
+        again = []
         for store, error in failed:
-            store.catch_up(error, self._on_restore)
+            try:
+                store.catch_up(error, self._on_restore)
+            except StoreError as second:
+                again.append(second)
+        if again:
+            raise again[0]
         reach(AFTER_STORE_COMMIT)
         if not self._exactly_once and any(store.checkpointed for store in self._stores):
             self._checkpoint.write(self.vouched_offsets(running=True))
@@ -129,10 +136,10 @@ class StoreGroup:
         for store in self._stores:
             store.store.rollback()
 
-    def fall_back(self) -> None:
-        """Undo what was staged, and bring each store to its changelog's end."""
+    def fall_back(self, cause: BaseException) -> None:
+        """Undo what was staged before ``cause`` was raised, and bring each store to its changelog's end."""
         for store in self._stores:
-            store.fall_back(self._on_restore)
+            store.fall_back(cause, self._on_restore)
 
     def close(self) -> None:
         """Close every store, whatever goes wrong; then raise the first error."""

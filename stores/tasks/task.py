@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from os import PathLike
-from pathlib import Path
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
+from stores.directory import checked_path, make_folder, system_errors_told
 from stores.errors import ConfigError, ProducerFencedError, StoreClosedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
+from stores.registry import member
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
 from stores.tasks.identifier import TaskId
@@ -72,6 +73,9 @@ class StreamTask:
         on_restore: OnRestore | None = None,
         wipe_unclean: bool = True,
     ) -> None:
+        for name, config in stores.items():
+            if not isinstance(config, StoreConfig):
+                raise TypeError(f"store {name!r} needs a StoreConfig, not {type(config).__name__}")
         for name in (application_id, *stores):
             if not _NAME.fullmatch(name):
                 raise ConfigError(
@@ -88,7 +92,7 @@ class StreamTask:
         self._changelog = changelog
         self._function = process
         self._inputs = tuple(TopicPartition(*partition) for partition in inputs)
-        self._folder = Path(state_dir) / str(task_id)
+        self._folder = checked_path(state_dir) / str(task_id)
         self._checkpoint = CheckpointFile(self._folder / CHECKPOINT_FILE)
         members = [
             TaskStore(
@@ -121,7 +125,8 @@ class StreamTask:
         if self._stores.is_open:
             raise StoreError(f"task {self.task_id} is open already")
         self._failure = None
-        self._folder.mkdir(parents=True, exist_ok=True)
+        with system_errors_told(self._folder):
+            make_folder(self._folder)
         try:
             self._stores.open()
             self._create_topics()
@@ -165,7 +170,8 @@ class StreamTask:
     def run(self, max_records: int | None = None) -> int:
         """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
 
-        Returns how many records it processed. What ``commit_every_records`` leaves over stays uncommitted.
+        Returns how many records it processed. What ``commit_every_records`` leaves over stays uncommitted. Raises as
+        ``process``, and OffsetOutOfRangeError where the input no longer reaches back to where the task is.
         """
         left = sys.maxsize if max_records is None else max_records
         processed = -1
@@ -288,7 +294,7 @@ class StreamTask:
                 self._context.producer = self._changelog.producer(self._transactional_id)
             else:
                 self._context.producer.abort()
-            self._stores.fall_back()
+            self._stores.fall_back(error)
             self._begin()
         except BaseException as failure:
             self._give_up(failure)
@@ -329,8 +335,8 @@ class StreamTask:
 
 def _guarantee(given: ProcessingGuarantee | None, stores: Mapping[str, StoreConfig]) -> ProcessingGuarantee:
     if given is not None:
-        return ProcessingGuarantee(given)
+        return member(ProcessingGuarantee, "processing guarantee", given)
     told = {config.processing_guarantee for config in stores.values() if config.processing_guarantee is not None}
     if len(told) > 1:
         raise ConfigError("the stores' configurations name both guarantees: a task has one processing.guarantee")
-    return next(iter(told), ProcessingGuarantee.EXACTLY_ONCE)
+    return ProcessingGuarantee(next(iter(told), ProcessingGuarantee.EXACTLY_ONCE))

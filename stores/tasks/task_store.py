@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
 from stores.changelog.interface import Changelog
 from stores.config import StoreConfig
 from stores.directory import wipe
-from stores.errors import CommitFailedError, OffsetOutOfRangeError, StoreCorruptedError
+from stores.errors import (
+    CommitFailedError,
+    OffsetOutOfRangeError,
+    StoreCorruptedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from stores.interface import KeyValueStore, RecoveryOutcome, TopicPartition
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
@@ -19,6 +26,10 @@ from stores.tasks.restore import OnRestore, RestoreReport, restore
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed cleanly"
 ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and these had to be rolled back"
 IN_DOUBT = "it keeps no offset beside its data, and could not tell how much of a commit reached the disk"
+
+Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
+"""What a store says when its disk refuses or what lies on it is damaged."""
+_FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
 
 
 class TaskStore:
@@ -101,7 +112,7 @@ class TaskStore:
         self._logged = LoggedStore(self.store, self.partition, context)
         return self._logged
 
-    def commit(self, offset: int | None, next_inputs: Mapping[TopicPartition, int]) -> CommitFailedError | None:
+    def commit(self, offset: int | None, next_inputs: Mapping[TopicPartition, int]) -> Failure | None:
         """Commit what is staged with the offset it got in the changelog (None: no record was logged).
 
         Returns the error where the store could not: it is then to ``catch_up``.
@@ -112,30 +123,51 @@ class TaskStore:
                 if next_offset:
                     store.advance_position(partition, next_offset - 1)
             store.commit({} if offset is None else {self.partition: offset})
-        except CommitFailedError as error:
+        except _FAILURES as error:
             return error
         if offset is not None:
             self.offset = offset
         return None
 
-    def catch_up(self, error: CommitFailedError, on_restore: OnRestore | None) -> RestoreReport:
-        """After a failed commit, which the changelog has: go on from what the store kept, and replay the rest."""
-        if not error.reopen:
+    def catch_up(self, error: Failure, on_restore: OnRestore | None) -> RestoreReport:
+        """After a failed commit, which the changelog has: go on from what the store kept, and replay the rest.
+
+        Once: raises what the store says when it can't be opened again, or refuses the replay as well.
+        """
+        if isinstance(error, StoreCorruptedError):
+            self._wipe(str(error))
+        elif isinstance(error, CommitFailedError) and not error.reopen:
             self.store.rollback()
         elif self._wipe_unclean and not self.store.manages_offsets:
             self._wipe(IN_DOUBT)
         else:
-            self.store.close()
-            self.open(self.offset)
+            self._reopen()
         return self.restore(on_restore)
 
-    def fall_back(self, on_restore: OnRestore | None) -> RestoreReport:
-        """Undo what was staged since the last commit; the store is then at the changelog's end."""
-        if not self.store.transactional and self._wipe_unclean:
+    def fall_back(self, cause: BaseException, on_restore: OnRestore | None) -> RestoreReport:
+        """Undo what was staged since the last commit; the store is then at the changelog's end.
+
+        Where the ``cause`` is a store's, and may be this one's, a mere rollback would go on from what has failed.
+        """
+        if isinstance(cause, StoreCorruptedError) and self._is_damaged():
+            self._wipe(str(cause))
+        elif not self.store.transactional and self._wipe_unclean:
             self._wipe(ROLLED_BACK)
+        elif isinstance(cause, _FAILURES):
+            self._reopen()
         else:
             self.store.rollback()
         return self.restore(on_restore)
+
+    def _is_damaged(self) -> bool:
+        """Whether damage shows in reading all there is."""
+        try:
+            with self.store.all() as pairs:
+                for _ in pairs:
+                    pass
+        except StoreCorruptedError:
+            return True
+        return False
 
     def _is_vouched_for(self) -> bool:
         """Whether the data is known to be that of one offset: closed cleanly with a checkpoint, or there is none."""
@@ -152,10 +184,19 @@ class TaskStore:
         if self._logged is not None:
             self._logged.inner = self.store
 
+    def _reopen(self) -> None:
+        self._close()
+        self.open(self.offset)
+
+    def _close(self) -> None:
+        # An engine that has failed may refuse this, too: what it has kept, opening it again tells.
+        with suppress(StoreError):
+            self.store.close()
+
     def _wipe(self, reason: str) -> None:
         self._wiped_because = reason
         if hasattr(self, "store"):
-            self.store.close()
+            self._close()
         # First: a checkpoint that outlived the data would vouch for what a restore cut short has written.
         self._checkpoint.forget(self.partition)
         wipe(self.path)

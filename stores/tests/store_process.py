@@ -18,7 +18,7 @@ from threading import Timer
 from types import TracebackType
 from typing import Any, Self
 
-from stores import Durability, KeyValueIterator, KeyValueStore, StoreError, open_store
+from stores import Durability, KeyValueIterator, KeyValueStore, StoreError, TopicPartition, open_store
 from stores.registry import backend_named
 
 DEADLINE_S = 60.0
@@ -186,6 +186,14 @@ class _Commands:
         assert self.store is not None
         for number in range(first, end):
             self.store.put(b"%08d" % number, value)
+
+    def commit_numbers(self, first: int, end: int, keys: int, padding: bytes) -> None:
+        """Commit each number by itself: under the key that is its rest by ``keys``, as offset and as position."""
+        assert self.store is not None
+        for number in range(first, end):
+            self.store.put(b"%d" % (number % keys), b"%d:%b" % (number, padding))
+            self.store.advance_position(TopicPartition("input", 0), number)
+            self.store.commit({TopicPartition("changelog", 0): number})
 
 
 def _serve() -> None:

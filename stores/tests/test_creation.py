@@ -8,11 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from stores import Durability, StoreIncompatibleError, StoreLockedError, StoreUnavailableError, open_store
+from stores import (
+    Durability,
+    RecoveryOutcome,
+    StoreCorruptedError,
+    StoreIncompatibleError,
+    StoreLockedError,
+    StoreUnavailableError,
+    directory,
+    open_store,
+)
+from stores.changelog import SqliteChangelog, log_file
 from stores.directory import CREATE_RENAMED, FAILPOINTS, wipe
+from stores.failpoints import arm, disarm
+from stores.strategies import store as store_module
 from stores.tests.store_process import StoreProcess
 
 BACKENDS = ["rocksdb-dual-store", "lmdb-indexed-batch", "sqlite-indexed-batch"]
+
+
+def refuse(*_: object) -> None:
+    """What a broken disk answers."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
@@ -60,12 +77,167 @@ def test_a_store_folder_holds_what_its_module_says(path: Path) -> None:
 
 
 def test_a_lock_that_finds_no_room_for_its_name_is_given_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int, content: bytes, offset: int) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     open_store("sqlite", path).close()
     with monkeypatch.context() as full:
         full.setattr(os, "pwrite", refuse)
         with pytest.raises(StoreUnavailableError):
             open_store("sqlite", path)
     open_store("sqlite", path).close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("room_bytes", [0, 60, 1_000, 5_000, 10_000])
+def test_a_creation_that_finds_no_room_leaves_nothing_behind(path: Path, backend: str, room_bytes: int) -> None:
+    """Wherever it fails: in our own files, in the engine's first ones, or in its first commit."""
+    with StoreProcess() as process:
+        process.call("load_backend", backend)
+        process.call("limit", "RLIMIT_FSIZE", room_bytes)
+        for _ in range(2):
+            try:
+                process.call("open", backend, path, Durability.CHANGELOG, {})
+            except StoreUnavailableError:
+                assert list(path.parent.iterdir()) == []
+            else:
+                assert room_bytes == 10_000
+                break
+        process.call("limit", "RLIMIT_FSIZE", 1 << 40)
+    with open_store(backend, path) as store:
+        assert list(store.all()) == []
+
+
+def test_a_creation_that_ends_in_an_error_leaves_nothing_behind(path: Path) -> None:
+    def fail() -> None:
+        raise LookupError
+
+    for failpoint in FAILPOINTS:
+        if failpoint != CREATE_RENAMED:
+            arm(failpoint, fail)
+            with pytest.raises(LookupError):
+                open_store("sqlite", path)
+            disarm()
+            assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "unlink"])
+def test_a_disk_that_refuses_when_a_store_is_closed_is_told_and_the_store_given_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """What it was then opened with is found to be unclean, and harmless."""
+
+    store = open_store("sqlite", path)
+    store.put(b"key", b"value")
+    store.commit()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, refuse)
+        with pytest.raises(StoreUnavailableError):
+            store.close()
+    assert not store.is_open
+    with open_store("sqlite", path) as store:
+        assert store.recover().outcome is RecoveryOutcome.ROLLED_BACK
+        assert store.get(b"key") == b"value"
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_a_disk_that_refuses_a_wipe_is_told_and_the_lock_given_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    open_store("sqlite", path).close()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, refuse)
+        with pytest.raises(StoreUnavailableError):
+            wipe(path)
+    open_store("sqlite", path).close()
+    path.with_name("letter.txt").write_text("dear")
+    with pytest.raises(StoreIncompatibleError):
+        wipe(path.with_name("letter.txt"))
+
+
+def test_the_names_of_the_folders_above_a_store_survive_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is synced in the folder above it: of the new ones, and of the one that was there."""
+    synced: list[Path] = []
+    original = directory.sync_folder
+
+    def sync(folder: Path) -> None:
+        synced.append(folder)
+        original(folder)
+
+    monkeypatch.setattr(directory, "sync_folder", sync)
+    store = path / "state" / "0_0" / "store"
+    open_store("sqlite", store).close()
+    assert {path.parent, path, path / "state"} <= set(synced)
+    synced.clear()
+    open_store("sqlite", store, durability=Durability.DISK).close()
+    assert store.parent in synced
+
+
+def test_a_store_that_could_not_be_synced_once_is_not_trusted_after_power_loss(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it was opened and closed since: a second sync seems to succeed. In this boot nothing is lost."""
+    store = open_store("lmdb", path, durability=Durability.PROCESS)
+    store.put(b"key", b"value")
+    store.commit()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", refuse)
+        with pytest.raises(StoreUnavailableError):
+            store.close()
+    for _ in range(2):
+        with open_store("lmdb", path, durability=Durability.PROCESS) as store:
+            assert store.get(b"key") == b"value"
+    with pytest.raises(StoreCorruptedError):
+        open_store("lmdb", path, durability=Durability.DISK)
+    with monkeypatch.context() as another:
+        another.setattr(directory, "boot_id", lambda: "the next boot")
+        with pytest.raises(StoreCorruptedError):
+            open_store("lmdb", path, durability=Durability.PROCESS)
+
+
+def test_a_store_that_was_killed_and_could_not_be_synced_by_the_next_is_not_trusted_after_power_loss(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StoreProcess() as process:
+        process.call("open", "lmdb-indexed-batch", path, Durability.PROCESS, {})
+        process.call("put", b"key", b"value")
+        process.call("commit")
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", refuse)
+        with pytest.raises(StoreUnavailableError):
+            open_store("lmdb", path, durability=Durability.PROCESS)
+    with open_store("lmdb", path, durability=Durability.PROCESS) as store:
+        assert store.get(b"key") == b"value"
+    with pytest.raises(StoreCorruptedError):
+        open_store("lmdb", path, durability=Durability.DISK)
+
+
+def test_a_store_that_has_lost_its_identity_is_damaged_and_can_be_wiped(path: Path) -> None:
+    with open_store("rocksdb-dual-store", path) as store:
+        store.put(b"key", b"value")
+        store.commit()
+    (path / "store.json").unlink()
+    (path / "letter.txt").write_text("dear")
+    for refused in (lambda: open_store("rocksdb-dual-store", path), lambda: wipe(path)):
+        with pytest.raises(StoreIncompatibleError):
+            refused()
+    (path / "letter.txt").unlink()
+    with pytest.raises(StoreCorruptedError):
+        open_store("rocksdb-dual-store", path)
+    wipe(path)
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_names_of_the_files_that_opening_makes_survive_power_loss_at_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Contents that are synced are worth nothing without them."""
+    synced: list[Path] = []
+    for module in (store_module, log_file):
+        monkeypatch.setattr(module, "sync_folder", synced.append)
+    for durability in Durability:
+        open_store(backend, path, durability=durability).close()
+        folders = [path / "data", *([path / "data.tmp"] if backend == "rocksdb-dual-store" else [])]
+        assert synced == (folders if durability is Durability.DISK else [])
+        synced.clear()
+        SqliteChangelog(path.with_name(f"log of {durability}"), durability).close()
+        assert synced == ([path.parent] if durability is Durability.DISK else [])
+        synced.clear()

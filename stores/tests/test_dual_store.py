@@ -5,12 +5,22 @@ Source: KIP-844, "Transactions via Secondary State Store" and "Error handling".
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from stores import Durability, RecoveryOutcome, StoreCorruptedError, TopicPartition, open_store
+from stores import (
+    CommitFailedError,
+    Durability,
+    RecoveryOutcome,
+    StoreCorruptedError,
+    StoreUnavailableError,
+    TopicPartition,
+    open_store,
+)
 from stores.strategies import dual_store, marker
 from stores.strategies.dual_store import DualStore
 from stores.tests.store_process import StoreProcess
@@ -317,3 +327,42 @@ def test_everything_staged_is_read_right_after_a_spill(path: Path) -> None:
         assert store.get_many([b"key"]) == [None]
         store.rollback()
         assert store.get_many([b"key"]) == [b"old"]
+
+
+def refuse(*_: object, **__: object) -> None:
+    """What a broken disk answers."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
+def test_a_marker_that_can_t_be_removed_fails_the_commit_and_opening_again_settles_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object]
+) -> None:
+    store = open_store(BACKEND, path, options=options)
+    store.put_all(SECOND.items())
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", refuse)
+        with pytest.raises(CommitFailedError) as failed:
+            store.commit({LOG: 2})
+    assert failed.value.reopen
+    store.close()
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", refuse)
+        with pytest.raises(StoreUnavailableError):
+            open_store(BACKEND, path)
+    assert assert_recovered(path, Durability.CHANGELOG, committed=2) is RecoveryOutcome.ROLLED_FORWARD
+
+
+def test_a_marker_that_can_neither_be_finished_nor_removed_fails_the_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(BACKEND, path, durability=Durability.DISK)
+    store.put_all(FIRST.items())
+    with monkeypatch.context() as broken:
+        broken.setattr(marker, "sync_folder", refuse)
+        broken.setattr(Path, "unlink", refuse)
+        with pytest.raises(CommitFailedError) as failed:
+            store.commit({LOG: 1})
+    assert failed.value.reopen
+    store.close()
+    assert assert_recovered(path, Durability.DISK, committed=1) is RecoveryOutcome.ROLLED_FORWARD

@@ -5,6 +5,8 @@ The facts themselves are told where the workarounds are: ``stores/engines/``.
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +52,22 @@ def test_rocksdict_refuses_a_range_delete_that_ends_before_it_begins(path: Path)
     batch.delete_range(b"b", b"a")
     with pytest.raises(Exception, match="end key comes before start key"):
         db.write(batch)
+
+
+def test_rocksdict_never_ends_opening_a_log_with_a_record_of_a_reused_log_in_it(path: Path) -> None:
+    """``stores/rehearsal.py`` and ``record_log.py`` can go when this ends, for the manifest as well."""
+    db = opened(path)
+    db[b"a"] = b"1"
+    db.flush_wal(True)
+    copy = path.with_name("copy")
+    shutil.copytree(path, copy)
+    db.close()
+    with next(copy.glob("*.log")).open("ab") as log:
+        log.write(b"\1\2\3\4\0\0\5")
+    script = "from stores.tests.test_engine_gaps import opened, Path; import sys; opened(Path(sys.argv[1]))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run([sys.executable, "-c", script, str(copy)], timeout=5, check=False, env=environment)
 
 
 def test_rocksdict_cannot_flush_several_families_in_one_call() -> None:

@@ -127,3 +127,83 @@ def test_an_option_beyond_what_an_engine_can_count_is_refused(path: Path, option
     with pytest.raises(ConfigError):
         open_store(backend, path, options={name: 1 << 63})
     assert not path.exists()
+
+
+@pytest.mark.parametrize("bad", [[1], "text", 5, {5: 1}])
+def test_options_that_are_no_mapping_of_names_are_a_type_error(path: Path, bad: Any) -> None:
+    with pytest.raises(TypeError):
+        open_store("lmdb", path, options=bad)
+    with pytest.raises(TypeError):
+        StoreConfig("lmdb", options=bad)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("bad", [None, [], "text", 5, {5: 1}])
+def test_properties_that_are_no_mapping_of_names_are_a_type_error(bad: Any) -> None:
+    with pytest.raises(TypeError):
+        StoreConfig.from_properties(bad)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"options": None}, TypeError),
+        ({"backend": None}, TypeError),
+        ({"uncommitted_max_bytes": "1"}, TypeError),
+        ({"uncommitted_max_bytes": 1.5}, TypeError),
+        ({"uncommitted_max_bytes": True}, TypeError),
+        ({"uncommitted_max_bytes": -2}, ConfigError),
+        ({"durability": "FOREVER"}, ConfigError),
+        ({"durability": []}, ConfigError),
+        ({"processing_guarantee": "at_most_once"}, ConfigError),
+        ({"backend": "sqlite", "options": {"page_size_bytes": 3000}}, ConfigError),
+        ({"backend": "lmdb", "options": {"max_readers": 1 << 40}}, ConfigError),
+        ({"backend": "lmdb", "options": {"max_readers": 0}}, ConfigError),
+        ({"backend": "rocksdb-direct", "options": {"compaction_style": "universe"}}, ConfigError),
+        ({"backend": "rocksdb-direct", "options": {"max_background_jobs": 1 << 40}}, ConfigError),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_does_not_fit_is_refused_when_it_is_made(
+    wrong: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        StoreConfig(**wrong)
+
+
+@pytest.mark.parametrize("backend", sorted(OURS))
+@pytest.mark.parametrize("name", ["nul\0", "lone \ud800", "escaped \udcff"])
+def test_text_that_is_no_path_is_refused_and_nothing_is_made(path: Path, backend: str, name: str) -> None:
+    with pytest.raises(ConfigError):
+        open_store(backend, path.with_name(name))
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", sorted(OURS))
+def test_a_store_stays_the_same_when_the_process_goes_to_another_folder(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    with open_store(backend, path.name) as store:
+        monkeypatch.chdir("/")
+        store.put(b"key", b"value")
+        store.commit()
+        store.persist()
+        assert list(store.read_only().all()) == [(b"key", b"value")]
+    assert path.exists() is backends()[backend].persistent
+
+
+def test_a_store_s_name_is_text(path: Path) -> None:
+    bad: Any = 5
+    with pytest.raises(TypeError):
+        open_store("memory-indexed-batch", path, name=bad)
+
+
+def test_readers_of_an_exactly_once_store_see_committed_data_unless_told_otherwise() -> None:
+    """Source: KIP-892, "Proposed Changes", default of ``default.state.isolation.level``."""
+    told = {"processing.guarantee": "exactly_once_v2"}
+    assert StoreConfig.from_properties(told).isolation_level is IsolationLevel.READ_COMMITTED
+    told["default.state.isolation.level"] = "READ_UNCOMMITTED"
+    assert StoreConfig.from_properties(told).isolation_level is IsolationLevel.READ_UNCOMMITTED
+    told = {"processing.guarantee": "at_least_once"}
+    assert StoreConfig.from_properties(told).isolation_level is IsolationLevel.READ_UNCOMMITTED

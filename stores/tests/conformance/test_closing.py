@@ -19,6 +19,7 @@ USES: dict[str, Callable[[KeyValueStore], object]] = {
     "delete_range": lambda store: store.delete_range(b"a", b"b"),
     "get": lambda store: store.get(b"key"),
     "get of what is staged": lambda store: store.get(b"staged"),
+    "get of what was committed last": lambda store: store.get(b"committed"),
     "get_many": lambda store: store.get_many([b"key"]),
     "get_many of nothing": lambda store: store.get_many([]),
     "range": lambda store: store.range(b"a", b"b"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -77,6 +78,25 @@ def test_a_damaged_file_is_noticed_or_does_no_harm(case: Case, path: Path, proce
                 except (StoreCorruptedError, StoreUnavailableError):
                     process.call("drop")
             shutil.rmtree(damaged)
+
+
+@pytest.mark.as_is
+def test_a_file_that_has_become_a_folder_is_no_database(case: Case, path: Path, process: StoreProcess) -> None:
+    fill(case, path)
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        damaged = path.with_name("damaged")
+        shutil.copytree(path, damaged)
+        (damaged / file.relative_to(path)).unlink()
+        (damaged / file.relative_to(path)).mkdir()
+        try:
+            process.call("open", case.backend.name, damaged, case.durability, case.options)
+        except (StoreCorruptedError, StoreUnavailableError):
+            pass
+        else:
+            with suppress(StoreCorruptedError, StoreUnavailableError):
+                process.call("scan")
+            process.call("drop")
+        shutil.rmtree(damaged)
 
 
 @pytest.mark.as_is

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from stores import CommitFailedError, Durability, StoreError, StoreUnavailableError, TopicPartition
+from stores import (
+    CommitFailedError,
+    Durability,
+    IsolationLevel,
+    StoreError,
+    StoreUnavailableError,
+    TopicPartition,
+)
 from stores.tests.conformance.cases import Case
 from stores.tests.store_process import StoreProcess
 
-LOG = TopicPartition("changelog", 0)
+LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
 VALUE = b"v" * 10_000
 NUMBERS = range(200)
 NO_LIMIT = 1 << 40
@@ -37,6 +44,7 @@ def open_limited(process: StoreProcess, case: Case, path: Path) -> None:
 def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, process: StoreProcess) -> None:
     """The error says whether the commit can be tried again, once there is room, or the store must be opened again."""
     open_limited(process, case, path)
+    process.call("advance_position", INPUT, 7)
     try:
         process.call("put_many", NUMBERS.start, NUMBERS.stop, VALUE)
         process.call("commit", {LOG: 2})
@@ -46,6 +54,8 @@ def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, pro
         failed = None
     if failed is not None and not failed.reopen:
         assert process.call("committed_offset", LOG) == 1
+        assert process.call("position", IsolationLevel.READ_COMMITTED) == {}
+        assert process.call("position", IsolationLevel.READ_UNCOMMITTED) == {INPUT: 7}
         assert process.call("get", b"%08d" % NUMBERS[0]) == VALUE
         assert process.call("approximate_num_uncommitted_bytes") == len(NUMBERS) * (8 + len(VALUE))
         with pytest.raises(CommitFailedError):
@@ -53,6 +63,7 @@ def test_a_disk_that_fills_in_a_commit_loses_nothing(case: Case, path: Path, pro
         process.call("limit", "RLIMIT_FSIZE", NO_LIMIT)
         process.call("commit", {LOG: 2})
         assert process.call("scan") == expected(committed=2)
+        assert process.call("position", IsolationLevel.READ_COMMITTED) == {INPUT: 7}
         process.call("close")
     elif failed is not None:
         try:

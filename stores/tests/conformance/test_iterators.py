@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stores import KeyValueIterator, KeyValueStore, StoreClosedError
+from stores import IsolationLevel, KeyValueIterator, KeyValueStore, StoreClosedError
 
 Change = Callable[[KeyValueStore], object]
 CHANGES: dict[str, Change] = {
@@ -169,3 +169,22 @@ def test_making_an_iterator_does_not_copy_what_is_staged(store: KeyValueStore) -
         tracemalloc.stop()
     assert taken < 10_000 * 8
     assert [sum(1 for _ in scan) for scan in held] == [10_000] * 3 + [10_001]
+
+
+def test_scans_of_several_range_deletes_each_show_those_before_them(store: KeyValueStore) -> None:
+    """Each delete overlaps or meets the one before: together they are one range, which no older scan may see grow."""
+    keys = [b"%02d" % number for number in range(10)]
+    store.put_all([(key, b"committed") for key in keys])
+    store.commit()
+    store.put_all([(key, b"staged") for key in keys[::2]])
+    held = [store.all()]
+    uncommitted = [store.read_only(IsolationLevel.READ_UNCOMMITTED).reverse_all()]
+    for end in range(1, 10, 2):
+        store.delete_range(keys[max(0, end - 2)], keys[end])
+        held.append(store.all())
+        uncommitted.append(store.read_only(IsolationLevel.READ_UNCOMMITTED).reverse_all())
+    store.rollback()
+    store.delete_range(None, None)
+    expected = [keys, *(keys[end + 1 :] for end in range(1, 10, 2))]
+    assert [[key for key, _ in scan] for scan in held] == expected
+    assert [[key for key, _ in scan] for scan in uncommitted] == [shown[::-1] for shown in expected]

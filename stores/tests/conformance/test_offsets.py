@@ -85,6 +85,7 @@ def test_an_offset_that_is_none_is_refused_before_anything_changes(store: KeyVal
     refused: list[tuple[Any, type[Exception]]] = [
         ({FIRST: -1}, ValueError), ({FIRST: 2**63}, ValueError), ({FIRST: "1"}, TypeError), ({FIRST: 1.0}, TypeError),
         ({FIRST: True}, TypeError), ({"changelog": 1}, TypeError), ({"changelog": None}, TypeError), (5, TypeError),
+        (0, TypeError),
         ({("t", 0): 1}, TypeError), ({named(0, "t"): 1}, TypeError), ({named("t", "0"): 1}, TypeError),
         ({named("t", -1): 1}, ValueError), ({named("t", 2**32): None}, ValueError),
         ({named("t" * 250, 0): 1}, ValueError), ({SECOND: 5, FIRST: -1}, ValueError),
@@ -96,6 +97,11 @@ def test_an_offset_that_is_none_is_refused_before_anything_changes(store: KeyVal
             assert store.read_only().get(b"key") is None
             assert store.approximate_num_uncommitted_bytes() == 8
         assert store.recover().offsets == {}
+        with pytest.raises(error):
+            store.recover(bad)
+    for nothing in (3, "changelog", ("t", 0), None):
+        with pytest.raises(TypeError):
+            store.committed_offset(nothing)  # type: ignore[arg-type]
     for partition, offset in [(FIRST, -1), (FIRST, "1"), ("changelog", 1), (TopicPartition("t", -1), 1)]:
         with pytest.raises((TypeError, ValueError)):
             store.advance_position(partition, offset)  # type: ignore[arg-type]

@@ -56,7 +56,8 @@ def test_a_rollback_discards_every_kind_of_write_or_none_is_ever_apart(store: Ke
     store.delete(b"b")
     store.delete_range(b"c", None)
     store.put_if_absent(b"d", b"new")
-    written = [(b"a", b"changed"), (b"d", b"new")]
+    store.put_all([(b"e", b"new"), (b"f", None)])
+    written = [(b"a", b"changed"), (b"d", b"new"), (b"e", b"new")]
     assert list(store.all()) == written
     store.rollback()
     assert list(store.all()) == (committed if store.transactional else written)
@@ -83,12 +84,22 @@ def test_uncommitted_writes_show_to_no_reader_of_committed_data(store: KeyValueS
     """Not transactional: they show at once, to both levels."""
     committed = store.read_only(IsolationLevel.READ_COMMITTED)
     uncommitted = store.read_only(IsolationLevel.READ_UNCOMMITTED)
-    store.put(b"a", b"1")
     apart = store.transactional
-    assert committed.get(b"a") == (None if apart else b"1")
-    assert list(committed.all()) == ([] if apart else [(b"a", b"1")])
-    assert uncommitted.get(b"a") == b"1"
-    assert list(uncommitted.reverse_all()) == [(b"a", b"1")]
+    writes: list[Callable[[], object]] = [
+        lambda: store.put(b"a", b"1"),
+        lambda: store.put_all([(b"a", b"1")]),
+        lambda: store.put_if_absent(b"a", b"1"),
+    ]
+    for write in writes:
+        write()
+        assert committed.get(b"a") == (None if apart else b"1")
+        assert list(committed.all()) == ([] if apart else [(b"a", b"1")])
+        assert uncommitted.get(b"a") == b"1"
+        assert list(uncommitted.reverse_all()) == [(b"a", b"1")]
+        if write is not writes[-1]:
+            store.rollback()
+            store.delete(b"a")
+            assert uncommitted.get(b"a") is None
     store.commit()
     assert committed.get_many([b"a", b"b"]) == [b"1", None]
     assert list(committed.prefix_scan(b"a")) == list(committed.reverse_prefix_scan(b"a")) == [(b"a", b"1")]

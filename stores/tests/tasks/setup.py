@@ -13,13 +13,17 @@ from typing import Any
 
 from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
+from stores.config import StoreConfig
 from stores.interface import Durability, TopicPartition
-from stores.tasks import ProcessingGuarantee, StoreSettings, StreamTask, TaskContext, TaskId
+from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext, TaskId
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.context import ProcessFunction
 
 INPUT = TopicPartition("input", 0)
 OUTPUT = TopicPartition("output", 0)
 DIRECT = "rocksdb-direct"
 INDEXED = "rocksdb-indexed-batch"
+MEMORY = "memory-indexed-batch"
 EXACTLY_ONCE, AT_LEAST_ONCE = ProcessingGuarantee.EXACTLY_ONCE, ProcessingGuarantee.AT_LEAST_ONCE
 TASK = TaskId(0, 0)
 
@@ -38,6 +42,21 @@ def changelog_of(store: str) -> TopicPartition:
     return TopicPartition(f"app-{store}-changelog", 0)
 
 
+LEFT, RIGHT = changelog_of("left"), changelog_of("right")
+
+
+class Crash(Exception):
+    """Raised at a failpoint, where a process would have died."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+def checkpoint(folder: Path) -> CheckpointFile:
+    return CheckpointFile(folder / "state" / str(TASK) / ".checkpoint")
+
+
 def counting_task(
     folder: Path,
     log: Changelog,
@@ -47,7 +66,7 @@ def counting_task(
     durability: Durability = Durability.CHANGELOG,
     **settings: Any,
 ) -> StreamTask:
-    stores = {"left": StoreSettings(left, durability), "right": StoreSettings(right or left, durability)}
+    stores = {"left": StoreConfig(left, durability), "right": StoreConfig(right or left, durability)}
     return StreamTask(
         "app",
         TASK,
@@ -61,6 +80,17 @@ def counting_task(
             **settings,
         },
     )
+
+
+def single(
+    folder: Path,
+    log: Changelog,
+    process: ProcessFunction,
+    backend: str = MEMORY,
+    **settings: Any,
+) -> StreamTask:
+    """A task with one store, ``s``, and the given function."""
+    return counting_task(folder, log, process=process, **{"stores": {"s": StoreConfig(backend)}, **settings})
 
 
 def feed(log: Changelog, keys: Iterable[int]) -> None:

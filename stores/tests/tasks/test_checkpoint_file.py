@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stores.errors import StoreCorruptedError
+from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.tasks.checkpoint import CheckpointFile
 
@@ -64,6 +64,7 @@ def test_an_unknown_offset_is_no_offset(tmp_path: Path) -> None:
         b"0\n1\na 0 -5\n",
         b"0\n2\na 0 1\na 0 2\n",
         b"0\n1\na 0 1 1\n",
+        b"0\nmany\na 0 1\n",
     ],
 )
 def test_garbage_is_refused_by_name_and_forgotten_on_request(tmp_path: Path, garbage: bytes) -> None:
@@ -74,3 +75,15 @@ def test_garbage_is_refused_by_name_and_forgotten_on_request(tmp_path: Path, gar
     assert str(file.path) in str(caught.value)
     file.forget(A)
     assert file.read() == {}
+
+
+def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    inside_a_file = CheckpointFile(tmp_path / "a file" / ".checkpoint")
+    with pytest.raises(StoreUnavailableError):
+        inside_a_file.write({A: 1})
+    in_the_way = CheckpointFile(tmp_path / ".checkpoint")
+    in_the_way.path.mkdir()
+    for call in (in_the_way.read, lambda: in_the_way.write({A: 1}), lambda: in_the_way.write({})):
+        with pytest.raises(StoreUnavailableError):
+            call()

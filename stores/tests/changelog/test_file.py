@@ -1,8 +1,7 @@
-"""What only the embedded changelog promises: its file, its crashes, its refusals, its cost."""
+"""What only the changelog in a file promises: its file, its crashes, its cost."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -12,28 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from stores.changelog.interface import Producer, Record
+from stores.changelog.interface import Record
 from stores.changelog.producer import PENDING_BYTES_MAX
 from stores.changelog.sqlite import SqliteChangelog
-from stores.errors import ChangelogError, StoreClosedError
+from stores.errors import StoreClosedError
 from stores.interface import Durability, TopicPartition
+from stores.tests.changelog.records import A, filled
 
-A = TopicPartition("a", 0)
-
-
-def filled(path: Path, records: int = 3) -> Path:
-    with SqliteChangelog(path) as log:
-        log.create_topic("a")
-        with log.producer() as producer:
-            for number in range(records):
-                producer.send(A, b"%d" % number, bytes(100))
-            producer.flush()
-    return path
-
-
-def send_many(producer: Producer, count: int) -> None:
-    for number in range(count):
-        producer.send(A, b"%d" % number, bytes(100))
+KILLED = """
+import os, signal, sys
+from stores import failpoints
+from stores.changelog.sqlite import SqliteChangelog
+from stores.interface import Durability, TopicPartition
+path, point, records = sys.argv[1], sys.argv[2], int(sys.argv[3])
+log = SqliteChangelog(path, Durability(sys.argv[4]))
+log.create_topic("a", 2)
+producer = log.producer("p")
+for transaction in range(2):
+    producer.begin()
+    for number in range(records):
+        producer.send(TopicPartition("a", number % 2), b"%d" % number, b"%d" % transaction)
+    producer.send_offsets("g", {TopicPartition("in", 0): transaction + 1})
+    if transaction:
+        failpoints.arm(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    producer.commit()
+"""
 
 
 @pytest.mark.parametrize("durability", Durability)
@@ -87,26 +89,6 @@ def test_a_human_reads_records_states_partitions_and_groups_with_sqlite3(tmp_pat
             human.close()
 
 
-KILLED = """
-import os, signal, sys
-from stores import failpoints
-from stores.changelog.sqlite import SqliteChangelog
-from stores.interface import Durability, TopicPartition
-path, point, records = sys.argv[1], sys.argv[2], int(sys.argv[3])
-log = SqliteChangelog(path, Durability(sys.argv[4]))
-log.create_topic("a", 2)
-producer = log.producer("p")
-for transaction in range(2):
-    producer.begin()
-    for number in range(records):
-        producer.send(TopicPartition("a", number % 2), b"%d" % number, b"%d" % transaction)
-    producer.send_offsets("g", {TopicPartition("in", 0): transaction + 1})
-    if transaction:
-        failpoints.arm(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    producer.commit()
-"""
-
-
 @pytest.mark.parametrize("durability", [Durability.CHANGELOG, Durability.DISK])
 @pytest.mark.parametrize("records", [10, 25_000])
 @pytest.mark.parametrize(("point", "committed"), [("changelog.before_commit", 1), ("changelog.after_commit", 2)])
@@ -124,117 +106,6 @@ def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(
         assert len(read) == committed * records
         assert {record.value for record in read} == {b"%d" % transaction for transaction in range(committed)}
         assert log.committed_offsets("g") == {TopicPartition("in", 0): committed}
-
-
-def test_disk_full_in_a_commit_changes_nothing_and_the_commit_can_be_tried_again(tmp_path: Path) -> None:
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        log.create_topic("a")
-        producer = log.producer("p")
-        producer.begin()
-        for number in range(2_000):
-            producer.send(A, b"%d" % number, bytes(1_000))
-        producer.send_offsets("g", {A: 1})
-        [pages] = log._file.writer.execute("pragma page_count").fetchone()
-        log._file.writer.execute(f"pragma max_page_count = {pages + 2}").fetchone()
-        with pytest.raises(ChangelogError):
-            producer.commit()
-        assert (list(log.read(A)), log.end_offset(A), log.committed_offsets("g")) == ([], 0, {})
-        log._file.writer.execute("pragma max_page_count = 1000000").fetchone()
-        assert producer.commit() == {A: 1_999}
-        assert len(list(log.read(A))) == 2_000
-
-
-def test_disk_full_in_a_long_transaction_refuses_the_record_and_the_transaction_can_be_aborted(tmp_path: Path) -> None:
-    with SqliteChangelog(tmp_path / "log.sqlite") as log:
-        log.create_topic("a")
-        producer = log.producer("p")
-        producer.begin()
-        send_many(producer, 12_000)
-        [pages] = log._file.writer.execute("pragma page_count").fetchone()
-        log._file.writer.execute(f"pragma max_page_count = {pages + 2}").fetchone()
-        with pytest.raises(ChangelogError):
-            send_many(producer, 28_000)
-        producer.abort()
-        log._file.writer.execute("pragma max_page_count = 1000000").fetchone()
-        assert list(log.read(A)) == []
-        producer.begin()
-        producer.send(A, b"k", b"v")
-        last = producer.commit()[A]
-        assert [record.offset for record in log.read(A)] == [last]
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(b"not a database " * 1_000)
-
-
-def empty(path: Path) -> None:
-    path.touch()
-
-
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-def cut_short(path: Path) -> None:
-    filled(path, 10_000)
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def overwritten(path: Path) -> None:
-    filled(path, 10_000)
-    with path.open("rb+") as file:
-        file.seek(100)
-        file.write(b"\xff" * 3_000)
-
-
-def other_database(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("create table t (a)")
-    connection.commit()
-    connection.close()
-
-
-def newer_version(path: Path) -> None:
-    filled(path)
-    connection = sqlite3.connect(path)
-    connection.execute("pragma user_version = 99")
-    connection.close()
-
-
-@pytest.mark.parametrize("make", [garbage, empty, folder, cut_short, overwritten, other_database, newer_version])
-def test_what_is_no_changelog_is_refused_by_name_and_left_as_it_is(tmp_path: Path, make: object) -> None:
-    path = tmp_path / "log.sqlite"
-    assert callable(make)
-    make(path)
-    before = path.read_bytes() if path.is_file() else None
-    with pytest.raises(ChangelogError) as caught:
-        SqliteChangelog(path)
-    assert str(path) in str(caught.value)
-    assert (path.read_bytes() if path.is_file() else None) == before
-
-
-def test_a_missing_folder_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ChangelogError) as caught:
-        SqliteChangelog(tmp_path / "nowhere" / "log.sqlite")
-    assert str(tmp_path / "nowhere") in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write anything, so the system's answer is given here."""
-    path = filled(tmp_path / "log.sqlite")
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(ChangelogError):
-        SqliteChangelog(path)
-
-
-def test_damage_that_shows_only_in_reading_is_a_changelog_error(tmp_path: Path) -> None:
-    path = filled(tmp_path / "log.sqlite", 20_000)
-    with path.open("rb+") as file:
-        file.seek(path.stat().st_size // 2)
-        file.write(b"\xff" * 500_000)
-    with SqliteChangelog(path) as log, pytest.raises(ChangelogError):
-        list(log.read(A))
 
 
 def test_what_a_crash_left_of_a_file_that_was_being_made_is_no_obstacle(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stores.changelog import SqliteChangelog
 from stores.interface import Durability
-from stores.tests.task_setup import (
+from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
     EXACTLY_ONCE,

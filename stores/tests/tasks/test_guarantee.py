@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,22 @@ def test_what_is_given_to_the_task_goes_before_the_property(tmp_path: Path) -> N
 
 def test_a_task_is_exactly_once_unless_somebody_says_otherwise(tmp_path: Path) -> None:
     assert task(tmp_path, {}).guarantee is EXACTLY_ONCE
+
+
+def test_a_guarantee_may_be_given_as_text(tmp_path: Path) -> None:
+    text: Any = "exactly_once"
+    given = task(tmp_path, {}, guarantee=text)
+    assert given.guarantee is EXACTLY_ONCE
+    configured = StreamTask(
+        "app",
+        TaskId(0, 0),
+        state_dir=tmp_path,
+        changelog=MemoryChangelog(),
+        stores={"s": StoreConfig(processing_guarantee=text)},
+        process=lambda record, context: None,
+        inputs=[],
+    )
+    assert configured.guarantee is EXACTLY_ONCE
 
 
 def test_stores_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

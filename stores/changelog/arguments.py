@@ -1,0 +1,65 @@
+"""Whether what a caller gives a changelog is what the contract takes; and the refusals that every log has in common."""
+
+from __future__ import annotations
+
+from stores.changelog.interface import Headers
+from stores.errors import OffsetOutOfRangeError, ProducerFencedError
+from stores.interface import TopicPartition
+
+
+def check_topic(topic: object, partitions: object) -> None:
+    """A topic's name and number of partitions. Raises: TypeError, ValueError."""
+    check_name("topic's name", topic)
+    if not isinstance(partitions, int) or isinstance(partitions, bool):
+        raise TypeError(f"a number of partitions is an int, not {type(partitions).__name__}")
+    if partitions < 1:
+        raise ValueError(f"a topic has 1 or more partitions, not {partitions}")
+
+
+def check_name(what: str, name: object) -> None:
+    """A name that can be written down. Raises: TypeError, ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a {what} is a str, not {type(name).__name__}")
+    if not name:
+        raise ValueError(f"a {what} has at least one letter")
+    name.encode()
+
+
+def checked_partition(partition: object) -> TopicPartition:
+    """``partition`` as the pair that it is. Raises: TypeError."""
+    if not isinstance(partition, tuple) or len(partition) != 2 or not isinstance(partition[0], str):
+        raise TypeError(f"a record belongs to a TopicPartition, not to {partition!r}")
+    return TopicPartition(*partition)
+
+
+def checked_headers(headers: Headers) -> Headers:
+    """The same headers as a tuple of pairs. Raises: TypeError unless each is a name (str) with bytes."""
+    pairs = tuple((name, content) for name, content in headers)
+    for name, content in pairs:
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            raise TypeError("a header is a pair of a str and bytes")
+    return pairs
+
+
+def check_readable(partition: TopicPartition, from_offset: int, start: int, end: int) -> None:
+    """Whether a log from ``start`` to ``end`` can be read from there. Raises: TypeError, OffsetOutOfRangeError."""
+    if not isinstance(from_offset, int):
+        raise TypeError(f"an offset is an int, not {type(from_offset).__name__}")
+    if not start <= from_offset <= end:
+        raise OffsetOutOfRangeError(f"{partition} can be read from {start} to {end}, not from {from_offset}")
+
+
+def check_truncation(partition: TopicPartition, before_offset: int, start: int, end: int) -> None:
+    """Whether a log from ``start`` to ``end`` can be cut there. Raises: TypeError, ValueError."""
+    if not isinstance(before_offset, int):
+        raise TypeError(f"an offset is an int, not {type(before_offset).__name__}")
+    if not start <= before_offset <= end:
+        raise ValueError(f"{partition} can be truncated from {start} to {end}, not to {before_offset}")
+
+
+def fenced(transactional_id: str) -> ProducerFencedError:
+    """The error for a producer whose epoch is not the newest. Source: KIP-98, zombie fencing."""
+    return ProducerFencedError(
+        f"a newer producer has taken the transactional id {transactional_id!r}: "
+        "stop, another instance owns the task now"
+    )

@@ -1,0 +1,52 @@
+"""What all SQLite files of this package have in common: how they are written, and how a cut one is told."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+
+from stores.interface import Durability
+
+_SYNCHRONOUS: Mapping[Durability, int] = {
+    Durability.CHANGELOG: 0,
+    Durability.PROCESS: 1,
+    Durability.DISK: 2,
+}
+"""Value of ``pragma synchronous``, in write-ahead mode: OFF, NORMAL, FULL. Source: SQLite's manual, of that name."""
+
+HEADER_BYTES = 100
+
+
+def write_ahead(connection: sqlite3.Connection, durability: Durability) -> None:
+    """Put the file in write-ahead mode, and sync it as ``durability`` asks.
+
+    The answers are fetched and compared: unfetched, a pragma hides I/O errors, and the file stays in another mode.
+    Raises: sqlite3.Error, also where SQLite passes the request over.
+    """
+    level = _SYNCHRONOUS[durability]
+    [mode] = connection.execute("pragma journal_mode = wal").fetchone()
+    if mode != "wal":
+        raise sqlite3.OperationalError(
+            f"it can't have a write-ahead log, its journal stays in mode {mode!r}: close other programs that hold it, "
+            "or choose another file system"
+        )
+    connection.execute(f"pragma synchronous = {level}").fetchall()
+    [found] = connection.execute("pragma synchronous").fetchone()
+    if found != level:
+        raise sqlite3.OperationalError(f"synchronous stays {found}, not {level}: choose another SQLite")
+
+
+def missing_bytes(file: Path) -> int:
+    """How many bytes ``file`` falls short of what its header says; SQLite notices only where it can't find a page.
+
+    0 where there is a write-ahead log beside it: that may hold what is not yet in the file. Raises: OSError.
+    Source: SQLite's manual, "Database File Format", 1.3.
+    """
+    log = file.with_name(f"{file.name}-wal")
+    if log.exists() and log.stat().st_size:
+        return 0
+    with file.open("rb") as opened:
+        header = opened.read(HEADER_BYTES)
+    page_bytes, pages = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
+    return max(0, pages * (page_bytes if page_bytes != 1 else 1 << 16) - file.stat().st_size)

@@ -1,0 +1,42 @@
+"""Putting records into a changelog, and reading them back in short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stores.changelog.interface import Changelog, Producer
+from stores.changelog.producer import PENDING_RECORDS_MAX
+from stores.changelog.sqlite import SqliteChangelog
+from stores.interface import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+MANY = 2 * PENDING_RECORDS_MAX + 5
+"""More records than a producer holds back: some of them reach the log before their commit."""
+
+
+def put(log: Changelog, *pairs: tuple[bytes | None, bytes | None], partition: TopicPartition = A) -> None:
+    with log.producer() as producer:
+        for key, value in pairs:
+            producer.send(partition, key, value)
+        producer.flush()
+
+
+def send_many(producer: Producer, count: int, value: bytes = b"v") -> None:
+    for number in range(count):
+        producer.send(A, b"%d" % number, value)
+
+
+def pairs(
+    log: Changelog, partition: TopicPartition = A, from_offset: int = 0
+) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(record.offset, record.key, record.value) for record in log.read(partition, from_offset)]
+
+
+def filled(path: Path, records: int = 3) -> Path:
+    """A changelog in a file, closed again; returns its path."""
+    with SqliteChangelog(path) as log:
+        log.create_topic("a")
+        with log.producer() as producer:
+            send_many(producer, records, bytes(100))
+            producer.flush()
+    return path

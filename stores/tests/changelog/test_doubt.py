@@ -1,0 +1,73 @@
+"""A commit that the log can't tell of: nothing goes on as if it had been made, or had not, until that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import Producer, SqliteChangelog
+from stores.errors import ChangelogError, CommitInDoubtError
+from stores.tests.changelog.failing import Failing
+from stores.tests.changelog.records import A
+
+
+def sent(log: SqliteChangelog, transactional_id: str | None) -> Producer:
+    """A producer that has sent one record, and is about to commit it."""
+    log.create_topic("a")
+    producer = log.producer(transactional_id)
+    if transactional_id is not None:
+        producer.begin()
+    producer.send(A, b"key", b"value")
+    return producer
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_after_a_commit_in_doubt_only_another_producer_goes_on(tmp_path: Path, taken: bool) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        producer = sent(log, "p")
+        with Failing(log, "commit", "SQLITE_IOERR_FSYNC", done=taken), pytest.raises(CommitInDoubtError):
+            producer.commit()
+        for call in (producer.commit, producer.begin, lambda: producer.send(A, b"other", b"value")):
+            with pytest.raises(CommitInDoubtError):
+                call()
+        producer.abort()
+        with pytest.raises(CommitInDoubtError):
+            producer.begin()
+        producer.close()
+        other = log.producer("p")
+        assert [record.key for record in log.read(A)] == ([b"key"] if taken else [])
+        other.begin()
+        other.send(A, b"later", b"value")
+        other.commit()
+        assert [record.key for record in log.read(A)] == ([b"key", b"later"] if taken else [b"later"])
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_flush_in_doubt_is_made_again_once_it_was_given_up(tmp_path: Path, taken: bool) -> None:
+    """Twice is better than never: there is no transaction. Source: KIP-129, at_least_once."""
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        producer = sent(log, None)
+        with Failing(log, "commit", "SQLITE_IOERR_WRITE", done=taken), pytest.raises(CommitInDoubtError):
+            producer.flush()
+        for call in (producer.flush, lambda: producer.send(A, b"other", b"value")):
+            with pytest.raises(CommitInDoubtError):
+                call()
+        producer.abort()
+        producer.send(A, b"key", b"value")
+        producer.flush()
+        assert [record.key for record in log.read(A)] == [b"key"] * (2 if taken else 1)
+
+
+@pytest.mark.parametrize(("statement", "error"), [("commit", "SQLITE_BUSY"), ("insert into record", "SQLITE_FULL")])
+def test_where_nothing_was_written_there_is_no_doubt_and_the_commit_is_tried_again(
+    tmp_path: Path, statement: str, error: str
+) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        producer = sent(log, "p")
+        with Failing(log, statement, error), pytest.raises(ChangelogError) as failed:
+            producer.commit()
+        assert type(failed.value) is ChangelogError
+        assert list(log.read(A)) == []
+        producer.commit()
+        assert [record.key for record in log.read(A)] == [b"key"]

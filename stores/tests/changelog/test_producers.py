@@ -1,0 +1,126 @@
+"""Producers: who may write, what they may send, and what they are told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from stores.changelog.interface import Changelog
+from stores.changelog.producer import PENDING_RECORDS_MAX
+from stores.errors import ChangelogError, ProducerFencedError
+from stores.tests.changelog.records import MANY, A, B, pairs, send_many
+
+
+def test_a_new_producer_aborts_what_the_older_one_left_open(log: Changelog) -> None:
+    """Source: KIP-98, initTransactions."""
+    old = log.producer("p")
+    old.begin()
+    for number in range(MANY):
+        old.send(A, b"%d" % number, b"old")
+    with log.producer("p") as new:
+        assert log.end_offset(A) == 2 * PENDING_RECORDS_MAX
+        assert pairs(log) == []
+        new.begin()
+        new.send(A, b"k", b"new")
+        last = new.commit()[A]
+    assert pairs(log) == [(last, b"k", b"new")]
+    assert log.end_offset(A) == last + 1
+
+
+def test_a_zombie_is_fenced_and_changes_nothing(log: Changelog) -> None:
+    old = log.producer("p")
+    old.begin()
+    old.send(A, b"k", b"zombie")
+    old.send_offsets("group", {B: 1})
+    new = log.producer("p")
+    with pytest.raises(ProducerFencedError):
+        old.commit()
+    with pytest.raises(ProducerFencedError):
+        send_many(old, MANY)
+    old.abort()
+    old.begin()
+    with pytest.raises(ProducerFencedError):
+        old.commit()
+    old.close()
+    assert pairs(log) == []
+    assert log.committed_offsets("group") == {}
+    new.begin()
+    new.send(A, b"k", b"new")
+    new.commit()
+    assert [value for _, _, value in pairs(log)] == [b"new"]
+
+
+def test_another_transactional_id_is_not_fenced(log: Changelog) -> None:
+    first = log.producer("p")
+    first.begin()
+    first.send(A, b"k", b"v")
+    log.producer("q")
+    assert first.commit() == {A: 0}
+
+
+def test_without_a_transactional_id_records_are_visible_at_flush_and_offsets_at_once(log: Changelog) -> None:
+    with log.producer() as producer:
+        producer.send(A, b"k", b"v")
+        producer.send_offsets("group", {B: 4})
+        assert pairs(log) == []
+        assert log.committed_offsets("group") == {B: 4}
+        assert producer.flush() == {A: 0}
+        assert pairs(log) == [(0, b"k", b"v")]
+        assert producer.flush() == {}
+        producer.send(A, b"k", b"never flushed")
+    assert pairs(log) == [(0, b"k", b"v")]
+
+
+def test_a_flush_tells_the_last_offsets_of_all_that_was_sent_since_the_last_one(log: Changelog) -> None:
+    with log.producer() as producer:
+        producer.send(B, b"k", b"v")
+        for number in range(MANY):
+            producer.send(A, b"%d" % number, b"v")
+        assert producer.flush() == {A: MANY - 1, B: 0}
+
+
+def test_calls_out_of_order_are_refused(log: Changelog) -> None:
+    with log.producer("p") as producer, log.producer() as plain:
+        for call in (
+            lambda: producer.send(A, b"k", b"v"),
+            producer.commit,
+            lambda: producer.send_offsets("g", {A: 1}),
+            producer.flush,
+            plain.begin,
+            plain.commit,
+        ):
+            with pytest.raises(ChangelogError):
+                call()
+        producer.begin()
+        with pytest.raises(ChangelogError):
+            producer.begin()
+        assert producer.commit() == {}
+
+
+def test_wrong_types_and_values_are_refused_and_nothing_of_them_is_sent(log: Changelog) -> None:
+    with log.producer() as producer:
+        for key, value, timestamp_ms, headers in (
+            ("k", b"v", 0, ()),
+            (b"k", "v", 0, ()),
+            (bytearray(b"k"), b"v", 0, ()),
+            (b"k", b"v", 1.5, ()),
+            (b"k", b"v", 0, (("n", "text"),)),
+        ):
+            with pytest.raises(TypeError):
+                producer.send(A, key, value, timestamp_ms, headers)  # type: ignore[arg-type]
+        for timestamp_ms in (-2, 2**63):
+            with pytest.raises(ValueError):
+                producer.send(A, b"k", b"v", timestamp_ms)
+        for offset in (-1, 2**63):
+            with pytest.raises(ValueError):
+                producer.send_offsets("g", {A: offset})
+        for group, offsets in ((5, {A: 1}), ("g", 5), ("g", {5: 1}), ("g", {("a", 0, 0): 1}), ("g", {A: "1"})):
+            with pytest.raises(TypeError):
+                producer.send_offsets(group, offsets)  # type: ignore[arg-type]
+        for partition in (5, "a", (0, "a")):
+            with pytest.raises(TypeError):
+                producer.send(partition, b"k", b"v")  # type: ignore[arg-type]
+        assert producer.flush() == {}
+    for transactional_id, error in ((5, TypeError), ("", ValueError)):
+        with pytest.raises(error):
+            log.producer(transactional_id)  # type: ignore[arg-type]
+    assert pairs(log) == []

@@ -1,0 +1,172 @@
+"""Transactions: all of one or nothing, over partitions, producers and threads. Source: KIP-98."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stores import failpoints
+from stores.changelog.interface import Changelog
+from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, PENDING_RECORDS_MAX
+from stores.interface import TopicPartition
+from stores.tests.changelog.records import MANY, A, B, pairs, put
+
+
+class Crash(Exception):
+    """Raised at a failpoint, where a process would have died."""
+
+
+def die() -> None:
+    raise Crash
+
+
+def test_a_commit_spans_partitions_and_input_offsets(log: Changelog) -> None:
+    """Source: KIP-98, sendOffsetsToTransaction; KIP-129."""
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send(A, b"k", b"1")
+        producer.send(B, b"k", b"2")
+        producer.send_offsets("group", {TopicPartition("elsewhere", 3): 7})
+        assert (pairs(log, A), pairs(log, B), log.committed_offsets("group")) == ([], [], {})
+        assert producer.commit() == {A: 0, B: 0}
+    assert pairs(log, A) == [(0, b"k", b"1")]
+    assert pairs(log, B) == [(0, b"k", b"2")]
+    assert log.committed_offsets("group") == {TopicPartition("elsewhere", 3): 7}
+    assert log.committed_offsets("other") == {}
+
+
+def test_an_abort_discards_records_and_input_offsets(log: Changelog) -> None:
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send(A, b"k", b"1")
+        producer.send_offsets("group", {B: 7})
+        producer.abort()
+        producer.abort()
+        producer.begin()
+        producer.send(A, b"k", b"2")
+        producer.commit()
+    assert [value for _, _, value in pairs(log)] == [b"2"]
+    assert log.committed_offsets("group") == {}
+
+
+def test_an_aborted_record_is_never_read_however_long_its_transaction(log: Changelog) -> None:
+    """Source: KIP-98, read_committed consumers."""
+    with log.producer("p") as producer:
+        producer.begin()
+        for number in range(MANY):
+            producer.send(A, b"%d" % number, b"aborted")
+        producer.abort()
+        producer.begin()
+        producer.send(A, b"k", b"committed")
+        last = producer.commit()[A]
+    assert pairs(log) == [(last, b"k", b"committed")]
+    assert last >= MANY - PENDING_RECORDS_MAX
+    assert log.end_offset(A) == last + 1
+
+
+def test_a_long_transaction_shows_nothing_until_its_commit_and_then_all_of_it(log: Changelog) -> None:
+    with log.producer("p") as producer:
+        producer.begin()
+        for number in range(MANY):
+            producer.send(A, b"%d" % number, b"v")
+        assert pairs(log) == []
+        assert producer.commit() == {A: MANY - 1}
+    assert [key for _, key, _ in pairs(log)] == [b"%d" % number for number in range(MANY)]
+
+
+def test_the_end_is_the_first_offset_of_the_oldest_open_transaction(log: Changelog) -> None:
+    """Source: KIP-98, last stable offset."""
+    put(log, (b"k", b"before"))
+    with log.producer("long") as long, log.producer("short") as short:
+        long.begin()
+        for number in range(MANY):
+            long.send(A, b"%d" % number, b"long")
+        short.begin()
+        short.send(A, b"k", b"short")
+        short_last = short.commit()[A]
+        assert log.end_offset(A) == 1
+        assert pairs(log) == [(0, b"k", b"before")]
+        assert log.end_offset(B) == 0
+        long.abort()
+        assert log.end_offset(A) == short_last + 1
+        assert pairs(log) == [(0, b"k", b"before"), (short_last, b"k", b"short")]
+
+
+def test_transactions_of_several_producers_interleave_in_one_partition(log: Changelog) -> None:
+    producers = [log.producer(f"p{number}") for number in range(3)]
+    for producer in producers:
+        producer.begin()
+    for number in range(MANY):
+        for producer in producers:
+            producer.send(A, b"%d" % number, b"v")
+    for producer in producers:
+        producer.commit()
+    records = pairs(log)
+    assert [offset for offset, _, _ in records] == list(range(3 * MANY))
+    assert sorted(key or b"" for _, key, _ in records) == sorted(
+        b"%d" % number for number in range(MANY) for _ in range(3)
+    )
+
+
+def test_a_commit_that_dies_before_its_end_changes_nothing_and_can_be_tried_again(log: Changelog) -> None:
+    failpoints.arm(BEFORE_COMMIT, die)
+    with log.producer("p") as producer:
+        producer.begin()
+        for number in range(MANY):
+            producer.send(A, b"%d" % number, b"v")
+        producer.send_offsets("group", {B: 4})
+        with pytest.raises(Crash):
+            producer.commit()
+        assert (pairs(log), log.end_offset(A), log.committed_offsets("group")) == ([], 0, {})
+        failpoints.disarm(BEFORE_COMMIT)
+        assert producer.commit() == {A: MANY - 1}
+    assert len(pairs(log)) == MANY
+    assert log.committed_offsets("group") == {B: 4}
+
+
+def test_a_commit_that_dies_after_its_end_is_found_whole_by_the_next_producer(log: Changelog) -> None:
+    failpoints.arm(AFTER_COMMIT, die)
+    producer = log.producer("p")
+    producer.begin()
+    for number in range(MANY):
+        producer.send(A, b"%d" % number, b"v")
+    producer.send_offsets("group", {B: 4})
+    with pytest.raises(Crash):
+        producer.commit()
+    failpoints.disarm(AFTER_COMMIT)
+    log.producer("p")
+    assert len(pairs(log)) == MANY
+    assert log.committed_offsets("group") == {B: 4}
+
+
+def test_producers_and_readers_on_several_threads_see_whole_transactions_in_order(log: Changelog) -> None:
+    """Each transaction is 10 records of one value; a reader that sees one of them sees all."""
+    torn: list[int] = []
+    done = threading.Event()
+
+    def produce(name: bytes) -> None:
+        with log.producer(name.decode()) as producer:
+            for number in range(40):
+                producer.begin()
+                for _ in range(10):
+                    producer.send(A, name, b"%d" % number)
+                producer.commit()
+
+    def consume() -> None:
+        while not done.is_set():
+            torn.extend([count for count in [len(pairs(log))] if count % 10])
+
+    writers = [threading.Thread(target=produce, args=(name,)) for name in (b"p", b"q")]
+    reader = threading.Thread(target=consume)
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    reader.join()
+    assert torn == []
+    for name in (b"p", b"q"):
+        values = [int(value or b"") for _, key, value in pairs(log) if key == name]
+        assert values == sorted(values)
+        assert len(values) == 400

@@ -1,0 +1,90 @@
+"""A process that damages a task's store in each way there is, one after another, and opens the task each time.
+
+It prints a line of JSON for each: what was damaged, how, what the task reported, and what it then holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+from stores import rehearsal
+from stores.changelog import SqliteChangelog
+from stores.errors import StoreCorruptedError, StoreError
+from stores.interface import Durability
+from stores.tests.tasks.setup import TASK, counting_task, feed, state
+
+SEED = 3
+MORE_KEYS = range(4)
+
+
+def damages(size: int) -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """Ways to damage a file of that size."""
+
+    def garble(at: int, length: int) -> Callable[[Path], object]:
+        def apply(file: Path) -> None:
+            with open(file, "r+b") as opened:
+                opened.seek(at)
+                opened.write(Random(SEED).randbytes(min(length, size - at)))
+
+        return apply
+
+    yield "removed", Path.unlink
+    yield "emptied", lambda file: os.truncate(file, 0)
+    if size:
+        yield "cut", lambda file: os.truncate(file, size // 2)
+        yield "cut by a byte", lambda file: os.truncate(file, size - 1)
+        yield "zeroed", lambda file: file.write_bytes(bytes(size))
+        yield "garbled at its start", garble(0, 64)
+        yield "garbled", garble(0, size)
+    yield "followed by junk", lambda file: file.write_bytes(file.read_bytes() + b"\1\2\3\4\0\0\5")
+
+
+def damaged(base: Path, store: Path) -> Iterator[tuple[str, str, Path]]:
+    """Copies of ``base``, each with one file or folder of ``store``, a folder in it, damaged: which, and how."""
+    entries = sorted(store.rglob("*"))
+    for entry in entries:
+        ways: list[tuple[str, Callable[[Path], object]]] = [("removed", shutil.rmtree)]
+        for what, damage in ways if entry.is_dir() else damages(entry.stat().st_size):
+            copy = base.with_name("copy")
+            shutil.copytree(base, copy)
+            damage(copy / entry.relative_to(base))
+            yield str(entry.relative_to(store)), what, copy
+            shutil.rmtree(copy)
+
+
+def main() -> None:
+    base, backend, durability = sys.argv[1:]
+    # Else each rehearsal of what never ends would take that long.
+    setattr(rehearsal, "DEADLINE_S", 1)  # noqa: B010
+    for file, what, folder in damaged(Path(base), Path(base) / "state" / str(TASK) / "left"):
+        print(json.dumps({"file": file, "damage": what, **outcome(folder, backend, durability)}), flush=True)
+
+
+def outcome(folder: Path, backend: str, durability: str) -> dict[str, object]:
+    """Open the task, let it look up and change every key there is, and look at what its store holds then."""
+    with SqliteChangelog(folder / "log.sqlite") as log:
+        task = counting_task(folder, log, backend, durability=Durability(durability))
+        try:
+            left, right = task.open()
+        except StoreError as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        feed(log, MORE_KEYS)
+        noticed = False
+        try:
+            task.run()
+        except StoreCorruptedError:
+            noticed = True
+            task.run()
+        counts = {key.decode(): int(value) for key, value in state(task, "left").items()}
+        task.close()
+        return {"wiped": left.wiped, "reason": left.reason, "other": right.wiped, "noticed": noticed, "state": counts}
+
+
+if __name__ == "__main__":
+    main()

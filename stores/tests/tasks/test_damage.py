@@ -1,0 +1,109 @@
+"""Whatever has become of a store's files, opening its task ends with what the changelog has, and tells why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog import SqliteChangelog
+from stores.interface import Durability
+from stores.registry import backend_named, backends
+from stores.tests.tasks.damaged import MORE_KEYS
+from stores.tests.tasks.setup import TASK, counting_task, expected_state, feed, run_until_killed, state
+
+KEYS = [number % 4 for number in range(12)]
+PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
+REFUSED = {
+    "data": {"removed"},
+    "data/CURRENT": {"removed", "emptied"},
+    "data/MANIFEST": {"removed", "emptied", "garbled", "followed by junk"},
+    "data/data.mdb": {"removed", "emptied", "zeroed", "garbled", "garbled at its start"},
+    "store.json": {"removed", "emptied", "cut", "zeroed", "garbled"},
+    "open": {"emptied", "cut", "cut by a byte", "zeroed", "garbled"},
+}
+"""By a file's name, without its number: damage that leaves nothing to go on from."""
+REFUSED_WHEN_CLOSED = {"data/store.db": {"removed", "emptied", "cut", "zeroed", "garbled", "garbled at its start"}}
+"""As ``REFUSED``, unless there is a log with all of it beside."""
+
+
+def closed(folder: Path, backend: str, durability: Durability) -> None:
+    """A task that has processed all there is, and was closed."""
+    with SqliteChangelog(folder / "log.sqlite") as log:
+        feed(log, KEYS)
+        task = counting_task(folder, log, backend, durability=durability)
+        task.open()
+        task.run()
+        task.close()
+
+
+def killed(folder: Path, backend: str, durability: Durability) -> None:
+    """A task that has processed all there is, and was killed."""
+    with SqliteChangelog(folder / "log.sqlite") as log:
+        feed(log, KEYS)
+    run_until_killed(folder, "task.after_checkpoint", len(KEYS) // 3, (backend, backend), "exactly_once", durability)
+
+
+def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[str, Any]]:
+    """What the task in ``folder`` does in each of its damaged copies. The process must not die of any."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(
+        [sys.executable, "-m", "stores.tests.tasks.damaged", folder, backend, durability],
+        env=environment,
+        stdout=subprocess.PIPE,
+        timeout=200,
+        check=False,
+    )
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert ended.returncode == 0, found[-1:]
+    return found
+
+
+@pytest.mark.parametrize("ended", [closed, killed])
+@pytest.mark.parametrize("backend", PERSISTENT)
+def test_a_task_opens_with_what_its_changelog_has_whatever_has_become_of_its_stores(
+    path: Path, backend: str, ended: Callable[[Path, str, Durability], None]
+) -> None:
+    """Damage that only reading finds is made good when the function comes upon it."""
+    level = min(backend_named(backend).durabilities - {Durability.CHANGELOG})
+    base = path.with_name("base")
+    base.mkdir()
+    ended(base, backend, level)
+    found = outcomes(base, backend, level)
+    assert len(found) > 20
+    assert any(told["wiped"] for told in found)
+    expected = {key.decode(): int(value) for key, value in expected_state([*KEYS, *MORE_KEYS]).items()}
+    refused = REFUSED if ended is killed else REFUSED | REFUSED_WHEN_CLOSED
+    for told in found:
+        assert told.get("state") == expected, told
+        assert (told["reason"] is not None) is told["wiped"], told
+        assert not told["other"] or backend_named(backend).strategy == "direct", told
+        if told["damage"] in refused.get(told["file"].split("-")[0], ()):
+            assert told["wiped"], told
+
+
+@pytest.mark.parametrize("backend", PERSISTENT)
+def test_a_store_that_was_open_in_an_earlier_boot_is_restored_where_power_loss_may_have_torn_it(
+    tmp_path: Path, backend: str
+) -> None:
+    for level in sorted(backend_named(backend).durabilities):
+        folder = tmp_path / level
+        folder.mkdir()
+        closed(folder, backend, level)
+        tearable = backend_named(backend).load_engine().torn_by_power_loss(level)
+        mark = {"boot": "an earlier one", "pid": 1, "durability": level, "tearable": tearable}
+        (folder / "state" / str(TASK) / "left" / "open").write_text(json.dumps(mark))
+        with SqliteChangelog(folder / "log.sqlite") as log:
+            task = counting_task(folder, log, backend, durability=level)
+            left, right = task.open()
+            # One that mixes its writes was wiped for that alone.
+            assert left.wiped is (tearable or backend_named(backend).strategy == "direct")
+            assert (left.reason is not None, right.wiped) == (left.wiped, False)
+            assert state(task, "left") == expected_state(KEYS)
+            task.close()

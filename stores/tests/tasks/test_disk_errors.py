@@ -1,0 +1,240 @@
+"""A disk that fails in the middle of a task's commit: the task closes, opens again, reads the offset, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import MemoryChangelog, Record, SqliteChangelog
+from stores.errors import (
+    CommitFailedError,
+    CommitInDoubtError,
+    StoreCorruptedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from stores.interface import TopicPartition
+from stores.registry import backends
+from stores.strategies.store import EngineStore
+from stores.tasks import ProcessingGuarantee, TaskContext
+from stores.tests.changelog.failing import Failing
+from stores.tests.tasks.setup import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    INDEXED,
+    INPUT,
+    count,
+    counting_task,
+    expected_outputs,
+    expected_state,
+    feed,
+    outputs,
+    state,
+)
+
+KEYS = [1, 1, 2, 3, 1]
+ERRORS: dict[str, Callable[[], StoreError]] = {
+    "may be tried again": lambda: CommitFailedError("the disk is full"),
+    "must be opened again": lambda: CommitFailedError("a sync failed", reopen=True),
+    "is damaged": lambda: StoreCorruptedError("a page is not what was written"),
+    "can't be read": lambda: StoreUnavailableError("the disk does not answer"),
+}
+
+
+class Faults:
+    """What calls of a store answer instead, by store and call: each error once, before or after the call is done."""
+
+    def __init__(self) -> None:
+        self.planned: list[tuple[str, str, StoreError, bool]] = []
+
+    def plan(self, store: str, call: str, error: StoreError, *, done: bool = False) -> None:
+        self.planned.append((store, call, error, done))
+
+    def wrap(self, call: str) -> Callable[..., object]:
+        original = getattr(EngineStore, call)
+
+        def wrapped(store: EngineStore, *given: object, **named: object) -> object:
+            plan = next((plan for plan in self.planned if plan[:2] == (store.name, call)), None)
+            if plan is None:
+                return original(store, *given, **named)
+            self.planned.remove(plan)
+            if plan[3]:
+                original(store, *given, **named)
+            raise plan[2]
+
+        return wrapped
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    planned = Faults()
+    for call in ("commit", "restore", "close"):
+        monkeypatch.setattr(EngineStore, call, planned.wrap(call))
+    yield planned
+    assert planned.planned == []
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("what", ERRORS)
+@pytest.mark.parametrize("backend", backends())
+def test_whatever_a_store_says_in_its_commit_the_task_has_it_afterwards_and_goes_on(
+    tmp_path: Path, log: MemoryChangelog, faults: Faults, backend: str, what: str, done: bool
+) -> None:
+    """Also where the commit was made all the same, and where closing the store fails as well."""
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, backend)
+    task.open()
+    task.run(1)
+    task.commit()
+    faults.plan("left", "commit", ERRORS[what](), done=done)
+    if what != "may be tried again":
+        faults.plan("left", "close", ERRORS["must be opened again"](), done=True)
+    task.run(2)
+    task.commit()
+    assert faults.planned == []
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:3])
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+    assert [report.wiped for report in task.open()] == [False, False]
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS)
+    task.close()
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_a_store_that_fails_twice_in_a_row_is_given_up_and_the_others_are_not(
+    tmp_path: Path, log: MemoryChangelog, faults: Faults, guarantee: ProcessingGuarantee
+) -> None:
+    """The first store's error is raised, the second store has caught up; the changelog has the commit."""
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, "sqlite-indexed-batch", guarantee=guarantee)
+    task.open()
+    task.run(3)
+    first, second = ERRORS["must be opened again"](), ERRORS["must be opened again"]()
+    faults.plan("left", "commit", first)
+    faults.plan("left", "restore", second)
+    faults.plan("right", "commit", ERRORS["must be opened again"]())
+    with pytest.raises(CommitFailedError) as raised:
+        task.commit()
+    assert raised.value is second
+    with pytest.raises(StoreError):
+        task.run()
+    task.close()
+    left, right = task.open()
+    assert (left.records, right.records) == (3, 0)
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:3])
+    assert task.input_offsets() == {INPUT: 3 if guarantee is EXACTLY_ONCE else 0}
+    task.close()
+
+
+@pytest.mark.parametrize("what", ["must be opened again", "can't be read"])
+def test_a_store_that_fails_in_the_function_is_opened_again(tmp_path: Path, log: MemoryChangelog, what: str) -> None:
+    broken = [2]
+
+    def process(record: Record, context: TaskContext) -> None:
+        count(record, context)
+        if record.offset in broken:
+            raise ERRORS[what]()
+
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, process=process)
+    task.open()
+    task.run(1)
+    task.commit()
+    reader = task.store("left")
+    with pytest.raises(StoreError):
+        task.run()
+    with pytest.raises(StoreError):
+        reader.get(b"1")
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:1])
+    broken.clear()
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+def test_damage_that_shows_in_the_function_has_the_store_restored(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log)
+    task.open()
+    task.run(3)
+    task.close()
+    for table in (tmp_path / "state" / "0_0" / "left" / "data").glob("*.sst"):
+        content = table.read_bytes()
+        if b"offsets" not in content:
+            table.write_bytes(bytes(40) + content[40:])
+    assert [report.wiped for report in task.open()] == [False, False]
+    with pytest.raises(StoreCorruptedError):
+        task.run()
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:3])
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("error", ["SQLITE_IOERR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_FULL"])
+def test_a_commit_that_the_changelog_can_t_tell_of_is_there_once_or_made_again(
+    tmp_path: Path, error: str, taken: bool
+) -> None:
+    """The task finds out by opening another producer of its id. Source: KIP-98."""
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        feed(log, KEYS)
+        task = counting_task(tmp_path, log)
+        task.open()
+        task.run(1)
+        task.commit()
+        task.run(2)
+        with Failing(log, "commit", error, done=taken) as failing, pytest.raises(CommitInDoubtError):
+            task.commit()
+        assert failing.hits == 1
+        committed = 3 if taken else 1
+        assert task.input_offsets() == {INPUT: committed}
+        assert state(task, "left") == state(task, "right") == expected_state(KEYS[:committed])
+        task.run()
+        task.close()
+        assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_changelog_that_goes_on_failing_stops_the_task_until_both_are_opened_again(
+    tmp_path: Path, taken: bool
+) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        feed(log, KEYS)
+        task = counting_task(tmp_path, log)
+        task.open()
+        task.run(3)
+        with Failing(log, "commit", "SQLITE_IOERR_FSYNC", done=taken, times=9):
+            with pytest.raises(CommitInDoubtError):
+                task.commit()
+            with pytest.raises(StoreError):
+                task.run()
+            task.close()
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        task = counting_task(tmp_path, log)
+        task.open()
+        assert state(task, "left") == state(task, "right") == expected_state(KEYS[: 3 if taken else 0])
+        task.run()
+        task.close()
+        assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_at_least_once_a_flush_that_the_changelog_can_t_tell_of_is_made_again(tmp_path: Path, taken: bool) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        feed(log, KEYS)
+        task = counting_task(tmp_path, log, INDEXED, guarantee=AT_LEAST_ONCE)
+        task.open()
+        task.run(2)
+        with Failing(log, "commit", "SQLITE_IOERR_FSYNC", done=taken), pytest.raises(CommitInDoubtError):
+            task.commit()
+        assert task.input_offsets() == {INPUT: 0}
+        task.run()
+        task.close()
+        assert len(outputs(log)) == len(KEYS) + (2 if taken else 0)
+        for store in ("left", "right"):
+            logged = {record.key: record.value for record in log.read(TopicPartition(f"app-{store}-changelog", 0))}
+            assert {key: int(value or b"") for key, value in logged.items()}[b"1"] >= 3

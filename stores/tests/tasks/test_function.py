@@ -1,0 +1,136 @@
+"""What a user's function may do with the stores that it is given, and what is the task's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import MemoryChangelog, Record
+from stores.errors import (
+    ChangelogError,
+    ConfigError,
+    StoreError,
+)
+from stores.interface import TopicPartition
+from stores.tasks import TaskContext
+from stores.tests.tasks.setup import (
+    INPUT,
+    OUTPUT,
+    feed,
+    single,
+)
+
+
+def test_every_kind_of_write_is_logged_with_the_records_timestamp(tmp_path: Path, log: MemoryChangelog) -> None:
+    def process(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        store.put(b"a", b"1")
+        store.put_all([(b"b", b"2"), (b"c", b"3"), (b"d", None)])
+        assert store.put_if_absent(b"a", b"not stored") == b"1"
+        assert store.put_if_absent(b"e", b"4") is None
+        assert store.delete(b"b") == b"2"
+        store.put(b"e", None)
+        store.put(b"f", b"5")
+        store.delete_range(b"a", b"c")
+        context.forward("output", b"o", b"1")
+        context.forward("output", b"o", b"2", 99, (("h", b"x"),))
+
+    log.create_topic("input")
+    with log.producer() as producer:
+        producer.send(INPUT, b"k", b"v", 42)
+        producer.flush()
+    task = single(tmp_path, log, process)
+    task.open()
+    task.run()
+    kept = dict(task.store("s").all())
+    task.close()
+    records = list(log.read(TopicPartition("app-s-changelog", 0)))
+    assert [(record.key, record.value) for record in records] == [
+        (b"a", b"1"),
+        (b"b", b"2"),
+        (b"c", b"3"),
+        (b"d", None),
+        (b"e", b"4"),
+        (b"b", None),
+        (b"e", None),
+        (b"f", b"5"),
+        (b"a", None),
+        (b"c", None),
+    ]
+    assert {record.timestamp_ms for record in records} == {42}
+    replayed = {record.key: record.value for record in records}
+    assert {key: value for key, value in replayed.items() if value is not None} == kept == {b"f": b"5"}
+    assert list(log.read(OUTPUT)) == [Record(0, b"o", b"1", 42), Record(1, b"o", b"2", 99, (("h", b"x"),))]
+
+
+def test_the_functions_store_refuses_what_is_the_tasks_own(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-892, ``StateStore#commit``."""
+    refused = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        for call in (
+            store.commit,
+            store.rollback,
+            store.close,
+            lambda: store.restore([], {}),
+            lambda: store.advance_position(INPUT, 1),
+        ):
+            with pytest.raises(StoreError):
+                call()
+            refused.append(call)
+        with pytest.raises(ConfigError):
+            context.store("nowhere")
+        with pytest.raises(ChangelogError):
+            context.forward("nowhere", b"k", b"v")
+
+    feed(log, [1])
+    task = single(tmp_path, log, process)
+    task.open()
+    task.run()
+    task.close()
+    assert len(refused) == 5
+
+
+def test_writing_outside_the_function_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
+    kept: list[TaskContext] = []
+    feed(log, [1])
+    task = single(tmp_path, log, lambda record, context: kept.append(context))
+    task.open()
+    task.run()
+    store = kept[0].store("s")
+    calls: list[Callable[[], object]] = [
+        lambda: store.put(b"k", b"v"),
+        lambda: store.put_all([]),
+        lambda: store.delete(b"k"),
+        lambda: store.put_if_absent(b"k", b"v"),
+        lambda: store.delete_range(None, None),
+        lambda: kept[0].forward("output", b"k", b"v"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreError):
+            call()
+    task.close()
+    assert list(log.read(TopicPartition("app-s-changelog", 0))) == []
+
+
+def test_a_write_that_could_not_be_logged_is_never_committed_even_if_the_function_hides_the_error(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def process(record: Record, context: TaskContext) -> None:
+        def refuse(*_: object) -> None:
+            raise ChangelogError("no space")
+
+        monkeypatch.setattr(context.producer, "send", refuse)
+        with pytest.raises(ChangelogError):
+            context.store("s").put(b"k", b"v")
+
+    feed(log, [1])
+    task = single(tmp_path, log, process)
+    task.open()
+    with pytest.raises(ChangelogError):
+        task.run()
+    assert dict(task.store("s").all()) == {}
+    task.close()

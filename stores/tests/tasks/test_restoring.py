@@ -1,0 +1,130 @@
+"""What opening a task restores from its changelogs: the tail, or all of it where the two don't fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import MemoryChangelog
+from stores.interface import TopicPartition
+from stores.tasks import RestoreProgress
+from stores.tests.tasks.setup import (
+    DIRECT,
+    INDEXED,
+    LEFT,
+    counting_task,
+    expected_outputs,
+    expected_state,
+    feed,
+    outputs,
+    single,
+    state,
+)
+
+
+@pytest.mark.parametrize("left", [INDEXED, DIRECT])
+def test_a_store_that_is_ahead_of_its_changelog_is_wiped_and_restored(
+    tmp_path: Path, log: MemoryChangelog, left: str
+) -> None:
+    """Source: KIP-892, offset out of range."""
+    feed(log, [1, 2, 3])
+    task = counting_task(tmp_path, log, left)
+    task.open()
+    task.run()
+    task.close()
+    with MemoryChangelog() as other:
+        feed(other, [1])
+        task = counting_task(tmp_path, other, left)
+        reports = task.open()
+        assert [(report.wiped, report.records) for report in reports] == [(True, 0)] * 2
+        assert all(report.reason for report in reports)
+        assert state(task, "left") == {}
+        task.run()
+        task.close()
+        assert outputs(other) == expected_outputs([1])
+
+
+@pytest.mark.parametrize("left", [INDEXED, DIRECT])
+def test_a_store_that_its_truncated_changelog_no_longer_reaches_is_wiped_and_restored(
+    tmp_path: Path, log: MemoryChangelog, left: str
+) -> None:
+    """Source: KIP-892, offset out of range."""
+    feed(log, [1, 2, 3])
+    task = counting_task(tmp_path, log, left, INDEXED)
+    task.open()
+    task.run(1)
+    task.close()
+    with log.producer() as producer:
+        for number in range(5):
+            producer.send(LEFT, b"%d" % number, b"9")
+        producer.flush()
+    log.truncate(LEFT, 3)
+    reported, other = task.open()
+    assert (reported.wiped, reported.from_offset, reported.records, other.wiped) == (True, 3, 3, False)
+    assert state(task, "left") == {b"2": b"9", b"3": b"9", b"4": b"9"}
+    task.close()
+
+
+def test_a_corrupted_store_is_wiped_and_restored_with_the_reason_told(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed(log, [1, 2])
+    task = counting_task(tmp_path, log, "sqlite-indexed-batch")
+    task.open()
+    task.run()
+    task.close()
+    for file in (tmp_path / "state" / "0_0" / "left" / "data").iterdir():
+        file.write_bytes(b"garbage " * 2_000)
+    left, right = task.open()
+    assert (left.wiped, left.records, right.wiped) == (True, 2, False)
+    assert isinstance(left.reason, str)
+    assert state(task, "left") == state(task, "right") == expected_state([1, 2])
+    task.close()
+
+
+def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how_far_they_are(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stores.tasks.restore.PIECE_RECORDS_MAX", 10)
+    told: list[RestoreProgress] = []
+    task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=told.append)
+    partition = TopicPartition("app-s-changelog", 0)
+    log.create_topic("app-s-changelog")
+    with log.producer() as producer:
+        for number in range(25):
+            producer.send(partition, b"%02d" % number, b"abc")
+        producer.flush()
+    [report] = task.open()
+    assert [(progress.offset, progress.to_offset, progress.records, progress.bytes) for progress in told] == [
+        (9, 25, 10, 50),
+        (19, 25, 20, 100),
+        (24, 25, 25, 125),
+    ]
+    assert (report.store, report.from_offset, report.to_offset, report.records, report.bytes) == ("s", 0, 25, 25, 125)
+    assert report.seconds > 0
+    assert not report.wiped
+    task.close()
+
+
+def test_restoring_ends_where_aborted_records_and_gaps_are_all_that_is_left(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """Source: KIP-98, control records and aborted records leave gaps."""
+    partition = TopicPartition("app-s-changelog", 0)
+    log.create_topic("app-s-changelog")
+    with log.producer("other") as producer:
+        for key in (b"a", b"a", b"b"):
+            producer.begin()
+            producer.send(partition, key, b"committed")
+            producer.commit()
+        producer.begin()
+        for _ in range(10_001):
+            producer.send(partition, b"a", b"aborted")
+        producer.abort()
+    log.compact(partition)
+    task = single(tmp_path, log, lambda record, context: None, INDEXED)
+    for records in (2, 0):
+        [report] = task.open()
+        assert (report.records, report.wiped) == (records, False)
+        assert report.to_offset == log.end_offset(partition) > 3
+        assert dict(task.store("s").all()) == {b"a": b"committed", b"b": b"committed"}
+        task.close()

@@ -1,0 +1,117 @@
+"""What an engine's own errors mean for a commit: tried again, or not before the store was opened again."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from stores import CommitFailedError, ConfigError, Durability, StoreCorruptedError, open_store
+from stores.strategies.store import EngineStore
+from stores.tests.store_process import StoreProcess
+
+
+class Instead:
+    """Stands in front of an engine's handle: ``call`` with an argument that begins with ``given`` raises ``error``."""
+
+    def __init__(self, handle: Any, call: str, given: str, error: Exception) -> None:
+        self._handle, self._call, self._given, self._error = handle, call, given, error
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(*given: Any, **named: Any) -> Any:
+            if not self._given or (given and str(given[0]).startswith(self._given)):
+                raise self._error
+            return getattr(self._handle, name)(*given, **named)
+
+        return answer if name == self._call else getattr(self._handle, name)
+
+
+def named(error: str) -> sqlite3.OperationalError:
+    raised = sqlite3.OperationalError("disk I/O error")
+    raised.sqlite_errorname = error
+    return raised
+
+
+@pytest.mark.parametrize(
+    ("backend", "handle", "call", "given", "error", "reopen"),
+    [
+        ("sqlite", "_writer", "execute", "commit", named("SQLITE_IOERR_FSYNC"), True),
+        ("sqlite", "_writer", "execute", "commit", named("SQLITE_IOERR_WRITE"), False),
+        ("sqlite", "_writer", "execute", "commit", named("SQLITE_FULL"), False),
+        ("lmdb", "_env", "begin", "", lmdb.Error("mdb_txn_commit: Input/output error"), True),
+        ("lmdb", "_env", "begin", "", lmdb.PanicError("mdb_txn_begin: MDB_PANIC"), True),
+        ("lmdb", "_env", "begin", "", lmdb.DiskError("mdb_txn_commit: No space left on device"), False),
+        ("rocksdb-indexed-batch", "_db", "write", "", Exception("IO error: While fsync: Input/output error"), True),
+    ],
+)
+def test_a_commit_says_whether_it_can_be_tried_again(
+    path: Path, backend: str, handle: str, call: str, given: str, error: Exception, reopen: bool
+) -> None:
+    with open_store(backend, path, durability=Durability.DISK) as store:
+        assert isinstance(store, EngineStore)
+        store.put(b"key", b"1")
+        store.commit()
+        store.put(b"key", b"2")
+        whole = getattr(store._engine, handle)
+        setattr(store._engine, handle, Instead(whole, call, given, error))
+        with pytest.raises(CommitFailedError) as failed:
+            store.commit()
+        assert failed.value.reopen is reopen
+        setattr(store._engine, handle, whole)
+        assert store.approximate_num_uncommitted_bytes() == 4
+        assert store.read_only().get(b"key") == b"1"
+    with open_store(backend, path, durability=Durability.DISK) as store:
+        assert store.get(b"key") == b"1"
+
+
+@pytest.mark.parametrize("error", ["SQLITE_CORRUPT", "SQLITE_NOTADB"])
+def test_damage_found_in_a_commit_is_damage(path: Path, error: str) -> None:
+    with open_store("sqlite", path) as store:
+        assert isinstance(store, EngineStore)
+        store.put(b"key", b"1")
+        whole = store._engine._writer  # type: ignore[attr-defined]
+        store._engine._writer = Instead(whole, "execute", "commit", named(error))  # type: ignore[attr-defined]
+        with pytest.raises(StoreCorruptedError):
+            store.commit()
+        store._engine._writer = whole  # type: ignore[attr-defined]
+
+
+def test_lmdb_writes_through_no_mapping_of_the_file(path: Path) -> None:
+    """What is written through memory reaches the disk whenever the system likes, in no order that could be told."""
+    for name in ("writemap", "map_async"):
+        with pytest.raises(ConfigError):
+            open_store("lmdb", path, options={name: True})
+    for durability in Durability:
+        with open_store("lmdb", path.with_name(durability.value), durability=durability) as store:
+            assert isinstance(store, EngineStore)
+            flags = store._engine._env.flags()  # type: ignore[attr-defined]
+            assert (flags["writemap"], flags["map_async"]) == (False, False)
+            assert (flags["sync"], flags["metasync"]) == (durability is Durability.DISK, True)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"garbage" * 9, b'{"raw_mode":false,"prefix_extractors":{}}'])
+def test_what_has_become_of_rocksdict_s_own_notes_does_not_matter(path: Path, content: bytes | None) -> None:
+    """They are written anew on every opening, in place and unsynced: power loss may leave anything."""
+    with open_store("rocksdb-indexed-batch", path, durability=Durability.DISK) as store:
+        store.put(b"\x00key", b"1")
+        store.commit()
+    notes = path / "data" / "rocksdict-config.json"
+    notes.unlink() if content is None else notes.write_bytes(content)
+    with open_store("rocksdb-indexed-batch", path, durability=Durability.DISK) as store:
+        assert list(store.all()) == [(b"\x00key", b"1")]
+
+
+def test_what_a_killed_sqlite_left_in_its_log_is_in_the_file_before_anything_is_built_on_it(path: Path) -> None:
+    """A commit whose sync failed lies in the log and only seems to be kept: later ones would fall with it."""
+    with StoreProcess() as process:
+        process.call("open", "sqlite-indexed-batch", path, Durability.DISK, {})
+        process.call("put", b"key", b"value")
+        process.call("commit")
+    log = path / "data" / "store.db-wal"
+    assert log.stat().st_size > 0
+    with open_store("sqlite", path, durability=Durability.DISK) as store:
+        assert log.stat().st_size == 0
+        assert store.get(b"key") == b"value"

@@ -1,0 +1,149 @@
+"""What is open when a process forks is the parent's: the child's handles say so, and none of them hangs or writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stores import open_store
+from stores.registry import backends
+
+DEADLINE_S = 60
+
+STORE = """
+import os, sys
+from stores import StoreClosedError, open_store
+from stores.tests.test_forks import ends_well
+path, backend = sys.argv[1:]
+store = open_store(backend, path)
+store.put_all([(b"%04d" % number, b"1") for number in range(1000)])
+store.commit()
+store.put(b"staged", b"1")
+reader, scan = store.read_only(), store.all()
+next(scan)
+with store:
+    child = os.fork()
+    if not child:
+        uses = (
+            lambda: store.get(b"0001"), lambda: store.get(b"staged"), lambda: store.put(b"child", b"1"),
+            lambda: store.commit(), lambda: store.all(), lambda: reader.get(b"0001"), reader.all, lambda: next(scan),
+            lambda: list(scan),
+        )
+        for use in uses:
+            try:
+                use()
+            except StoreClosedError:
+                continue
+            os._exit(1)
+        scan.close()
+        store.close()
+        del reader, scan, uses, use
+    else:
+        # The child's end is that of a whole interpreter: what it frees then must not reach the parent's files.
+        assert ends_well(child), "the child"
+        assert sum(1 for _ in scan) == 999 + 1
+        store.commit()
+        assert store.get(b"staged") == b"1"
+"""
+LOCK = """
+import os, sys
+from stores import open_store
+path, backend = sys.argv[1:]
+store = open_store(backend, path)
+begun, done = os.pipe(), os.pipe()
+child = os.fork()
+if not child:
+    os.close(done[1])
+    os.write(begun[1], b"1")
+    os.read(done[0], 1)
+    os._exit(0)
+os.read(begun[0], 1)
+store.close()
+open_store(backend, path).close()
+os.close(done[1])
+os.waitpid(child, 0)
+"""
+OPENING = """
+import os, sys
+from stores import StoreUnavailableError, open_store
+from stores.tests.test_forks import ends_well
+path, backend = sys.argv[1:]
+open_store(backend, path).close()
+child = os.fork()
+if not child:
+    try:
+        open_store(backend, path)
+    except StoreUnavailableError:
+        os._exit(0)
+    os._exit(1)
+assert ends_well(child), "the child"
+open_store(backend, path).close()
+"""
+CHANGELOG = """
+import os, sys
+from stores import StoreClosedError, TopicPartition
+from stores.changelog import SqliteChangelog
+from stores.tests.test_forks import ends_well
+log, partition = SqliteChangelog(sys.argv[1] + ".log"), TopicPartition("a", 0)
+log.create_topic("a")
+producer = log.producer("p")
+producer.begin()
+producer.send(partition, b"k", b"v")
+child = os.fork()
+if not child:
+    for use in (log.topics, producer.commit, lambda: log.read(partition), lambda: log.producer("p")):
+        try:
+            use()
+        except StoreClosedError:
+            continue
+        os._exit(1)
+    log.close()
+else:
+    assert ends_well(child), "the child"
+    assert producer.commit() == {partition: 0}
+    assert [record.value for record in log.read(partition)] == [b"v"]
+    log.close()
+"""
+
+
+def ends_well(child: int) -> bool:
+    """Whether a forked process ends by itself, with status 0."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def run(script: str, *arguments: str | Path) -> None:
+    """Run a script that forks, in a process of its own: this one has threads."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            _, told = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            # With whatever it forked.
+            os.killpg(process.pid, 9)
+            raise
+    assert process.returncode == 0, told
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_store_is_closed_for_the_child_and_goes_on_in_the_parent(path: Path, backend: str) -> None:
+    run(STORE, path, backend)
+    with open_store(backend, path) as store:
+        assert store.get(b"child") is None
+        assert sum(1 for _ in store.all()) == (1001 if store.persistent else 0)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "sqlite-indexed-batch"])
+def test_a_child_does_not_hold_the_store_when_the_parent_has_closed_it(path: Path, backend: str) -> None:
+    run(LOCK, path, backend)
+
+
+def test_a_child_is_refused_an_engine_whose_threads_it_does_not_have(path: Path) -> None:
+    run(OPENING, path, "rocksdb-indexed-batch")
+
+
+def test_a_changelog_is_closed_for_the_child_and_goes_on_in_the_parent(path: Path) -> None:
+    run(CHANGELOG, path)

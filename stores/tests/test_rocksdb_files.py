@@ -1,0 +1,134 @@
+"""RocksDB's files, looked at behind the store's back: families, flushes, and what a kill finds in them.
+
+Source: KIP-892, "Atomic Checkpointing" and "RocksDB Transactions".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from rocksdict import AccessType, Options, Rdict
+
+from stores import Durability, IsolationLevel, TopicPartition, open_store
+from stores.strategies.indexed_batch import AFTER_WRITE, BEFORE_WRITE
+from stores.strategies.store import EngineStore
+from stores.tests.store_process import StoreProcess
+
+LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
+INDEXED = "rocksdb-indexed-batch"
+TINY = {"write_buffer_size_bytes": 64 << 10, "offsets_write_buffer_size_bytes": 64 << 10}
+KILLS = 12
+SEED = 892
+
+
+def flushes(path: Path) -> int:
+    """How many flushes RocksDB has begun since the store was opened, by its own log."""
+    return (path / "data" / "LOG").read_text(errors="replace").count('"event": "flush_started"')
+
+
+def families(path: Path) -> dict[str, dict[bytes, bytes]]:
+    """What each column family of a closed store holds, read with plain rocksdict."""
+    options = Options(raw_mode=True)
+    names = Rdict.list_cf(str(path / "data"), options)
+    db = Rdict(
+        str(path / "data"),
+        options=options,
+        column_families=dict.fromkeys(names, options),
+        access_type=AccessType.read_only(),
+    )
+    found: dict[str, dict[Any, Any]] = {name: dict(db.get_column_family(name).items()) for name in names}
+    db.close()
+    return found
+
+
+@pytest.mark.parametrize("backend", [INDEXED, "rocksdb-direct", "rocksdb-dual-store"])
+@pytest.mark.parametrize("durability", Durability)
+def test_commits_flush_nothing(path: Path, backend: str, durability: Durability) -> None:
+    """When to flush is the engine's to decide; ``persist`` is the one that asks for it."""
+    with open_store(backend, path, durability=durability) as store:
+        assert isinstance(store, EngineStore)
+        for number in range(200):
+            store.put(b"%04d" % number, b"v" * 100)
+            store.commit({LOG: number})
+        assert flushes(path) == 0
+        assert list((path / "data").glob("*.sst")) == []
+        if durability is Durability.CHANGELOG:
+            store._engine.persist()
+            assert flushes(path) > 0
+            assert list((path / "data").glob("*.sst")) != []
+
+
+def test_offsets_and_position_have_a_family_of_their_own(path: Path) -> None:
+    with open_store(INDEXED, path) as store:
+        store.put(b"key", b"value")
+        store.advance_position(INPUT, 7)
+        store.commit({LOG: 41})
+        assert list(store.all()) == list(store.read_only().reverse_all()) == [(b"key", b"value")]
+    found = families(path)
+    assert set(found) == {"default", "offsets"}
+    assert found["default"] == {b"key": b"value"}
+    assert sorted(found["offsets"].values()) == [number.to_bytes(8, "big") for number in (7, 41)]
+
+
+def test_a_direct_store_keeps_no_offsets(path: Path) -> None:
+    with open_store("rocksdb-direct", path) as store:
+        store.put(b"key", b"value")
+        store.commit({LOG: 41})
+    assert families(path) == {"default": {b"key": b"value"}, "offsets": {}}
+
+
+def test_whatever_flush_a_kill_comes_after_data_and_offsets_are_of_one_commit(path: Path) -> None:
+    """No log, and write buffers that are full every few dozen commits. Seed: ``SEED``.
+
+    Commit n puts n under the key n modulo 50: the last 50 numbers are then all that is there.
+    """
+    random = Random(SEED)
+    kept: list[int] = []
+    begin = 0
+    for _ in range(KILLS):
+        with StoreProcess() as process:
+            process.call("open", INDEXED, path, Durability.CHANGELOG, TINY)
+            process.call("kill_at", random.choice([BEFORE_WRITE, AFTER_WRITE]), random.randrange(100, 1000))
+            process.call_until_killed("commit_numbers", begin, begin + 1001, 50, b"v" * random.randrange(200, 2000))
+        with open_store(INDEXED, path, options=TINY) as store:
+            offset = store.committed_offset(LOG)
+            expected = {} if offset is None else {n % 50: n for n in range(max(0, offset - 49), offset + 1)}
+            assert {int(key): int(value.split(b":")[0]) for key, value in store.all()} == expected
+            assert store.position(IsolationLevel.READ_COMMITTED) == ({} if offset is None else {INPUT: offset})
+        if offset is not None:
+            kept.append(offset)
+            begin = offset + 1
+    assert len(set(kept)) > KILLS // 2, "nothing was flushed before the kills: they have shown nothing"
+
+
+def test_a_put_leaves_the_engine_alone_and_a_commit_is_one_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost moves from put to commit. Source: KIP-892, "Compatibility, Deprecation, and Migration Plan"."""
+    calls: list[str] = []
+    for backend in (INDEXED, "rocksdb-direct"):
+        calls.clear()
+        with open_store(backend, path.with_name(backend)) as store:
+            assert isinstance(store, EngineStore)
+            engine = type(store._engine)
+            with monkeypatch.context() as counted:
+                for name in ("put", "write", "persist", "sync"):
+                    original = getattr(engine, name)
+
+                    def call(*given: object, _name: str = name, _original: object = original, **named: object) -> None:
+                        calls.append(_name)
+                        assert callable(_original)
+                        _original(*given, **named)
+
+                    counted.setattr(engine, name, call)
+                for number in range(100):
+                    store.put(b"%d" % number, b"v")
+                store.delete_range(b"5", b"6")
+                staging = list(calls)
+                store.commit({LOG: 1})
+        if backend == INDEXED:
+            assert (staging, calls) == ([], ["write"])
+        else:
+            assert staging == ["put"] * 100 + ["write"]
+            assert calls == [*staging, "sync"]
