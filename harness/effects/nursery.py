@@ -1,0 +1,127 @@
+"""Trials in children forked from a warm parent: thousands of processes without starting the interpreter for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import harness
+from harness.effects.library import recorder_library
+
+QUIT = b"quit\n"
+"""The line upon which the warm parent ends, and leaves the folders to whoever started it."""
+
+
+class NurseryError(Exception):
+    """The warm parent itself has failed: no verdict on any trial. Look at its complaint and start another nursery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a child ended, and what it had to say."""
+
+    status: int | None
+    """Its exit status: 0 where the function returned, 1 where it raised; None where a signal ended it."""
+    signal: int | None
+    """The signal that ended it: SIGKILL for a planned kill, and at the deadline."""
+    timed_out: bool
+    """Whether it was killed at its deadline."""
+    result: Any
+    """What the function returned, as JSON carries it; None where it did not."""
+    error: str
+    """What the function raised, "TYPE: MESSAGE", or ""."""
+    complaint: str
+    """The end of what it wrote to stdout and stderr."""
+
+
+class Nursery:
+    """Runs functions in forked children, one after the other, from one thread; use it in a ``with`` block.
+
+    Each child has a process group of its own, so that nothing it started outlives it. Children start in a folder that
+    is removed with the nursery and see a clean environment. ``preload`` gives them the recorder (see steering).
+    ``scratch`` is a folder of the caller's: where this process is killed before it closes the nursery, it is removed.
+
+    Raises: ConfigError where the recorder can't be had.
+    """
+
+    def __init__(self, *, preload: bool = True, scratch: Path | None = None) -> None:
+        environment = _environment()
+        if preload:
+            environment["LD_PRELOAD"] = str(recorder_library())
+        self._folder = tempfile.TemporaryDirectory(prefix="nursery-")
+        self._complaints = Path(self._folder.name, "complaints")
+        left_behind = [self._folder.name, *([] if scratch is None else [str(scratch)])]
+        with self._complaints.open("wb") as stderr:
+            self._parent = subprocess.Popen(
+                [sys.executable, "-P", "-m", "harness.effects.warm_parent", *left_behind],
+                cwd=self._folder.name,
+                env=environment | {"TMPDIR": self._folder.name},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+
+    def run(self, function: str, arguments: Mapping[str, Any], *, deadline_s: float) -> Outcome:
+        """Call ``function``, "module:name", with ``arguments`` as keywords, in a fresh child; wait for it to end.
+
+        Arguments and what it returns pass as JSON. The module is imported in the warm parent, once.
+
+        Raises: NurseryError where the warm parent is gone, or the module can't be imported.
+        """
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        request = {"function": function, "arguments": dict(arguments), "deadline_s": deadline_s}
+        try:
+            self._parent.stdin.write(json.dumps(request).encode() + b"\n")
+            self._parent.stdin.flush()
+            answer = self._parent.stdout.readline()
+        except BrokenPipeError:
+            answer = b""
+        if not answer.endswith(b"\n"):
+            complaint = self._complaints.read_text(errors="replace")[-2000:]
+            raise NurseryError(f"the warm parent of the trials has died while it ran {function}: {complaint}")
+        told = json.loads(answer)
+        if "refused" in told:
+            raise NurseryError(f"{function} can't be run: {told['refused']}")
+        return Outcome(**told)
+
+    def close(self) -> None:
+        """End the warm parent, and the child it may be waiting for."""
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        with suppress(BrokenPipeError):
+            self._parent.stdin.write(QUIT)
+            self._parent.stdin.close()
+        try:
+            # It kills its child, then ends by itself.
+            self._parent.wait(5)
+        except subprocess.TimeoutExpired:
+            self._parent.kill()
+            self._parent.wait()
+        self._parent.stdout.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _environment() -> dict[str, str]:
+    # Nothing of the surrounding environment but what the interpreter itself may need to start.
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    code = str(Path(harness.__file__).parents[1])
+    return kept | {"PYTHONPATH": code, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}

@@ -1,0 +1,132 @@
+"""From inside a watched process: begin to record its effects, plan a fault at one of them, leave notes among them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from stores.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The process is killed before effect ``at``: exactly the first ``at`` effects have been performed."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tear:
+    """The first ``num_bytes`` of the write that is effect ``at`` are done, then the process is killed.
+
+    Where effect ``at`` is no write: as ``Kill``.
+    """
+
+    at: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The call that would be effect ``at`` returns ``errno`` and does nothing; ``lasting``: so does every later one.
+
+    A call that failed is no effect: the next one that succeeds is effect ``at``.
+    """
+
+    at: int
+    errno: int
+    lasting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """The write that is effect ``at`` does only its first ``num_bytes``, 1 or more, and says so; once.
+
+    Nothing happens where effect ``at`` is no write, or no longer than that.
+    """
+
+    at: int
+    num_bytes: int
+
+
+Plan = Nothing | Kill | Tear | Fail | Short
+
+
+def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -> None:
+    """Watch what this process, all its threads, does to files below ``root`` from now on, to the process's end.
+
+    ``root`` is an existing folder; effects go to the file ``recording``, which lies elsewhere, as they are performed.
+
+    Raises: ConfigError where the library is not loaded, the process is watched already, or the folder or file can't
+    be used.
+    """
+    if recording is not None and recording.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(f"the recording {recording} lies below {root}, which it records: choose another place")
+    error = _library().effects_begin(
+        os.fsencode(root), None if recording is None else os.fsencode(recording), *_told(plan or Nothing())
+    )
+    if error:
+        raise ConfigError(f"can't watch {root} into {recording}: {os.strerror(error)}")
+
+
+def note(text: str) -> None:
+    """Put ``text`` into the recording, behind every effect performed so far. Raises: ConfigError before ``begin``."""
+    said = text.encode()
+    if _library().effects_note(said, len(said)):
+        raise ConfigError("no effects are being watched in this process: call steering.begin first")
+
+
+def count() -> int:
+    """How many effects have been performed since ``begin``: the index of the next one."""
+    return int(_library().effects_count())
+
+
+def fired() -> int:
+    """How many calls the plan has failed or cut short so far."""
+    return int(_library().effects_fired())
+
+
+def _told(plan: Plan) -> tuple[int, int, int, int]:
+    """The plan as action, at, bytes and error, by the numbers in recorder.c. Raises: ConfigError."""
+    if isinstance(plan, Nothing):
+        return 0, 0, 0, 0
+    if plan.at < 0:
+        raise ConfigError(f"{plan}: the first effect is 0")
+    match plan:
+        case Kill(at):
+            return 1, at, 0, 0
+        case Tear(at, num_bytes) if num_bytes >= 0:
+            return 2, at, num_bytes, 0
+        case Fail(at, errno, lasting) if errno > 0:
+            return 4 if lasting else 3, at, 0, errno
+        case Short(at, num_bytes) if num_bytes > 0:
+            return 5, at, num_bytes, 0
+    raise ConfigError(
+        f"{plan} can't be done: errno and a short write's num_bytes are 1 or more, a torn one's 0 or more"
+    )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "effects_begin"):
+        raise ConfigError("the recorder is not loaded into this process: run it in a Nursery with preload=True")
+    library.effects_begin.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_long,
+        ctypes.c_long,
+        ctypes.c_int,
+    )
+    library.effects_note.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    library.effects_count.restype = library.effects_fired.restype = ctypes.c_long
+    return library

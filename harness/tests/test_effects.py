@@ -1,0 +1,360 @@
+"""Every effect on files is seen, in order, with its bytes; and a fault strikes at the very one it was planned for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.disk.files import Tree
+from harness.effects import steering
+from harness.effects.library import recorder_library
+from harness.effects.nursery import Nursery, Outcome
+from harness.effects.recording import Effect, Kind, read_recording
+from stores.errors import ConfigError
+from stores.interface import Durability
+from stores.registry import backends
+
+WORK = "harness.tests.effects_work:"
+NOT_COUNTED = (Kind.NOTE, Kind.MAP_WRITABLE)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    try:
+        recorder_library()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    with Nursery() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+def run(nursery: Nursery, function: str, root: Path, **arguments: Any) -> tuple[Outcome, list[Effect]]:
+    recording = root.with_name("recording")
+    outcome = nursery.run(WORK + function, {"root": str(root), "recording": str(recording), **arguments}, deadline_s=60)
+    return outcome, read_recording(recording)
+
+
+def replayed(effects: list[Effect], root: Path, base: Tree | None = None) -> dict[str, bytes | None]:
+    """What the effects make of an empty folder, or of ``base``."""
+    tree = base or Tree()
+    for effect in effects:
+        tree.apply(effect)
+    folder = root.with_name("replayed")
+    folder.mkdir()
+    tree.write_into(folder)
+    return on_disk(folder)
+
+
+def on_disk(root: Path) -> dict[str, bytes | None]:
+    """Every path below ``root`` with its bytes; None for a folder."""
+    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
+
+
+def counted(effects: list[Effect]) -> list[Effect]:
+    return [effect for effect in effects if effect.kind not in NOT_COUNTED]
+
+
+def names_mapped(effects: list[Effect]) -> set[str]:
+    """Files written through maps: what such a file holds is not seen."""
+    return {Path(effect.path).name for effect in effects if effect.kind is Kind.MAP_WRITABLE}
+
+
+def small(backend: str) -> dict[str, object]:
+    """Options that make it flush and compact within a few commits, where it has any such."""
+    options = backends()[backend].options
+    return {name: 8 << 10 for name in options if name.endswith("write_buffer_size_bytes")}
+
+
+PERSISTENT = [
+    (name, level)
+    for name, backend in backends().items()
+    if backend.persistent
+    for level in Durability
+    if level in backend.durabilities
+]
+
+
+@pytest.mark.parametrize(("backend", "level"), PERSISTENT)
+def test_a_whole_recording_replayed_gives_the_folder_byte_for_byte(
+    nursery: Nursery, root: Path, backend: str, level: Durability
+) -> None:
+    outcome, effects = run(nursery, "fill_store", root, backend=backend, durability=level, options=small(backend))
+    assert outcome.status == 0, outcome
+    unseen = names_mapped(effects)
+    kept, made = on_disk(root), replayed(effects, root)
+    assert len(kept) > len(unseen) + 2
+    assert set(kept) == set(made)
+    assert [path for path in kept if kept[path] != made[path] and Path(path).name not in unseen] == []
+    assert [effect.index for effect in counted(effects)] == list(range(len(counted(effects))))
+    if small(backend):
+        flushed = [effect.path for effect in effects if effect.kind is Kind.CREATE and effect.path.endswith(".sst")]
+        compacted = [effect.path for effect in effects if effect.kind is Kind.UNLINK and effect.path.endswith(".sst")]
+        assert len(flushed) >= 4
+        assert compacted
+
+
+@pytest.mark.parametrize(("backend", "level"), [each for each in PERSISTENT if each[1] is Durability.DISK])
+def test_a_store_killed_at_an_effect_leaves_exactly_the_effects_before_it(
+    nursery: Nursery, root: Path, backend: str, level: Durability
+) -> None:
+    arguments = {"backend": backend, "durability": level, "options": small(backend), "num_commits": 10}
+    _, whole = run(nursery, "fill_store", root, **arguments)
+    for number, at in enumerate(range(3, len(counted(whole)) - 5, len(counted(whole)) // 6)):
+        fresh = root.with_name(f"case {number}") / "root"
+        fresh.mkdir(parents=True)
+        outcome, effects = run(nursery, "fill_store", fresh, **arguments, plan=["Kill", at])
+        assert outcome.signal == signal.SIGKILL
+        assert not outcome.timed_out
+        assert len(counted(effects)) == at
+        kept, made = on_disk(fresh), replayed(effects, fresh)
+        unseen = names_mapped(effects)
+        assert set(kept) == set(made)
+        assert [path for path in made if kept[path] != made[path] and Path(path).name not in unseen] == []
+
+
+def test_every_form_of_call_is_one_effect_with_its_bytes(nursery: Nursery, root: Path) -> None:
+    outcome, effects = run(nursery, "scribble", root)
+    assert outcome.error == ""
+    assert outcome.result == len(effects) == len(counted(effects))
+    assert on_disk(root) == replayed(effects, root)
+    assert [(effect.kind, effect.path) for effect in effects] == [
+        (Kind.MKDIR, "a"),
+        (Kind.MKDIR, "b"),
+        (Kind.CREATE, "a/one"),
+        *[(Kind.WRITE, "a/one")] * 5,
+        (Kind.TRUNCATE, "a/one"),
+        (Kind.ALLOCATE, "a/one"),
+        (Kind.SYNC, "a/one"),
+        (Kind.DATASYNC, "a/one"),
+        (Kind.TRUNCATE, "a/one"),
+        (Kind.SYNC, ""),
+        (Kind.CREATE, "two"),
+        *[(Kind.WRITE, "two")] * 2,
+        (Kind.LINK, "two"),
+        (Kind.RENAME, "two"),
+        (Kind.WRITE, "a/three"),
+        (Kind.RENAME, "a"),
+        (Kind.WRITE, "c/three"),
+        (Kind.WRITE, ""),
+        (Kind.TRUNCATE, "c/three"),
+        (Kind.CREATE, "c/four"),
+        (Kind.WRITE, "c/four"),
+        (Kind.CREATE, "c/five"),
+        (Kind.WRITE, "c/five"),
+        (Kind.UNLINK, "c/five"),
+        (Kind.UNLINK, "c/four"),
+        (Kind.RMDIR, "b"),
+        (Kind.CREATE, "c/six"),
+        (Kind.WRITE, "c/six"),
+        (Kind.UNLINK, "c/six"),
+        (Kind.SYNC_ALL, ""),
+    ]
+    assert [(effect.offset, effect.data) for effect in effects if effect.kind is Kind.WRITE][:7] == [
+        (0, b"written"),
+        (20, b"by position"),
+        (7, b" in parts"),
+        (40, b"parts there"),
+        (16, b" through a copy"),
+        (0, b"first"),
+        (5, b"appended all the same"),
+    ]
+    made = [effect.file for effect in effects if effect.kind in (Kind.CREATE, Kind.MKDIR)]
+    assert len(set(made)) == len(made) == 7
+    assert {effect.file for effect in effects if effect.synchronous} == {
+        effect.file for effect in effects if effect.path == "two"
+    }
+    assert {effect.target for effect in effects if effect.target} == {"a/three", "a/one", "c"}
+
+
+def test_a_kill_leaves_exactly_the_first_effects_at_every_place(nursery: Nursery, root: Path) -> None:
+    _, whole = run(nursery, "scribble", root)
+    for at in range(len(whole)):
+        fresh = root.with_name(f"case {at}") / "root"
+        fresh.mkdir(parents=True)
+        outcome, effects = run(nursery, "scribble", fresh, plan=["Kill", at])
+        assert outcome.signal == signal.SIGKILL
+        assert effects == whole[:at]
+        assert on_disk(fresh) == replayed(whole[:at], fresh)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4, 100])
+def test_a_torn_write_is_its_first_bytes_and_nothing_after_it(nursery: Nursery, root: Path, num_bytes: int) -> None:
+    _, whole = run(nursery, "scribble", root)
+    for path in list(root.iterdir()):
+        path.rename(root.with_name(f"old {path.name}"))
+    outcome, effects = run(nursery, "scribble", root, plan=["Tear", 5, num_bytes])
+    assert outcome.signal == signal.SIGKILL
+    assert effects[:5] == whole[:5]
+    assert whole[5].data == b" in parts"
+    assert [effect.data for effect in effects[5:]] == ([whole[5].data[:num_bytes]] if num_bytes else [])
+    assert on_disk(root) == replayed(effects, root)
+
+
+def test_what_is_no_write_is_not_torn_but_killed_at(nursery: Nursery, root: Path) -> None:
+    outcome, effects = run(nursery, "scribble", root, plan=["Tear", 8, 5])
+    assert outcome.signal == signal.SIGKILL
+    assert len(effects) == 8
+
+
+def test_a_call_fails_once_and_does_nothing(nursery: Nursery, root: Path) -> None:
+    calls = ["write", "fsync", "rename", "mkdir", "posix_fallocate", "ftruncate", "open", "unlink", "unlink not there"]
+    fine: list[int | None] = [6, *[None] * 7, errno.ENOENT]
+    for number, call in enumerate(calls[:-1]):
+        fresh = root.with_name(call) / "root"
+        fresh.mkdir(parents=True)
+        outcome, effects = run(nursery, "attempts", fresh, plan=["Fail", number + 1, errno.EIO])
+        answers, fired = outcome.result
+        expected = [errno.EIO if i == number else answer for i, answer in enumerate(fine)]
+        if call == "rename":
+            # The next but some unlinks what was not renamed.
+            expected[calls.index("unlink")] = errno.ENOENT
+        assert answers == expected
+        assert fired == 1
+        assert on_disk(fresh) == replayed(effects, fresh)
+
+
+def test_a_lasting_error_meets_every_later_effect(nursery: Nursery, root: Path) -> None:
+    outcome, effects = run(nursery, "attempts", root, plan=["Fail", 2, errno.ENOSPC, True])
+    answers, fired = outcome.result
+    # What would fail anyway, and what is no effect, is left as it is: there is no "renamed" to unlink.
+    assert answers == [6, *[errno.ENOSPC] * 6, errno.ENOENT, errno.ENOENT]
+    assert fired == 6
+    assert [effect.kind for effect in effects] == [Kind.CREATE, Kind.WRITE]
+    assert on_disk(root) == {"file": b"123456"}
+
+
+def test_a_short_write_says_how_much_it_did(nursery: Nursery, root: Path) -> None:
+    outcome, effects = run(nursery, "attempts", root, plan=["Short", 1, 4])
+    answers, fired = outcome.result
+    assert answers[0] == 4
+    assert answers[1:] == [None] * 7 + [errno.ENOENT]
+    assert fired == 1
+    assert effects[1].data == b"1234"
+    assert on_disk(root) == replayed(effects, root)
+
+
+def test_no_short_write_of_what_is_no_write(nursery: Nursery, root: Path) -> None:
+    outcome, _ = run(nursery, "attempts", root, plan=["Short", 2, 4])
+    assert outcome.result == [[6, *[None] * 7, errno.ENOENT], 0]
+
+
+def test_effects_and_notes_of_several_threads_have_one_order(nursery: Nursery, root: Path) -> None:
+    _, effects = run(nursery, "write_from_threads", root)
+    assert on_disk(root) == replayed(effects, root)
+    assert [effect.index for effect in counted(effects)] == list(range(201))
+    written: list[str] = []
+    count = 0
+    for effect in effects:
+        if effect.kind is Kind.WRITE:
+            written.append(effect.data.decode().strip())
+        elif effect.kind is Kind.NOTE:
+            assert effect.index == count
+            # Its own write lies before it, and is its thread's last.
+            assert [line for line in written if line.split()[0] == effect.text.split()[0]][-1] == effect.text
+        count += effect.kind is not Kind.NOTE
+    assert len(written) == 200
+
+
+def test_notes_lie_in_order_among_a_stores_effects(nursery: Nursery, root: Path) -> None:
+    backend, level = PERSISTENT[0]
+    _, effects = run(nursery, "fill_store", root, backend=backend, durability=level, options={}, num_commits=4)
+    notes = [effect.text for effect in effects if effect.kind is Kind.NOTE]
+    assert notes == [f"{what} {i}" for i in range(4) for what in ("attempt", "ack")]
+
+
+def test_files_that_were_there_before_are_found_by_their_names(nursery: Nursery, root: Path) -> None:
+    (root / "folder").mkdir()
+    (root / "folder" / "file").write_text("contents")
+    (root / "gone").write_text("going")
+    (root / "link").write_text("two names")
+    os.link(root / "link", root / "linked")
+    base = Tree.read(root)
+    _, effects = run(nursery, "change_a_base", root)
+    assert on_disk(root) == replayed(effects, root, base)
+    assert on_disk(root)["link"] == b"two"
+    assert root.with_name("outside").read_text() == "not ours"
+    assert b"not ours" not in [effect.data for effect in effects]
+    assert len({effect.file for effect in effects if effect.path in ("moved/file", "new", "gone", "linked")}) == 4
+
+
+def test_a_shared_writable_map_is_reported_and_no_place_for_a_fault(nursery: Nursery, root: Path) -> None:
+    _, effects = run(nursery, "map_shared", root)
+    assert [(effect.index, effect.kind, effect.path) for effect in effects] == [
+        (0, Kind.MAP_WRITABLE, "file"),
+        (0, Kind.DATASYNC, "file"),
+        (1, Kind.MAP_WRITABLE, "file"),
+    ]
+
+
+def test_a_sync_of_everything_can_fail_too(nursery: Nursery, root: Path) -> None:
+    outcome, effects = run(nursery, "sync_everything", root, plan=["Fail", 0, errno.EIO])
+    assert (outcome.result, effects) == (1, [])
+
+
+def test_what_cannot_be_recorded_is_refused(nursery: Nursery, root: Path) -> None:
+    outcome = nursery.run(WORK + "refused", {"root": str(root)}, deadline_s=10)
+    assert len(outcome.result) == 10
+    assert on_disk(root) == {"from": b"bytes"}
+    assert not (root.parent / "elsewhere").exists()
+
+
+def test_other_processes_are_not_watched(nursery: Nursery, root: Path) -> None:
+    outcome, effects = run(nursery, "start_a_child_that_writes", root)
+    assert outcome.error == ""
+    assert [effect.path for effect in effects] == ["own"]
+    assert set(on_disk(root)) == {"own", "foreign", "forked"}
+
+
+def test_a_process_is_watched_once(nursery: Nursery, root: Path) -> None:
+    outcome = nursery.run(WORK + "begin_twice", {"root": str(root)}, deadline_s=10)
+    assert outcome.error.startswith("ConfigError")
+
+
+def test_a_recordings_torn_tail_is_dropped(nursery: Nursery, root: Path, tmp_path: Path) -> None:
+    _, effects = run(nursery, "scribble", root)
+    raw = root.with_name("recording").read_bytes()
+    cut = tmp_path / "cut"
+    lengths = set()
+    for size in range(len(raw)):
+        cut.write_bytes(raw[:size])
+        read = read_recording(cut)
+        assert read == effects[: len(read)]
+        lengths.add(len(read))
+    assert lengths == set(range(len(effects)))
+    cut.write_bytes(b"something else")
+    with pytest.raises(ConfigError):
+        read_recording(cut)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [steering.Kill(-1), steering.Tear(0, -1), steering.Fail(0, 0), steering.Short(0, 0)],
+)
+def test_a_plan_that_cannot_be_done_is_refused(nursery: Nursery, root: Path, plan: steering.Plan) -> None:
+    told = [type(plan).__name__, *(getattr(plan, name) for name in plan.__dataclass_fields__)]
+    outcome = nursery.run(WORK + "scribble", {"root": str(root), "plan": told}, deadline_s=10)
+    assert outcome.error.startswith("ConfigError")
+    assert on_disk(root) == {}
+
+
+def test_a_recording_below_the_folder_it_records_is_refused(nursery: Nursery, root: Path) -> None:
+    arguments = {"root": str(root), "recording": str(root / "recording")}
+    assert nursery.run(WORK + "scribble", arguments, deadline_s=10).error.startswith("ConfigError")
+
+
+def test_without_the_recorder_nothing_is_watched(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        steering.begin(tmp_path)

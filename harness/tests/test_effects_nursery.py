@@ -1,0 +1,157 @@
+"""A nursery runs each trial in a process of its own, and none of them outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.effects.nursery import Nursery, NurseryError
+
+WORK = "harness.tests.effects_work:"
+STARTER = """
+import sys
+from harness.effects.nursery import Nursery
+from pathlib import Path
+with Nursery(preload=False, scratch=Path(sys.argv[2])) as nursery:
+    nursery.run("harness.tests.effects_work:hang", {"note": sys.argv[1]}, deadline_s=1000)
+"""
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    with Nursery(preload=False) as nursery:
+        yield nursery
+
+
+def processes_noted(note: Path) -> list[psutil.Process]:
+    """The processes that ``hang`` has written down, once it has."""
+    end = time.monotonic() + 30
+    while not (note.exists() and note.read_text().endswith("\n")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return [psutil.Process(int(number)) for number in note.read_text().split()]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended in some seconds."""
+    return list(psutil.wait_procs(processes, timeout=10)[1])
+
+
+def test_a_child_returns_what_its_function_does(nursery: Nursery) -> None:
+    outcome = nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10)
+    assert (outcome.status, outcome.signal, outcome.timed_out) == (0, None, False)
+    assert (outcome.result, outcome.error, outcome.complaint) == (3, "", "")
+
+
+def test_one_that_raises_tells_its_error_and_what_it_said(nursery: Nursery) -> None:
+    outcome = nursery.run(WORK + "fail", {"message": "of no use"}, deadline_s=10)
+    assert (outcome.status, outcome.signal, outcome.timed_out, outcome.result) == (1, None, False, None)
+    assert outcome.error == "ValueError: of no use"
+    assert outcome.complaint.startswith("on the way")
+    assert "Traceback" in outcome.complaint
+
+
+def test_one_that_leaves_has_raised(nursery: Nursery) -> None:
+    outcome = nursery.run(WORK + "leave", {"status": 0}, deadline_s=10)
+    assert (outcome.status, outcome.error) == (1, "SystemExit: 0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_one_that_is_killed_is_told_apart_by_its_signal(nursery: Nursery, number: int) -> None:
+    outcome = nursery.run(WORK + "die_by", {"signal": number}, deadline_s=10)
+    assert (outcome.status, outcome.signal, outcome.timed_out, outcome.result) == (None, number, False, None)
+
+
+def test_one_that_hangs_is_killed_at_its_deadline_with_all_it_started(nursery: Nursery, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    outcome = nursery.run(WORK + "hang", {"note": str(note)}, deadline_s=1.5)
+    assert (outcome.status, outcome.signal, outcome.timed_out) == (None, signal.SIGKILL, True)
+    numbers = [int(number) for number in note.read_text().split()]
+    assert len(numbers) == 2
+    end = time.monotonic() + 10
+    while any(psutil.pid_exists(number) for number in numbers) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert [number for number in numbers if psutil.pid_exists(number)] == []
+    assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
+
+
+def test_a_long_answer_comes_whole(nursery: Nursery) -> None:
+    outcome = nursery.run(WORK + "answer_at_length", {"num_bytes": 3 << 20}, deadline_s=30)
+    assert outcome.result == "x" * (3 << 20)
+
+
+def test_children_see_a_clean_environment_and_a_folder_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSTARTUP", "x")
+    monkeypatch.setenv("LD_PRELOAD_NOT", "x")
+    with Nursery(preload=False) as nursery:
+        folder, *names = nursery.run(WORK + "where", {}, deadline_s=10).result
+        assert Path(folder).is_dir()
+    assert not Path(folder).exists()
+    assert not {"PYTHONSTARTUP", "LD_PRELOAD_NOT", "LD_PRELOAD", "HOME"} & set(names)
+
+
+def test_importing_all_engines_has_started_no_thread(nursery: Nursery) -> None:
+    assert nursery.run(WORK + "threads_that_run", {}, deadline_s=10).result == 1
+
+
+def test_a_function_that_cannot_be_imported_is_no_trial(nursery: Nursery) -> None:
+    for function in ("harness.tests.no_such_module:work", WORK + "no_such_function"):
+        with pytest.raises(NurseryError):
+            nursery.run(function, {}, deadline_s=10)
+    assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
+
+
+def test_when_the_starter_is_killed_nothing_is_left(tmp_path: Path) -> None:
+    note, temporary, scratch = (tmp_path / name for name in ("note", "temporary", "scratch"))
+    temporary.mkdir()
+    scratch.mkdir()
+    (scratch / "left").touch()
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(note), str(scratch)], env={**os.environ, "TMPDIR": str(temporary)}
+    )
+    try:
+        noted = processes_noted(note)
+        warm = psutil.Process(noted[0].ppid())
+    finally:
+        starter.kill()
+        starter.wait()
+    assert alive([warm, *noted]) == []
+    assert not scratch.exists()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_of_the_caller_s_outlives_a_nursery_that_is_closed(tmp_path: Path) -> None:
+    with Nursery(preload=False, scratch=tmp_path):
+        (tmp_path / "mine").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with Nursery(preload=False) as nursery:
+        nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10)
+        warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
+        killer = subprocess.Popen(
+            ["/bin/sh", "-c", f"while [ ! -s {note} ]; do sleep 0.05; done; kill -9 {warm.pid}"],
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            with pytest.raises(NurseryError):
+                nursery.run(WORK + "hang", {"note": str(note)}, deadline_s=30)
+        finally:
+            killer.wait()
+    child, other = (int(number) for number in note.read_text().split())
+    end = time.monotonic() + 10
+    while psutil.pid_exists(child) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not psutil.pid_exists(child)
+    # Nobody is left who knew of the other one.
+    os.kill(other, signal.SIGKILL)
