@@ -1,0 +1,76 @@
+"""What one effect changes: which name stands for which file, or the bytes of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from harness.disk.contents import Content
+from harness.effects.recording import Effect, Kind
+
+Entry = tuple[int, str]
+"""A folder's number, and a name in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameChange:
+    """What an effect did to names: the entries ``removed``, and the one that names ``file`` from now on."""
+
+    index: int
+    file: int
+    removed: tuple[Entry, ...]
+    added: Entry | None
+    creates: bool
+    bit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bit", 1 << self.index)
+
+    @property
+    def folders(self) -> frozenset[int]:
+        """The folders whose entries it changes."""
+        return frozenset(folder for folder, _ in (*self.removed, *((self.added,) if self.added else ())))
+
+    def apply(self, names: dict[Entry, int]) -> None:
+        for entry in self.removed:
+            names.pop(entry, None)
+        if self.added is not None:
+            names[self.added] = self.file
+
+
+@dataclass(frozen=True, slots=True)
+class DataChange:
+    """What an effect did to the bytes or the size of ``file``. ``grows``: the file became longer by it.
+
+    ``gap``: so many bytes behind the old end a write began.
+    """
+
+    index: int
+    file: int
+    effect: Effect
+    grows: bool
+    gap: int = 0
+    bit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bit", 1 << self.index)
+
+    def is_of(self, patterns: tuple[str, ...]) -> bool:
+        """Whether it was made to a file that then had a path which matches ``patterns``."""
+        return matches(self.effect.path, patterns)
+
+    def apply(self, content: Content) -> Content:
+        effect = self.effect
+        if effect.kind is Kind.WRITE:
+            return content.written(effect.offset, effect.data)
+        if effect.kind is Kind.TRUNCATE:
+            return content.resized(effect.length)
+        return content.resized(max(content.size, effect.offset + effect.length))
+
+
+Change = NameChange | DataChange
+
+
+def matches(path: str, patterns: tuple[str, ...]) -> bool:
+    """Whether ``path`` is one of those meant by ``patterns``, in which ``*`` stands for anything, ``/`` too."""
+    return any(fnmatchcase(path, pattern) for pattern in patterns)

@@ -1,0 +1,211 @@
+"""The states that a disk may be in after power loss, position by position: enumerated, told apart, and made again.
+
+Everything is lazy and depends on its arguments alone. What is drawn at random is drawn per position, so that the states
+at a position are the same whichever slice of the positions it is enumerated in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+
+from harness.disk.changes import DataChange
+from harness.disk.choices import Choice, Depth, choices
+from harness.disk.files import Tree
+from harness.disk.model import Disk, FolderModel, numbered
+from harness.disk.unsynced import Rest, Tear
+from harness.effects.recording import Effect, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A state in a few words: ``rebuild`` makes it again from these, the recording and the base.
+
+    At ``position``, beside the effects that are sure there by ``folder_model``, the effects ``kept`` had reached the
+    disk, those of ``tears`` in part. An effect ``kept`` that is at ``position`` itself was under way. ``kind`` says how
+    it was chosen, and no more.
+    """
+
+    folder_model: FolderModel
+    position: int
+    kind: str
+    kept: tuple[int, ...]
+    tears: tuple[Tear, ...] = ()
+
+    def to_json(self) -> str:
+        """One line of text for a row or a command line."""
+        tears = [[tear.effect, tear.at, tear.rest] for tear in self.tears]
+        return json.dumps([self.folder_model, self.position, self.kind, self.kept, tears], separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Description:
+        """The description that ``to_json`` wrote. Raises: ValueError where it is none."""
+        try:
+            folder_model, position, kind, kept, tears = json.loads(text)
+            torn = tuple(Tear(int(effect), int(at), Rest(rest)) for effect, at, rest in tears)
+            kept = tuple(int(effect) for effect in kept)
+            return cls(FolderModel(folder_model), int(position), str(kind), kept, torn)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{text!r} describes no state: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One legal state. ``said_before`` and ``said_by`` are for ``said``: what the process had said at the least and at
+
+    the most when the power went. ``tree`` is not to be changed.
+    """
+
+    description: Description
+    tree: Tree
+    said_before: int
+    said_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """A state that is legal at one place or more of a slice; ``description`` is of the first.
+
+    ``states`` counts how often it was enumerated. A judge holds it to the places where most is asked of it: it must
+    contain what had been acknowledged in ``said(recording, said_by)``, which is the most that was said at any of these
+    places, and nothing that had not been attempted in ``said(recording, said_before)``, the least. ``tree`` is not to
+    be changed.
+    """
+
+    description: Description
+    tree: Tree
+    states: int
+    said_before: int
+    said_by: int
+
+
+DEFAULT_DEPTH = Depth()
+
+
+def positions(recording: Sequence[Effect]) -> range:
+    """Every position of ``recording``: before each effect, and behind the last."""
+    return range(len(numbered(recording)) + 1)
+
+
+def said(recording: Sequence[Effect], upto: int) -> tuple[str, ...]:
+    """What the process had said before effect ``upto`` began, in order. (A note bears the index of the next effect.)"""
+    return tuple(effect.text for effect in recording if effect.kind is Kind.NOTE and effect.index <= upto)
+
+
+def states(
+    recording: Sequence[Effect],
+    base: Tree,
+    positions: range,
+    folder_model: FolderModel,
+    seed: int,
+    depth: Depth = DEFAULT_DEPTH,
+) -> Iterator[State]:
+    """Every state enumerated at ``positions``, which is contiguous, in order. Equal ones come again and again.
+
+    ``base`` is what lay in the folder when the recording began.
+    """
+    for point in _points(recording, base, positions, folder_model, seed, depth):
+        yield State(point.describe(), point.tree(), point.said_before, point.said_by)
+
+
+def distinct(
+    recording: Sequence[Effect],
+    base: Tree,
+    positions: range,
+    folder_model: FolderModel,
+    seed: int,
+    depth: Depth = DEFAULT_DEPTH,
+) -> Iterator[Distinct]:
+    """The states at ``positions`` without their repetitions, told apart by paths and bytes, in order of first sight.
+
+    States that differ in ``depth.unread`` files alone are one.
+    Every state is made once before the first is yielded, as the last position may repeat the first state.
+    """
+    met: dict[bytes, _Met] = {}
+    for place, point in enumerate(_points(recording, base, positions, folder_model, seed, depth)):
+        digest = point.tree().digest(depth.unread)
+        found = met.get(digest)
+        if found is None:
+            met[digest] = _Met(place, point.said_before, point.said_by)
+        else:
+            found.states += 1
+            found.said_before = min(found.said_before, point.said_before)
+            found.said_by = max(found.said_by, point.said_by)
+    again = _points(recording, base, positions, folder_model, seed, depth)
+    place = 0
+    for first in met.values():
+        point = next(islice(again, first.place - place, None))
+        place = first.place + 1
+        yield Distinct(point.describe(), point.tree(), first.states, first.said_before, first.said_by)
+
+
+def rebuild(recording: Sequence[Effect], base: Tree, description: Description) -> Tree:
+    """The state that ``description`` is of, alone. Not to be changed.
+
+    Raises: ValueError where the recording has no such position.
+    """
+    disk = Disk(recording, base, description.folder_model)
+    if not 0 <= description.position <= len(disk.effects):
+        raise ValueError(f"the recording has positions 0 to {len(disk.effects)}, not {description.position}")
+    while disk.position < description.position:
+        disk.advance()
+    if description.position in description.kept:
+        disk.start()
+    return disk.tree(sum(1 << effect for effect in description.kept), description.tears)
+
+
+@dataclass(slots=True)
+class _Met:
+    place: int
+    said_before: int
+    said_by: int
+    states: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A choice at a position; made into a state while the disk is still there."""
+
+    disk: Disk
+    choice: Choice
+    said_before: int
+    said_by: int
+
+    def describe(self) -> Description:
+        kept = tuple(change.index for change in self.disk.unsure() if change.bit & self.choice.kept)
+        return Description(self.disk.folder_model, self.disk.position, self.choice.kind, kept, self.choice.tears)
+
+    def tree(self) -> Tree:
+        return self.disk.tree(self.choice.kept, self.choice.tears)
+
+
+def _points(
+    recording: Sequence[Effect], base: Tree, positions: range, folder_model: FolderModel, seed: int, depth: Depth
+) -> Iterator[_Point]:
+    if positions.step != 1:
+        raise ValueError(f"a slice of positions is contiguous, not {positions}")
+    disk = Disk(recording, base, folder_model)
+    for position in positions:
+        while disk.position < position:
+            disk.advance()
+        for choice in _choices(disk, Random(f"{seed} {position}"), depth):
+            # Behind the effect before this one, and up to the moment before the next.
+            yield _Point(disk, choice, position - 1, position)
+        if position < len(disk.effects) and disk.effects[position].synchronous:
+            disk.start()
+            for choice in _choices(disk, Random(f"{seed} {position} under way"), depth):
+                if choice.kept >> position & 1:
+                    yield _Point(disk, choice, position, position)
+
+
+def _choices(disk: Disk, rng: Random, depth: Depth) -> Iterator[Choice]:
+    """What to try, with all bytes of the files that nobody reads."""
+    unsure = disk.unsure()
+    unread = [change for change in unsure if isinstance(change, DataChange) and change.is_of(depth.unread)]
+    kept = sum(change.bit for change in unread)
+    in_order = disk.folder_model is not FolderModel.STRICT
+    for choice in choices([change for change in unsure if not change.bit & kept], in_order, rng, depth):
+        yield choice._replace(kept=choice.kept | kept)

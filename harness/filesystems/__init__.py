@@ -1,0 +1,1 @@
+"""Real file systems in image files, where root may mount them: what the model of power loss is held against."""

@@ -1,0 +1,106 @@
+"""A process killed on a real file system, and the power cut behind it: what was done, and what was found afterwards."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from harness.disk.files import Tree
+from harness.disk.model import numbered
+from harness.effects.nursery import Nursery
+from harness.effects.recording import Effect, read_recording
+from harness.filesystems.images import FileSystem, ImageError, copied_as_cut, mounted
+from harness.filesystems.weather import blow
+
+_DEADLINE_S = 20.0
+_GUSTS = 3
+"""How often the kernel is made to write something back between two copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """What the victim did, and each tree that was found where the power was cut behind it, the earliest cut first."""
+
+    recording: Sequence[Effect]
+    found: Sequence[Tree]
+
+    @property
+    def position(self) -> int:
+        """Where the victim was killed."""
+        return len(numbered(self.recording))
+
+
+def crash(
+    nursery: Nursery, kind: FileSystem, folder: Path, seed: int, function: str, arguments: dict[str, Any], cuts: int
+) -> Crash:
+    """Run ``function`` on a new file system; kill it as ``arguments`` plan; cut the power so often, then and later.
+
+    It is given the folder ``root``, the file ``recording`` and, where it makes its own weather, ``beside``; all else is
+    in ``arguments``. ``folder`` is empty, and is so again. Raises: ImageError.
+    """
+    image, recording = folder / "image", folder / "recording"
+    copies = [folder / f"cut {number}" for number in range(cuts)]
+    rng = Random(f"cuts {seed}")
+    try:
+        kind.make_in(image)
+        with mounted(image, folder / "mounted", kind.mounted_with) as place:
+            root, beside = place / "root", place / "beside"
+            root.mkdir()
+            for made in (root, place):
+                _sync(made)
+            own_weather = "beside" in arguments
+            given = arguments | {"root": str(root), "recording": str(recording)}
+            given |= {"beside": str(beside)} if own_weather else {}
+            with _weather(root, beside, None if own_weather else rng):
+                outcome = nursery.run(function, given, deadline_s=_DEADLINE_S)
+            if outcome.timed_out or (outcome.signal is None and outcome.status != 0):
+                raise ImageError(f"the victim was to be killed or to end: {outcome}")
+            for copy in copies:
+                copied_as_cut(image, copy)
+                for _ in range(_GUSTS):
+                    blow(root, beside, rng)
+        return Crash(read_recording(recording), [_found(copy, folder / "mounted", kind) for copy in copies])
+    finally:
+        for file in (image, recording, *copies):
+            file.unlink(missing_ok=True)
+
+
+def _found(copy: Path, place: Path, kind: FileSystem) -> Tree:
+    """What the file system shows once it has replayed its journal."""
+    with mounted(copy, place):
+        return Tree.read(place / "root")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _weather(root: Path, beside: Path, rng: Random | None) -> Iterator[None]:
+    """Let the wind blow meanwhile, now and then; not at all without ``rng``."""
+    calm = threading.Event()
+
+    def gusts(rng: Random) -> None:
+        while not calm.wait(rng.uniform(0, 0.01)):
+            with suppress(FileNotFoundError):
+                blow(root, beside, rng)
+
+    threads = [] if rng is None else [threading.Thread(target=gusts, args=(rng,))]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        calm.set()
+        for thread in threads:
+            thread.join()

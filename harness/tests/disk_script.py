@@ -1,0 +1,150 @@
+"""Recordings written by hand, for tests of what a disk may hold."""
+
+from __future__ import annotations
+
+from harness.disk.choices import Depth
+from harness.disk.files import Tree
+from harness.disk.model import FolderModel
+from harness.disk.states import Distinct, distinct, positions
+from harness.effects.recording import Effect, Kind
+
+Files = dict[str, bytes]
+
+
+class Script:
+    """A recording that grows by one effect with each call. Files are named by their paths of the moment."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self._files: dict[str, int] = {"": 0}
+        self._count = 0
+        self._made = 0
+
+    @property
+    def end(self) -> int:
+        """The position behind the last effect."""
+        return self._count
+
+    def create(self, path: str) -> Script:
+        return self._add(Kind.CREATE, path, file=self._new(path))
+
+    def mkdir(self, path: str) -> Script:
+        return self._add(Kind.MKDIR, path, file=self._new(path))
+
+    def write(self, path: str, offset: int, data: bytes, synchronous: bool = False) -> Script:
+        return self._add(Kind.WRITE, path, offset=offset, data=data, synchronous=synchronous)
+
+    def truncate(self, path: str, length: int) -> Script:
+        return self._add(Kind.TRUNCATE, path, length=length)
+
+    def allocate(self, path: str, offset: int, length: int, grows: bool) -> Script:
+        return self._add(Kind.ALLOCATE, path, offset=offset, length=length, grows=grows)
+
+    def sync(self, path: str = "") -> Script:
+        return self._add(Kind.SYNC, path)
+
+    def datasync(self, path: str) -> Script:
+        return self._add(Kind.DATASYNC, path)
+
+    def sync_all(self) -> Script:
+        return self._add(Kind.SYNC_ALL, file=-1)
+
+    def rename(self, path: str, target: str) -> Script:
+        file = self._met(path)
+        for known in [known for known in self._files if known == path or known.startswith(path + "/")]:
+            self._files[target + known[len(path) :]] = self._files.pop(known)
+        return self._add(Kind.RENAME, path, file=file, target=target)
+
+    def link(self, path: str, target: str) -> Script:
+        self._files[target] = self._met(path)
+        return self._add(Kind.LINK, path, target=target)
+
+    def unlink(self, path: str) -> Script:
+        return self._add(Kind.UNLINK, path, file=self._files.pop(path, None) or self._new())
+
+    def rmdir(self, path: str) -> Script:
+        return self._add(Kind.RMDIR, path, file=self._files.pop(path, None) or self._new())
+
+    def note(self, text: str) -> Script:
+        self.effects.append(Effect(self._count, Kind.NOTE, text=text))
+        return self
+
+    def map_writable(self, path: str) -> Script:
+        self.effects.append(Effect(self._count, Kind.MAP_WRITABLE, file=self._met(path), path=path, length=4096))
+        return self
+
+    def _new(self, path: str | None = None) -> int:
+        self._made += 1
+        if path is not None:
+            self._files[path] = self._made
+        return self._made
+
+    def _met(self, path: str) -> int:
+        return self._files[path] if path in self._files else self._new(path)
+
+    def _add(
+        self,
+        kind: Kind,
+        path: str = "",
+        file: int | None = None,
+        target: str = "",
+        offset: int = 0,
+        length: int = 0,
+        data: bytes = b"",
+        synchronous: bool = False,
+        grows: bool = False,
+    ) -> Script:
+        number = self._met(path) if file is None else file
+        self.effects.append(
+            Effect(self._count, kind, number, path, target, offset, length, data, synchronous=synchronous, grows=grows)
+        )
+        self._count += 1
+        return self
+
+
+def base(**files: bytes) -> Tree:
+    """A folder with these files, all of them sure; ``__`` in a name stands for ``/``."""
+    made = Script()
+    folders: set[str] = set()
+    for name, data in files.items():
+        path = name.replace("__", "/")
+        folder = path.rpartition("/")[0]
+        if folder and folder not in folders:
+            folders.add(folder)
+            made.mkdir(folder)
+        made.create(path).write(path, 0, data)
+    tree = Tree()
+    for effect in made.effects:
+        tree.apply(effect)
+    # As from a folder that was read: numbers that no recording gives.
+    names = {(-folder, name): -number for (folder, name), number in tree.names.items()}
+    return Tree(names, {-number: content for number, content in tree.contents.items()})
+
+
+def files(tree: Tree) -> Files:
+    """The bytes of each file."""
+    return {path: content.read() for path, content in tree.files.items()}
+
+
+def found_at(
+    script: Script,
+    position: int | None = None,
+    before: Tree | None = None,
+    model: FolderModel = FolderModel.GATE,
+    depth: Depth | None = None,
+    seed: int = 7,
+) -> list[Files]:
+    """What the files may be at ``position``, else at the end: each distinct state once, folders left out."""
+    at = script.end if position is None else position
+    found = distinct(script.effects, before or Tree(), range(at, at + 1), model, seed, depth or Depth())
+    return [files(state.tree) for state in found]
+
+
+def found_everywhere(
+    script: Script, before: Tree | None = None, model: FolderModel = FolderModel.GATE, seed: int = 7
+) -> list[Distinct]:
+    """Each distinct state of the whole recording."""
+    return list(distinct(script.effects, before or Tree(), positions(script.effects), model, seed))
+
+
+NO_TEARS = Depth(torn_files=0)

@@ -1,0 +1,187 @@
+"""What a power cut leaves on real file systems is a state of the model: ext4 and xfs, in images that root mounts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from harness.checkers.prefix import Found, Judgement
+from harness.disk.files import Tree
+from harness.disk.membership import why_illegal
+from harness.disk.model import FolderModel
+from harness.effects.library import recorder_library
+from harness.effects.nursery import Nursery
+from harness.effects.recording import Kind
+from harness.filesystems.crash import Crash, crash
+from harness.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted
+from harness.sweeps.case import Case
+from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.power import NEXT_BOOT
+from harness.sweeps.subjects import subjects
+from harness.sweeps.workshop import Workshop, folded
+from stores.errors import ConfigError
+
+SEEDS = (*range(1, 12), 18, 27, 37)
+"""Among them those that convicted earlier models."""
+CUTS = 3
+CALLS = 120
+STORE_SEED = 5
+COMMITS = 6
+EVERY_FILE_SYSTEM = pytest.mark.parametrize("kind", FILE_SYSTEMS, ids=lambda kind: kind.name)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder in memory, where there is one: the images are small."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="images-", dir=memory if memory.is_dir() else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    try:
+        recorder_library()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    with Nursery() as nursery:
+        yield nursery
+
+
+def need(kind: FileSystem, folder: Path) -> None:
+    if missing := missing_for(kind, folder):
+        pytest.skip(f"{kind.name}: {missing}")
+
+
+def scribbled(nursery: Nursery, kind: FileSystem, folder: Path, seed: int) -> Crash:
+    """A process that makes plain calls, killed at one of the first hundred effects, and the power cut three times."""
+    plan = ["Kill", Random(f"kill {seed}").randrange(5, 100)]
+    arguments = {"seed": seed, "calls": CALLS, "plan": plan, "beside": ""}
+    return crash(nursery, kind, folder, seed, "harness.filesystems.scribbler:run", arguments, CUTS)
+
+
+def judged(made: Crash, counts: Counter[str], told: str) -> list[str]:
+    """Objections to what was found, by the model that promises are held to; counts what every model says."""
+    objections = []
+    for tree in {tree.digest(): tree for tree in made.found}.values():
+        counts["states"] += 1
+        for model in FolderModel:
+            said = why_illegal(made.recording, Tree(), made.position, tree, model)
+            counts[f"legal by {model}"] += not said
+            if model is FolderModel.GATE:
+                objections += [f"{told}: {each}" for each in said]
+    return objections
+
+
+@EVERY_FILE_SYSTEM
+def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
+    nursery: Nursery, folder: Path, kind: FileSystem
+) -> None:
+    need(kind, folder)
+    counts: Counter[str] = Counter()
+    objections: list[str] = []
+    for seed in SEEDS:
+        objections += judged(scribbled(nursery, kind, folder, seed), counts, f"seed {seed}")
+    print(f"{kind.name}, seeds {SEEDS}: {dict(counts)}")
+    assert objections == []
+    assert counts["states"] > len(SEEDS)
+    # The stronger model is said to be what these two do.
+    assert counts[f"legal by {FolderModel.JOURNAL}"] == counts["states"]
+
+
+def store_judged(
+    nursery: Nursery, kind: FileSystem, folder: Path, case: Case, seed: int, counts: Counter[str]
+) -> tuple[list[str], list[Judgement]]:
+    """The subject of ``case`` on a file system whose power is cut: objections to its files, and judgements on it."""
+    with Workshop(case, seed) as shop:
+        plan = ["Kill", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
+        arguments = {"name": case.subject, "level": case.level, "mutant": case.mutant, "commits": case.commits}
+        arguments |= {"seed": seed, "plan": plan, "account": str(shop.scratch("account"))}
+        made = crash(nursery, kind, folder, seed, "harness.sweeps.victim:run", arguments, CUTS)
+        demanded = shop.demanded("power")
+        told = folded([effect.text for effect in made.recording if effect.kind is Kind.NOTE], demanded)
+        judgements = []
+        for tree in {tree.digest(): tree for tree in made.found}.values():
+            shop.place(tree)
+            judgements.append(shop.judge(told, demanded, boot=NEXT_BOOT))
+            counts[judgements[-1].found] += 1
+    return judged(made, counts, f"{case.subject} at {case.level}, seed {seed}, {plan}"), judgements
+
+
+@EVERY_FILE_SYSTEM
+def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
+    nursery: Nursery, folder: Path, kind: FileSystem
+) -> None:
+    need(kind, folder)
+    counts: Counter[str] = Counter()
+    objections: list[str] = []
+    broken: list[object] = []
+    below_disk = [each for each in subjects() if each[1] != "DISK"]
+    chosen = [each for each in subjects() if each[1] == "DISK"] + Random(STORE_SEED).sample(below_disk, 3)
+    for name, level in chosen:
+        case = Case(name, level, "power", commits=COMMITS)
+        said, judgements = store_judged(nursery, kind, folder, case, STORE_SEED, counts)
+        objections += said
+        broken += [(name, level, judgement) for judgement in judgements if not judgement.expected]
+    print(f"{kind.name}, seed {STORE_SEED}: {dict(counts)}")
+    assert objections == []
+    assert broken == []
+
+
+@EVERY_FILE_SYSTEM
+def test_a_store_that_does_not_sync_is_convicted_by_a_real_power_cut(
+    nursery: Nursery, folder: Path, kind: FileSystem
+) -> None:
+    need(kind, folder)
+    name = MUTANTS["no-sync"].subjects()[-1]
+    case = Case(name, "DISK", "power", commits=COMMITS, mutant="no-sync")
+    found: list[Found] = []
+    for seed in range(STORE_SEED, STORE_SEED + 20):
+        objections, judgements = store_judged(nursery, kind, folder, case, seed, Counter())
+        print(f"{kind.name}, seed {seed}, {name} without a sync: {judgements}")
+        assert objections == []
+        found += [judgement.found for judgement in judgements if not judgement.expected]
+        if found:
+            break
+    assert set(found) <= {Found.LOST, Found.TORN}
+    assert found
+
+
+def test_nothing_stays_mounted_where_something_goes_wrong(folder: Path) -> None:
+    kind = FILE_SYSTEMS[0]
+    need(kind, folder)
+    image = folder / "image"
+    kind.make_in(image)
+    with pytest.raises(KeyError):
+        with mounted(image, folder / "place"):
+            assert str(folder / "place") in Path("/proc/mounts").read_text()
+            raise KeyError
+    assert str(folder) not in Path("/proc/mounts").read_text()
+    assert subprocess.run(["losetup", "-j", image], capture_output=True, check=True).stdout == b""
+
+
+def test_what_can_not_be_made_here_is_said_to_be_missing(folder: Path) -> None:
+    assert missing_for(FileSystem("none", ("mkfs.there-is-none",), 1 << 20), folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_sync_made_sure_is_missed_in_what_is_found(nursery: Nursery, folder: Path) -> None:
+    kind = FILE_SYSTEMS[0]
+    need(kind, folder)
+    made = scribbled(nursery, kind, folder, seed=1)
+    # As if all that was done had been synced, which it was not.
+    end = made.position
+    claimed = [*made.recording, replace(made.recording[0], index=end, kind=Kind.SYNC_ALL, file=-1, path="")]
+    assert why_illegal(made.recording, Tree(), end, made.found[0], FolderModel.GATE) == []
+    assert why_illegal(claimed, Tree(), end + 1, made.found[0], FolderModel.GATE)
