@@ -1,0 +1,237 @@
+"""What a fault has left of a store is one of its commits, from the last acknowledged to the last attempted one.
+
+How much of that is promised depends on the level of durability and on the fault; ``demand`` says so in one place.
+Source: KIP-892, "Consistency Problem"; KIP-844, ``recover``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from harness.checkers.evidence import State
+
+Given = Mapping[bytes, Sequence[tuple[int, bytes | None]]]
+"""By key: each value it was given, in order, with the number of the commit that gave it; (0, None) comes first."""
+NOTICING = ("StoreCorruptedError", "StoreIncompatibleError", "TaskCorruptedError", "ChangelogError")
+"""Errors that say that the state can't be trusted, upon which it is wiped and restored from the changelog."""
+
+
+class Found(StrEnum):
+    """What was found. ``VALID`` keeps every promise; ``NOTICED`` only where noticing is enough."""
+
+    VALID = "valid"
+    NOTICED = "noticed"
+    """A typed error said that the state can't be trusted; wiped and restored it was what it should be."""
+    LOST = "lost"
+    """A whole commit, but one before the last that was acknowledged."""
+    TORN = "torn"
+    """No commit at all, or one that lies about its number."""
+    PHANTOM = "phantom"
+    """Something that no attempted commit had written."""
+    HANGING = "hanging"
+    """It did not come to an end, twice."""
+    DEADLY = "deadly"
+    """The process that worked with it was killed by a signal of its own making."""
+    LEAKED_EXCEPTION = "leaked_exception"
+    """The caller got an exception that is not of the library."""
+    REFUSED = "refused"
+    """A typed error, but none that says what to do about damage, where nothing stood in the way any more."""
+    UNUSABLE = "unusable"
+    """It was read well, but what was written afterwards was not kept."""
+    UNRESTORED = "unrestored"
+    """Noticed; but wiping and restoring did not lead to the state that was restored."""
+    HARNESS_ERROR = "harness_error"
+    """Whoever was to judge died, was too late or raised: that is no judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What a victim was told, in the order of its notes: commit numbers, 0 for none.
+
+    ``broken`` is what was wrong already while it lived; ``trouble`` is why the harness could not let it work.
+    """
+
+    acknowledged: int = 0
+    attempted: int = 0
+    broken: tuple[Found, str] | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a judge saw of what was left, as plain values; None for what it did not get to.
+
+    ``offset`` and ``position`` are numbers of commits. ``error`` names one of the library's errors and where it was
+    raised, ``leaked`` any other exception, ``ending`` how the judge ended where it told nothing: ``deadline``,
+    ``signal N``. ``later`` is the state after two more commits and reopening, ``added`` what those wrote;
+    ``restored`` is the state after wiping and restoring ``wanted``.
+    """
+
+    state: State | None = None
+    offset: int | None = None
+    position: int | None = None
+    error: str = ""
+    error_detail: str = ""
+    leaked: str = ""
+    ending: str = ""
+    trouble: str = ""
+    added: State = field(default_factory=dict)
+    later: State | None = None
+    wanted: State | None = None
+    restored: State | None = None
+
+
+class Demand(NamedTuple):
+    """What a case may ask for."""
+
+    keeps: bool
+    """No acknowledged commit may be missing."""
+    may_notice: bool
+    """A typed error at opening is as good as a whole state."""
+    transactional: bool = True
+    """Uncommitted writes must not show, and data must fit its offset."""
+
+
+class Judgement(NamedTuple):
+    """``number`` is the commit that was found, None where it is none; ``expected`` whether the promise was kept."""
+
+    found: Found
+    number: int | None
+    expected: bool
+    detail: str = ""
+
+
+def demand(level: str, fault: str, *, transactional: bool = True) -> Demand:
+    """What a store at ``level`` owes after ``fault``: one of kill, error, power, damage.
+
+    DISK keeps what was acknowledged under all but damage, PROCESS unless the power is cut, CHANGELOG never: there an
+    earlier commit is as good, as is an error that says so.
+    """
+    if fault == "damage":
+        return Demand(False, True, transactional)
+    keeps = level == "DISK" or (level == "PROCESS" and fault != "power")
+    return Demand(keeps, not keeps, transactional)
+
+
+def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
+    """Fold a victim's notes: ``attempt N``, ``ack N``, ``open N``, ``leaked ...``, ``visible ...``.
+
+    Raises: ValueError for a note that is none of them, so that a garbled one is never taken for a promise.
+    """
+    acknowledged = attempted = 0
+    broken: tuple[Found, str] | None = None
+    for note in notes:
+        kind, _, rest = note.partition(" ")
+        if kind == "attempt":
+            attempted = int(rest)
+        elif kind == "ack":
+            acknowledged = int(rest)
+        elif kind == "open":
+            reached = int(rest)
+            if keeps and reached < acknowledged:
+                broken = broken or (Found.LOST, f"reopened at commit {reached}, {acknowledged} was acknowledged")
+            if reached > attempted:
+                broken = broken or (Found.PHANTOM, f"reopened at commit {reached}, {attempted} was the last attempted")
+            acknowledged = attempted = reached
+        elif kind == "leaked":
+            broken = broken or (Found.LEAKED_EXCEPTION, rest)
+        elif kind == "visible":
+            broken = broken or (Found.PHANTOM, rest)
+        else:
+            raise ValueError(f"a victim noted {note!r}")
+    return Promised(acknowledged, attempted, broken)
+
+
+def judged(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Judgement:
+    """Judge what was left. ``models`` are the states after 0, 1, ... commits, ``given`` all that was ever written."""
+    trouble = told.trouble or remains.trouble
+    if trouble:
+        return Judgement(Found.HARNESS_ERROR, None, False, trouble)
+    if told.broken is not None:
+        return Judgement(told.broken[0], None, False, told.broken[1])
+    if remains.ending:
+        found = Found.HANGING if remains.ending == "deadline" else Found.DEADLY
+        return Judgement(found, None, False, f"whoever opened it ended: {remains.ending}")
+    if remains.leaked:
+        return Judgement(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
+    if remains.error and (remains.state is None or remains.error in NOTICING):
+        return _refusal(demanded, remains)
+    if remains.state is None:
+        return Judgement(Found.HARNESS_ERROR, None, False, "the judge told neither a state nor an error")
+    if demanded.transactional:
+        judgement = _whole(demanded, told, remains, models, given)
+    else:
+        judgement = _key_by_key(demanded, told, remains.state, given)
+    return judgement if judgement.found is not Found.VALID else _usable(remains, judgement)
+
+
+def _refusal(demanded: Demand, remains: Remains) -> Judgement:
+    said = f"{remains.error}: {remains.error_detail}"
+    if remains.error not in NOTICING:
+        return Judgement(Found.REFUSED, None, False, said)
+    if remains.wanted is None or remains.restored != remains.wanted:
+        return Judgement(Found.UNRESTORED, None, False, said)
+    return Judgement(Found.NOTICED, None, demanded.may_notice, said)
+
+
+def _whole(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Judgement:
+    state = remains.state
+    assert state is not None
+    number = next((number for number, model in enumerate(models) if model == state), None)
+    if number is None:
+        strange = _strange(state, given, told.attempted)
+        if strange:
+            return Judgement(Found.PHANTOM, None, False, strange)
+        said = remains.offset or 0
+        return Judgement(Found.TORN, None, False, f"no commit; its offset says {said}: {_differs(state, models, said)}")
+    for what, kept in (("offset", remains.offset), ("position", remains.position)):
+        if (kept or 0) != number:
+            return Judgement(
+                Found.TORN, number, False, f"the state of commit {number}, but its {what} says {kept or 0}"
+            )
+    if number > told.attempted:
+        return Judgement(Found.PHANTOM, number, False, f"commit {number}; {told.attempted} was the last attempted")
+    if demanded.keeps and number < told.acknowledged:
+        return Judgement(Found.LOST, number, False, f"commit {number}; {told.acknowledged} was acknowledged")
+    return Judgement(Found.VALID, number, True)
+
+
+def _key_by_key(demanded: Demand, told: Promised, state: State, given: Given) -> Judgement:
+    """For a store that keeps nothing apart: each key has a value of its own, none older than what was acknowledged."""
+    strange = _strange(state, given, told.attempted + 1)
+    if strange:
+        return Judgement(Found.PHANTOM, None, False, strange)
+    floor = told.acknowledged if demanded.keeps else 0
+    for key, values in sorted(given.items()):
+        last_kept = max(at for at, (number, _) in enumerate(values) if number <= floor)
+        if state.get(key) not in [value for number, value in values[last_kept:] if number <= told.attempted + 1]:
+            return Judgement(Found.LOST, None, False, f"key {key!r} has an older value than commit {floor} gave it")
+    return Judgement(Found.VALID, None, True)
+
+
+def _usable(remains: Remains, judgement: Judgement) -> Judgement:
+    if remains.error:
+        detail = f"{remains.error}: {remains.error_detail}"
+        return Judgement(Found.UNUSABLE, judgement.number, False, detail)
+    assert remains.state is not None
+    if remains.later != {**remains.state, **remains.added}:
+        detail = "two more commits were made, and after reopening they were not what is there"
+        return Judgement(Found.UNUSABLE, judgement.number, False, detail)
+    return judgement
+
+
+def _strange(state: State, given: Given, attempted: int) -> str:
+    for key, value in sorted(state.items()):
+        if value not in [known for number, known in given.get(key, ()) if number <= attempted]:
+            return f"key {key!r} has {value[:16]!r}, which no commit up to {attempted} gave it"
+    return ""
+
+
+def _differs(state: State, models: Sequence[State], number: int) -> str:
+    if not 0 <= number < len(models):
+        return "there is no such commit"
+    wrong = sorted(key for key in state.keys() | models[number].keys() if state.get(key) != models[number].get(key))
+    return f"{len(wrong)} keys differ from that, first {wrong[0]!r}" if wrong else "equal"

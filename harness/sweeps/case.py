@@ -1,0 +1,90 @@
+"""One sweep, as a plain value: what is swept, at which level, with which fault; and the command that repeats a part."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from harness.faults.registry import unknown
+from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.subjects import check_subject
+from harness.sweeps.workload import COMMITS
+from stores.errors import ConfigError
+
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "kill": ("",),
+    "tear": ("",),
+    "kill_twice": ("",),
+    "error": (
+        *(f"{error} {how}" for error in ("EIO", "ENOSPC", "EDQUOT") for how in ("once", "lasting")),
+        "SHORT once",
+    ),
+    "power": ("gate", "journal", "strict", "beyond"),
+    "power_twice": ("gate",),
+    "damage": ("flipped", "truncated", "missing"),
+}
+"""Every fault with its variants; the first is meant where none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What one sweep explores. ``subject`` is a backend's name or another of ``subjects``.
+
+    ``variant`` is one of the fault's, the first unless given. ``recording`` is a file with a recording of this subject
+    and level, for faults that need one: it is made where none is given. ``mutant`` names a defect that is built in on
+    purpose. ``commits`` is how many the victim makes. ``states_per_position`` is how many of the states that power loss
+    may leave at a position are judged, 2 or more: all of them unless given.
+    """
+
+    subject: str
+    level: str
+    fault: str
+    variant: str = ""
+    commits: int = COMMITS
+    mutant: str = ""
+    recording: str = ""
+    states_per_position: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fault not in VARIANTS:
+            raise unknown("fault of a sweep called", self.fault, VARIANTS)
+        if not self.variant:
+            object.__setattr__(self, "variant", VARIANTS[self.fault][0])
+        if self.variant not in VARIANTS[self.fault]:
+            raise unknown(f"variant of {self.fault} called", self.variant, VARIANTS[self.fault])
+        if self.mutant and self.mutant not in MUTANTS:
+            raise unknown("mutant", self.mutant, MUTANTS)
+        if self.commits < 1:
+            raise ConfigError(f"a victim makes 1 commit or more, not {self.commits}")
+        if self.states_per_position is not None and self.states_per_position < 2:
+            raise ConfigError(f"at a position 2 states or more are judged, not {self.states_per_position}")
+        check_subject(self.subject, self.level)
+
+
+def to_json(case: Case) -> dict[str, Any]:
+    """A case as plain JSON values; settings at their defaults are left out."""
+    defaults = {setting.name: setting.default for setting in fields(Case)}
+    return {name: value for name, value in asdict(case).items() if value != defaults[name]}
+
+
+def from_json(row: object) -> Case:
+    """The case that ``to_json`` wrote. Raises: ConfigError for whatever is unknown or missing."""
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"a case is a JSON object, not {row!r}")
+    known = [setting.name for setting in fields(Case)]
+    for name in row:
+        if name not in known:
+            raise unknown("setting of a case called", name, known)
+    try:
+        return Case(**row)
+    except TypeError as error:
+        raise ConfigError(f"case: {error}") from error
+
+
+def repeat_command(case: Case, point: int, seed: int, only: str) -> str:
+    """The one command that runs this one trial of ``case`` again."""
+    told = {"case": to_json(case), "point": point, "seed": seed} | ({"only": only} if only else {})
+    return f"python -m harness effect {shlex.quote(json.dumps(told, separators=(',', ':')))}"

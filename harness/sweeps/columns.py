@@ -1,0 +1,61 @@
+"""The columns of the rows about faults below the process, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pyarrow as pa
+
+_TEXT, _COUNT, _REAL, _TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+_CASE: Mapping[str, pa.DataType] = {
+    "scenario": _TEXT,
+    "slice": _COUNT,
+    "backend": _TEXT,
+    "durability": _TEXT,
+    "fault": _TEXT,
+    "variant": _TEXT,
+    "seed": _COUNT,
+}
+KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
+    {
+        "effect": {
+            **_CASE,
+            "point": _COUNT,
+            "only": _TEXT,
+            "description": _TEXT,
+            "digest": _TEXT,
+            "states": _COUNT,
+            "acknowledged": _COUNT,
+            "state": _COUNT,
+            "attempted": _COUNT,
+            "result": _TEXT,
+            "detail": _TEXT,
+            "expected": _TRUTH,
+            "repeat": _TEXT,
+        },
+        "effect_slice": {
+            **_CASE,
+            "points": _COUNT,
+            "states": _COUNT,
+            "trials": _COUNT,
+            "seconds": _REAL,
+            "blind_spots": _TEXT,
+        },
+        "mutant": {
+            **_CASE,
+            "mutant": _TEXT,
+            "meaning": _TEXT,
+            "states": _COUNT,
+            "wanted": _TEXT,
+            "result": _TEXT,
+            "description": _TEXT,
+            "detail": _TEXT,
+            "expected": _TRUTH,
+            "repeat": _TEXT,
+            "seconds": _REAL,
+        },
+    }
+)
+"""A trial, with the state that it was about; a slice of trials, with what it cost; a defect and whether it was seen."""

@@ -1,0 +1,104 @@
+"""The command that runs one trial below the process again: ``python -m harness effect '<JSON>'``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.effects.library import recorder_library
+from harness.effects.nursery import NurseryError
+from harness.faults.registry import unknown
+from harness.folders import ROOT
+from harness.sweeps.case import Case, from_json
+from harness.sweeps.slices import FROM_RECORDING
+from harness.sweeps.sweep import EXPLORERS, all_points
+from harness.sweeps.workshop import Row, Workshop
+from stores.errors import ConfigError
+
+_SETTINGS = ("case", "point", "seed", "only")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command says: the trial ``only`` at ``point`` of ``case``, or all there."""
+
+    case: Case
+    point: int
+    seed: int
+    only: str = ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the JSON says and print what is found; 0: as promised, 1: not, 2: that is no trial, or not here."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness effect", description="Run one trial below the process again."
+    )
+    parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
+    given = parser.parse_args(argv)
+    try:
+        rows = run(read_asked(sys.stdin.read() if given.trial == "-" else given.trial))
+    except (ConfigError, NurseryError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for row in rows:
+        print(f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}")
+        print(f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}")
+        if row["detail"]:
+            print(f"  {row['detail']}")
+    return 0 if all(row["expected"] for row in rows) else 1
+
+
+def read_asked(text: str) -> Asked:
+    """The trial that a command tells. Raises: ConfigError where it tells none."""
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"a trial is a JSON object, and this is no JSON: {error}") from error
+    if not isinstance(told, Mapping):
+        raise ConfigError(f"a trial is a JSON object, not {told!r}")
+    for name in told:
+        if name not in _SETTINGS:
+            raise unknown("setting of a trial called", name, _SETTINGS)
+    case = from_json(told.get("case"))
+    if case.recording:
+        case = replace(case, recording=str(_found(Path(case.recording))))
+    return Asked(case, _number(told, "point", None), _number(told, "seed", 1), str(told.get("only", "")))
+
+
+def run(asked: Asked) -> list[Row]:
+    """The rows of one trial, or of all at its point.
+
+    Raises: ConfigError where there is no such trial, or none can be made here; NurseryError, as ``sweep``.
+    """
+    recorder_library()
+    case = asked.case
+    with Workshop(case, asked.seed) as shop:
+        if case.fault in FROM_RECORDING and asked.point not in (points := all_points(shop)):
+            raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {points.stop - 1}, not {asked.point}")
+        try:
+            rows = list(EXPLORERS[case.fault](shop, range(asked.point, asked.point + 1), asked.only))
+        except ValueError as error:
+            raise ConfigError(f"only {asked.only!r}: {error}") from error
+    if not rows:
+        raise ConfigError(f"at point {asked.point} there is nothing to try with {case.fault}")
+    return rows
+
+
+def _found(recording: Path) -> Path:
+    """The recording, which a command names from the current folder or from the project's."""
+    for place in (recording, ROOT / recording):
+        if place.is_file():
+            return place.absolute()
+    raise ConfigError(f"the recording {recording} is gone: run the sweep again, or leave it out to make a new one")
+
+
+def _number(told: Mapping[str, Any], name: str, default: int | None) -> int:
+    value = told.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{name} of a trial is a number from 0 on, not {value!r}")
+    return value

@@ -1,0 +1,74 @@
+"""Whether the sweeps see: each mutant is put to the fault it belongs to until it is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from math import gcd
+from typing import NamedTuple
+
+from harness.checkers.prefix import Found
+from harness.sweeps.case import Case
+from harness.sweeps.mutants import LEVEL, MUTANTS
+from harness.sweeps.sweep import EXPLORERS, all_points
+from harness.sweeps.workshop import Row, Workshop
+
+POSITIONS_AT_ONCE = 4
+"""Power is cut at so many positions in a row before it is looked whether that was enough."""
+
+STATES_PER_POSITION = 16
+"""Of each position no more than so many states are tried: where something is wrong, it is in many of them."""
+
+
+class Conviction(NamedTuple):
+    """What became of a mutant of ``subject`` under ``fault``: the row that found it after ``states`` states, or None.
+
+    ``states`` counts those that were judged, the one that convicts included.
+    """
+
+    mutant: str
+    subject: str
+    fault: str
+    states: int
+    row: Row | None
+
+
+def case_of(mutant: str, subject: str, fault: str = "") -> Case:
+    """The sweep that must convict ``mutant``, or another one of it."""
+    told = MUTANTS[mutant]
+    variant = told.variant if fault in ("", told.fault) else ""
+    states = STATES_PER_POSITION if (fault or told.fault) == "power" else None
+    return Case(subject, LEVEL, fault or told.fault, variant, mutant=mutant, states_per_position=states)
+
+
+def convict(mutant: str, subject: str, seed: int, fault: str = "", points_max: int | None = None) -> Conviction:
+    """Sweep ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
+
+    No more than ``points_max`` points are tried, spread over all there are. A harness error convicts nobody.
+
+    Raises: as ``sweep``.
+    """
+    case = case_of(mutant, subject, fault)
+    states = 0
+    with Workshop(case, seed) as shop:
+        for points in _in_turn(shop, points_max):
+            for row in EXPLORERS[case.fault](shop, points, ""):
+                states += 1
+                if not row["expected"] and row["result"] != Found.HARNESS_ERROR:
+                    return Conviction(mutant, subject, case.fault, states, row)
+    return Conviction(mutant, subject, case.fault, states, None)
+
+
+def _in_turn(shop: Workshop, points_max: int | None) -> Iterator[range]:
+    """The points in slices, from many places rather than in order, and first where a commit was acknowledged."""
+    points = all_points(shop)
+    power = shop.case.fault == "power"
+    width = POSITIONS_AT_ONCE if power else 1
+    slices = [points[at : at + width] for at in range(0, len(points), width)]
+    # A step that goes round the whole list and comes by every slice once.
+    step = next(step for step in count(len(slices) * 5 // 8 + 1) if gcd(step, len(slices)) == 1)
+    order = [slices[(number + 1) * step % len(slices)] for number in range(len(slices))]
+    if power:
+        told = {effect.index for effect in shop.recording() if effect.text.startswith("ack")}
+        order.sort(key=told.isdisjoint)
+    yield from order if points_max is None else order[: max(1, points_max // width)]

@@ -1,0 +1,79 @@
+"""A closed subject rots: a bit flips, a file is cut short or goes. That is noticed, or does no harm."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harness.checkers.prefix import Judgement, Promised
+from harness.disk.contents import Content
+from harness.disk.files import Tree
+from harness.sweeps.workshop import Row, Workshop
+
+_PER_FILE = 8
+_SECTOR_BYTES = 512
+
+
+class Damage(NamedTuple):
+    """What happened to ``path``: the bit ``at`` flipped, the file cut to ``at`` bytes, or it is gone."""
+
+    path: str
+    at: int = 0
+
+
+def damages(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+    """Do the damages that ``points`` number to the subject as a whole recording leaves it: closed, all committed."""
+    tree = final_tree(shop)
+    planned = plan(shop.case.variant, tree, shop.seed)
+    told = Promised(shop.case.commits, shop.case.commits)
+    # Another recording of the same case may have had some more files.
+    for point in points[: len(range(points.start, len(planned)))]:
+        damaged = damage(shop.case.variant, tree, planned[point])
+
+        def trial(damaged: Tree = damaged) -> tuple[Promised, Judgement]:
+            shop.place(damaged)
+            return told, shop.judge(told, shop.demanded("damage"))
+
+        told_then, judgement = shop.patiently(trial)
+        path, at = planned[point]
+        yield shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, judgement)
+
+
+def final_tree(shop: Workshop) -> Tree:
+    """What lies below the root at the end of the recording."""
+    tree = Tree()
+    for effect in shop.recording():
+        tree.apply(effect)
+    return tree
+
+
+def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:
+    """What to do to the files of ``tree``, some to each; the same for the same seed."""
+    planned = []
+    for path, content in tree.files.items():
+        choose = random.Random(f"damage {variant} {seed} {path}")
+        if variant == "missing":
+            planned.append(Damage(path))
+        elif content.size and variant == "flipped":
+            planned += [Damage(path, choose.randrange(8 * content.size)) for _ in range(_PER_FILE)]
+        elif content.size:
+            sectors = choose.choices(range(0, content.size, _SECTOR_BYTES), k=_PER_FILE // 2)
+            planned += [Damage(path, at) for at in sorted({0, content.size // 2, content.size - 1, *sectors})]
+    return planned
+
+
+def damage(variant: str, tree: Tree, planned: Damage) -> Tree:
+    """``tree`` with that damage done to it."""
+    damaged = tree.copy()
+    [number] = [number for path, number in tree.paths if path == planned.path]
+    if variant == "missing":
+        for entry in [entry for entry, named in damaged.names.items() if named == number]:
+            del damaged.names[entry]
+    elif variant == "truncated":
+        damaged.contents[number] = damaged.contents[number].resized(planned.at)
+    else:
+        whole = bytearray(damaged.contents[number].read())
+        whole[planned.at // 8] ^= 1 << planned.at % 8
+        damaged.contents[number] = Content.of(bytes(whole))
+    return damaged

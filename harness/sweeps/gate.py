@@ -1,0 +1,26 @@
+"""Which trials below the process fail a run: a promise was broken, or there is no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.checkers.prefix import Found
+
+SILENT = (str(Found.LOST), str(Found.TORN), str(Found.PHANTOM))
+"""Wrong content that nobody noticed."""
+
+
+def is_wrong(row: Mapping[str, Any]) -> bool:
+    """Whether a row of kind "effect" or "mutant" fails the run.
+
+    What is only reported: the folder model ``strict``, which asks for more than file systems in use do; and silent
+    damage at rest, which an engine without checksums can't notice. No verdict is always wrong.
+    """
+    if row["expected"]:
+        return False
+    if row["result"] == Found.HARNESS_ERROR or row["kind"] == "mutant":
+        return True
+    if row["variant"] == "strict":
+        return False
+    return row["fault"] != "damage" or row["result"] not in SILENT

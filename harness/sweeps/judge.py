@@ -1,0 +1,142 @@
+"""Whoever opens what a fault has left: recovers, reads everything, commits twice, closes, opens again and reads.
+
+Tells plain data and judges nothing. Where opening or reading says that the state can't be trusted it does what the
+error asks for: wipes, and restores from the changelog, which is the workload's own model here. Runs in a child of the
+nursery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness.checkers.prefix import Remains
+from harness.effects import steering
+from harness.sweeps.mutants import build_in
+from harness.sweeps.subjects import Subject, subject
+from harness.sweeps.victim import to_plan, wants_wiping
+from harness.sweeps.workload import afterwards, model
+from stores import directory
+from stores.errors import StoreError
+
+
+def run(
+    *,
+    name: str,
+    level: str,
+    mutant: str,
+    seed: int,
+    commits: int,
+    attempted: int,
+    root: str,
+    boot: str,
+) -> dict[str, Any]:
+    """Look at the subject below ``root``. ``boot`` names the machine's present boot, "" the real one."""
+    build_in(mutant, name)
+    _boot(boot)
+    return _Judge(subject(name, Path(root), level), seed, commits, attempted).look()
+
+
+def recover(
+    *, name: str, level: str, mutant: str, root: str, plan: list[Any], recording: str = "", boot: str
+) -> dict[str, Any]:
+    """Only open the subject below ``root``, and close it, under ``plan``: the recovery that a second fault strikes."""
+    build_in(mutant, name)
+    _boot(boot)
+    recovering = subject(name, Path(root), level)
+    steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
+    leaked = ""
+    for call in (recovering.open, recovering.close):
+        try:
+            call()
+        except StoreError:
+            # What it says is for the judge to see, who comes next.
+            continue
+        except Exception as error:
+            leaked = leaked or _told(call.__name__, error)
+    return {"effects": steering.count(), "fired": steering.fired(), "leaked": leaked}
+
+
+def remains(told: Mapping[str, Any]) -> Remains:
+    """What a judge told, as a checker takes it."""
+    fields = dict(told)
+    for name in ("state", "added", "later", "wanted", "restored"):
+        if fields.get(name) is not None:
+            fields[name] = {key.encode("latin-1"): value.encode("latin-1") for key, value in fields[name].items()}
+    return Remains(**fields)
+
+
+class _Judge:
+    def __init__(self, subject: Subject, seed: int, commits: int, attempted: int) -> None:
+        self._subject, self._seed = subject, seed
+        self._commits, self._attempted = commits, attempted
+        self._told: dict[str, Any] = {}
+
+    def look(self) -> dict[str, Any]:
+        try:
+            stage = "open"
+            self._subject.open()
+            stage = "read"
+            state, offset, position = self._subject.read()
+            self._told |= {"state": _text(state), "offset": offset, "position": position}
+            stage = "afterwards"
+            self._write_afterwards()
+        except StoreError as error:
+            self._told |= {"error": type(error).__name__, "error_detail": f"from {stage}: {error}"}
+            if wants_wiping(error):
+                self._restore()
+        except Exception as error:
+            self._told["leaked"] = _told(stage, error)
+        return self._told
+
+    def _write_afterwards(self) -> None:
+        added: dict[bytes, bytes] = {}
+        for number in (1, 2):
+            written = afterwards(number)
+            self._subject.add(written, self._commits + number)
+            added |= written
+        self._subject.close()
+        self._subject.open()
+        later = self._subject.read()[0]
+        self._subject.close()
+        self._told |= {"added": _text(self._subject.expected(added)), "later": _text(later)}
+
+    def _restore(self) -> None:
+        wanted = model(self._seed, self._attempted)
+        self._told["wanted"] = _text(self._subject.expected(wanted))
+        stage = "close"
+        try:
+            with suppress(StoreError):
+                # What is to be wiped need not be closed well; it must have been let go of.
+                self._subject.close()
+            stage = "wipe"
+            self._subject.wipe()
+            stage = "open after wiping"
+            self._subject.open()
+            stage = "restore"
+            self._subject.restore(wanted, self._attempted)
+            self._subject.close()
+            stage = "open after restoring"
+            self._subject.open()
+            self._told["restored"] = _text(self._subject.read()[0])
+            self._subject.close()
+        except StoreError as error:
+            self._told["error_detail"] += f"; then {type(error).__name__} from {stage}: {error}"
+        except Exception as error:
+            self._told["leaked"] = _told(stage, error)
+
+
+def _boot(name: str) -> None:
+    if name:
+        setattr(directory, "boot_id", lambda: name)  # noqa: B010
+
+
+def _text(state: Mapping[bytes, bytes]) -> dict[str, str]:
+    """A state as JSON carries it."""
+    return {key.decode("latin-1"): value.decode("latin-1") for key, value in state.items()}
+
+
+def _told(stage: str, error: Exception) -> str:
+    return f"{type(error).__name__} from {stage}: {error}"

@@ -1,0 +1,276 @@
+"""Subjects that are broken on purpose: each must be convicted by the fault it belongs to, or the sweeps see nothing.
+
+They are patched into children of the nursery that ask for one, and exist nowhere else. All are judged at DISK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.sweeps.subjects import CHECKPOINT, is_transactional, subjects
+from stores import directory
+from stores.engines.engine import Engine, Writes
+from stores.errors import CommitFailedError, ConfigError
+from stores.interface import Durability, TopicPartition
+from stores.registry import backends
+from stores.strategies.store import EngineStore
+
+LEVEL = "DISK"
+"""Where a mutant is judged: it is the level that promises most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A defect: what it does, and the fault that must convict it in a subject at DISK that it fits.
+
+    ``unseen_by`` is a fault that can't see it, which is shown too: empty where that would say nothing.
+    """
+
+    meaning: str
+    fault: str
+    fits: Callable[[str], bool]
+    apply: Callable[[str], None]
+    variant: str = ""
+    unseen_by: str = ""
+
+    def subjects(self) -> list[str]:
+        """The names of the subjects in which it is a defect."""
+        return [name for name, level in subjects() if level == LEVEL and self.fits(name)]
+
+
+def build_in(mutant: str, subject: str) -> None:
+    """Break this process's ``subject`` as ``mutant`` says; "" breaks nothing. Raises: ConfigError if unknown."""
+    if not mutant:
+        return
+    if mutant not in MUTANTS:
+        raise ConfigError(f"no mutant {mutant!r}; there are: {', '.join(MUTANTS)}")
+    MUTANTS[mutant].apply(subject)
+
+
+def _engine(subject: str) -> type[Engine]:
+    return backends()[subject].load_engine()
+
+
+def _strategy(subject: str) -> type[EngineStore]:
+    return backends()[subject].load_strategy()
+
+
+def _module_of(subject: str) -> Any:
+    return import_module(_strategy(subject).__module__)
+
+
+def _no_sync(subject: str) -> None:
+    engine = _engine(subject)
+    opening = engine.open.__func__  # type: ignore[attr-defined]
+
+    def broken(cls: type[Engine], path: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
+        opened: Engine = opening(cls, path, Durability.PROCESS, options)
+        return opened
+
+    _replace(engine, "open", classmethod(broken))
+
+
+def _early_acknowledgement(subject: str) -> None:
+    strategy = _strategy(subject)
+    commit = strategy.commit
+    asked = 0
+
+    def broken(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        nonlocal asked
+        asked += 1
+        if asked % 2 == 0:
+            commit(self, changelog_offsets)
+
+    _replace(strategy, "commit", broken)
+
+
+def _offsets_apart(*, first: bool) -> Callable[[str], None]:
+    def apply(subject: str) -> None:
+        engine = _engine(subject)
+        write = engine.write
+
+        def broken(
+            self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
+        ) -> None:
+            if not layers or not meta:
+                write(self, layers, meta, durable=durable)
+                return
+            write(self, [] if first else layers, meta if first else {}, durable=durable)
+            write(self, layers if first else [], {} if first else meta, durable=durable)
+
+        _replace(engine, "write", broken)
+
+    return apply
+
+
+def _write_per_key(subject: str) -> None:
+    engine = _engine(subject)
+    write = engine.write
+
+    def broken(
+        self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
+    ) -> None:
+        for ranges, writes in layers:
+            write(self, [Writes(ranges, {})], {}, durable=durable)
+            for key, value in writes.items():
+                write(self, [Writes((), {key: value})], {}, durable=durable)
+        write(self, [], meta, durable=durable)
+
+    _replace(engine, "write", broken)
+
+
+def _unsynced_marker(subject: str) -> None:
+    marker = _module_of(subject).Marker
+    write = marker.write
+
+    def broken(self: Any, path: Path, *, durable: bool) -> None:
+        write(self, path, durable=False)
+
+    _replace(marker, "write", broken)
+
+
+def _marker_removed_early(subject: str) -> None:
+    strategy, engine = _strategy(subject), _engine(subject)
+    commit, write = strategy._commit, engine.write
+    copying = False
+
+    def broken_commit(self: Any, *given: Any) -> None:
+        nonlocal copying
+        copying = True
+        try:
+            commit(self, *given)
+        finally:
+            copying = False
+
+    def broken_write(
+        self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
+    ) -> None:
+        write(self, layers, meta, durable=durable and not copying)
+
+    _replace(strategy, "_commit", broken_commit)
+    _replace(engine, "write", broken_write)
+
+
+def _swallowed_error(subject: str) -> None:
+    strategy = _strategy(subject)
+    commit = strategy.commit
+
+    def broken(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        try:
+            commit(self, changelog_offsets)
+        except CommitFailedError:
+            self.rollback()
+
+    _replace(strategy, "commit", broken)
+
+
+def _unsynced_rename(subject: str) -> None:
+    for module in ("stores.directory", "stores.tasks.checkpoint"):
+        _replace(import_module(module), "sync_folder", lambda path: None)
+
+
+def _checkpoint_in_place(subject: str) -> None:
+    module = import_module("stores.tasks.checkpoint")
+    write = module.CheckpointFile.write
+
+    def broken(self: Any, offsets: Mapping[TopicPartition, int]) -> None:
+        real = self.path
+
+        class InPlace(type(real)):  # type: ignore[misc]
+            def with_name(self, name: str) -> Path:
+                return Path(real)
+
+        self.path = InPlace(real)
+        try:
+            write(self, offsets)
+        finally:
+            self.path = real
+
+    _replace(module.CheckpointFile, "write", broken)
+
+
+def _creation_in_place(subject: str) -> None:
+    def broken(path: Path, backend: str, build: Callable[[Path], None]) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "lock").touch()
+        (path / "store.json").write_text(f'{{"backend": "{backend}", "format_version": {directory.FORMAT_VERSION}}}\n')
+        build(path)
+
+    _replace(directory, "_create", broken)
+
+
+def _replace(owner: object, name: str, broken: object) -> None:
+    setattr(owner, name, broken)
+
+
+def _keeps_apart(name: str) -> bool:
+    """A backend that keeps uncommitted writes apart: what is visible at the wrong time is a defect there."""
+    return name in backends() and is_transactional(name)
+
+
+def _marks(name: str) -> bool:
+    """A backend whose commits go by a marker file."""
+    return name in backends() and hasattr(_module_of(name), "Marker")
+
+
+def _writes_once(name: str) -> bool:
+    """A backend whose commit is one write of its engine; with a marker, a second write would be carried out again."""
+    return _keeps_apart(name) and not _marks(name)
+
+
+def _is_checkpoint(name: str) -> bool:
+    return name == CHECKPOINT
+
+
+MUTANTS: Mapping[str, Mutant] = MappingProxyType(
+    {
+        "no-sync": Mutant(
+            "a store at DISK opens its engine without syncs", "power", _keeps_apart, _no_sync, unseen_by="kill"
+        ),
+        "early-acknowledgement": Mutant(
+            "every other commit returns at once, and is made up for by the next one",
+            "kill",
+            _keeps_apart,
+            _early_acknowledgement,
+        ),
+        "offsets-before": Mutant(
+            "offsets are a write of their own, before the data", "kill", _writes_once, _offsets_apart(first=True)
+        ),
+        "offsets-after": Mutant(
+            "offsets are a write of their own, after the data", "kill", _writes_once, _offsets_apart(first=False)
+        ),
+        "write-per-key": Mutant("a commit is one write for each key", "kill", _writes_once, _write_per_key),
+        "unsynced-marker": Mutant(
+            "a marker is put in place without a sync", "power", _marks, _unsynced_marker, unseen_by="kill"
+        ),
+        "marker-removed-early": Mutant(
+            "a marker is removed before the copy is synced", "power", _marks, _marker_removed_early, unseen_by="kill"
+        ),
+        "swallowed-error": Mutant(
+            "a commit that failed is acknowledged all the same",
+            "error",
+            _keeps_apart,
+            _swallowed_error,
+            variant="EIO once",
+        ),
+        "unsynced-rename": Mutant(
+            "a file is put in place by a rename, and its folder is not synced",
+            "power",
+            _is_checkpoint,
+            _unsynced_rename,
+            unseen_by="kill",
+        ),
+        "checkpoint-in-place": Mutant(
+            "the checkpoint file is written where it lies", "kill", _is_checkpoint, _checkpoint_in_place
+        ),
+        "creation-in-place": Mutant(
+            "a store is created where it is to lie, without a sync", "kill", _keeps_apart, _creation_in_place
+        ),
+    }
+)
+"""Every mutant by its name."""

@@ -1,0 +1,183 @@
+"""Which sweeps a profile makes, how much of each, and how their points are cut into slices: pure functions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harness.sweeps.case import VARIANTS, Case
+from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.subjects import subjects
+
+STRETCHES: Mapping[str, int] = MappingProxyType({"power": 8, "power_twice": 4})
+"""Faults of whose points some neighbours are drawn together: they have states in common, which are judged once."""
+POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
+    {"kill": 120, "tear": 60, "kill_twice": 4, "error": 60, "power": 96, "power_twice": 8, "damage": 60}
+)
+"""How many points of a fault make a task of some seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A case to explore with ``seed``: all of its points, or no more than ``points_max`` that the seed picks."""
+
+    case: Case
+    seed: int
+    points_max: int | None = None
+    scenario: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Convicted:
+    """A mutant to be found out in ``subject`` by ``fault``, or, where ``found`` is false, not to be seen by it."""
+
+    mutant: str
+    subject: str
+    fault: str
+    seed: int
+    found: bool = True
+    points_max: int | None = None
+    scenario: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """How much a profile makes of a fault at some levels; ``points_max`` None means every point, 0 none."""
+
+    faults: tuple[str, ...]
+    levels: tuple[str, ...] = ("CHANGELOG", "PROCESS", "DISK")
+    points_max: int | None = None
+    states_per_position: int | None = None
+
+
+_BELOW_DISK = ("CHANGELOG", "PROCESS")
+_ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
+_DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
+_SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
+    {
+        "smoke": (
+            _Share(("kill",), ("DISK",), 4),
+            _Share(("power gate",), ("DISK",), 8, 2),
+            _Share(("error EIO once",), ("DISK",), 2),
+        ),
+        "default": (
+            _Share(("kill",), ("DISK",)),
+            _Share(("power gate",), ("DISK",), 112, 3),
+            _Share(("power gate",), _BELOW_DISK, 64, 3),
+            _Share(("kill",), _BELOW_DISK, 16),
+            _Share(("tear",), ("DISK",), 24),
+            _Share(("power journal", "power strict", "power beyond"), ("DISK",), 8, 4),
+            _Share(_ERRORS, ("DISK",), 4),
+            _Share(("error EIO once", "error ENOSPC lasting"), _BELOW_DISK, 4),
+            _Share(_DAMAGES, ("DISK",), 16),
+        ),
+        "full": (
+            _Share(("kill", "tear", "power gate", "power journal", "power strict", "power beyond")),
+            _Share((*_ERRORS, *_DAMAGES)),
+            _Share(("kill_twice",)),
+            _Share(("power_twice",), points_max=64),
+        ),
+    }
+)
+_UNSEEN_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 0, "default": 24, "full": None})
+
+
+def profile(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[Swept]:
+    """The sweeps of the profile ``name``, smoke, default or full, over some backends' names instead of all subjects."""
+    return [
+        swept
+        for share in _SHARES[name]
+        for fault in share.faults
+        for swept in sweeps(
+            fault,
+            share.levels,
+            seed,
+            chosen,
+            points_max=share.points_max,
+            states_per_position=share.states_per_position,
+        )
+    ]
+
+
+def convictions(
+    name: str, seed: int, chosen: Sequence[str] | None = None, mutants: Iterable[str] | None = None
+) -> list[Convicted]:
+    """The profile's mutants, each in every subject that it fits, and the faults that can't see them.
+
+    Of smoke it is one for each fault, in one subject.
+    """
+    found: list[Convicted] = []
+    if mutants is None:
+        one_each: dict[str, str] = {}
+        for mutant, told in MUTANTS.items():
+            one_each.setdefault(told.fault, mutant)
+        mutants = one_each.values() if name == "smoke" else MUTANTS
+    for mutant in mutants:
+        told = MUTANTS[mutant]
+        fitting = [subject for subject in told.subjects() if _is_chosen(subject, chosen)]
+        for subject in fitting[:1] if name == "smoke" else fitting:
+            found.append(Convicted(mutant, subject, told.fault, seed))
+            if told.unseen_by and _UNSEEN_POINTS_MAX[name] != 0:
+                unseen = Convicted(mutant, subject, told.unseen_by, seed, False, _UNSEEN_POINTS_MAX[name])
+                found.append(unseen)
+    return found
+
+
+def sweeps(
+    fault: str,
+    levels: Iterable[str],
+    seed: int,
+    chosen: Sequence[str] | None = None,
+    *,
+    points_max: int | None = None,
+    states_per_position: int | None = None,
+) -> list[Swept]:
+    """``fault``, its variant behind a blank, in every subject that carries one of ``levels``.
+
+    Raises: ConfigError for a fault or variant that does not exist.
+    """
+    kind, _, variant = fault.partition(" ")
+    wanted = tuple(levels)
+    of_power = states_per_position if kind == "power" else None
+    return [
+        Swept(Case(subject, level, kind, variant, states_per_position=of_power), seed, points_max)
+        for subject, level in subjects()
+        if level in wanted and _is_chosen(subject, chosen)
+    ]
+
+
+def picked(swept: Swept, points: range) -> list[int]:
+    """The points to explore, in order: all of ``points``, or at most ``points_max`` that the seed draws."""
+    most = swept.points_max
+    if most is None or len(points) <= most:
+        return list(points)
+    case = swept.case
+    choose = random.Random(f"points {swept.seed} {case.subject} {case.level} {case.fault} {case.variant}")
+    width = min(most, STRETCHES.get(case.fault, 1))
+    stretches = range(choose.randrange(len(points) % width + 1), len(points) - width + 1, width)
+    drawn = sorted(choose.sample(stretches, min(most // width, len(stretches))))
+    return [point for begin in drawn for point in points[begin : begin + width]]
+
+
+def cut(points: Sequence[int], width: int) -> list[Sequence[int]]:
+    """``points`` in slices of about the same size, none of more than ``width``; none for no points."""
+    number = -(-len(points) // width)
+    return [points[len(points) * at // number : len(points) * (at + 1) // number] for at in range(number)]
+
+
+def stretches_of(points: Sequence[int]) -> list[range]:
+    """``points``, which ascend, as ranges of neighbours."""
+    found: list[range] = []
+    for point in points:
+        if found and found[-1].stop == point:
+            found[-1] = range(found[-1].start, point + 1)
+        else:
+            found.append(range(point, point + 1))
+    return found
+
+
+def _is_chosen(subject: str, chosen: Sequence[str] | None) -> bool:
+    """Who chooses backends means them alone; else the library's own files are subjects too."""
+    return chosen is None or subject in chosen

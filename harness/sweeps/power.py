@@ -1,0 +1,147 @@
+"""The power is cut at every position of a recording: each distinct state that the disk may then hold is judged.
+
+The promises are held to the model ``gate``; ``journal`` and ``strict`` are for the report, and beyond the model only
+wrong content that nobody noticed counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from harness.checkers.prefix import Demand, Found, Judgement, Promised
+from harness.disk.choices import Depth
+from harness.disk.files import Tree
+from harness.disk.model import FolderModel
+from harness.disk.states import Description, Distinct, distinct, positions, rebuild, said
+from harness.effects.recording import Effect, Kind, read_recording
+from harness.sweeps.workshop import NOTHING, Row, Workshop, folded
+
+NEXT_BOOT, BOOT_AFTER_THAT = "the next boot", "the boot after that"
+MAPS_THAT_DO_NOT_MATTER = ("-shm", "lock.mdb")
+"""Files that engines map writable and shared, and make anew after a crash: an index of a log, a table of readers."""
+NEVER_READ = ("*/LOG",)
+"""Files that engines write for people and never read again: what is in them makes no state another one."""
+_FIRST_STATES = Depth(states_per_position=2, unread=NEVER_READ)
+_SECOND_STATES = Depth(states_per_position=4, unread=NEVER_READ)
+_SILENT = (Found.LOST, Found.TORN, Found.PHANTOM)
+
+
+def power_losses(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+    """Cut the power at each of ``points``, positions of the recording; equal states are judged once."""
+    recording = shop.recording()
+    _check_maps(recording)
+    beyond = shop.case.variant == "beyond"
+    model = FolderModel.GATE if beyond else FolderModel(shop.case.variant)
+    if only:
+        alone, _ = _read(only)
+        yield _judged(shop, recording, alone, rebuild(recording, Tree(), alone.description))
+        return
+    depth = Depth(beyond_model=beyond, states_per_position=shop.case.states_per_position, unread=NEVER_READ)
+    for state in distinct(recording, Tree(), _within(recording, points), model, shop.seed, depth):
+        yield _judged(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
+
+
+def power_losses_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+    """Cut the power at each of ``points``, and again at every position of the recovery from some of the states."""
+    recording = shop.recording()
+    _check_maps(recording)
+    model = FolderModel(shop.case.variant)
+    wanted = ""
+    firsts: Iterator[tuple[_Cut, Tree]]
+    if only:
+        alone, wanted = _read(only)
+        firsts = iter([(alone, rebuild(recording, Tree(), alone.description))])
+    else:
+        found = distinct(recording, Tree(), _within(recording, points), model, shop.seed, _FIRST_STATES)
+        firsts = ((_Cut.of(state), state.tree) for state in found)
+    for first, tree in firsts:
+        shop.place(tree)
+        # Read again, for numbers that the recovery's recording does not use.
+        base = Tree.read(shop.root)
+        again = shop.scratch("recovery")
+        again.unlink(missing_ok=True)
+        recovered = shop.recover(NOTHING, boot=NEXT_BOOT, recording=again)
+        if recovered.status != 0:
+            # Whether that is hanging, deadly or a mishap the judge tells, who opens the same state.
+            yield _judged(shop, recording, first, base)
+            continue
+        recovery = read_recording(again)
+        for state in distinct(recovery, base, positions(recovery), model, shop.seed, _SECOND_STATES):
+            if wanted in ("", state.description.to_json()):
+                yield _judged(shop, recording, first, state.tree, state.description) | {"states": state.states}
+
+
+def _within(recording: Sequence[Effect], points: range) -> range:
+    """Those of ``points`` that this recording has: another one of the same case may be longer."""
+    return range(points.start, max(points.start, min(points.stop, len(positions(recording)))))
+
+
+class _Cut(NamedTuple):
+    """A state that is legal from where no more than ``said_before`` was said to where ``said_by`` was; see Distinct."""
+
+    description: Description
+    said_before: int
+    said_by: int
+
+    @classmethod
+    def of(cls, state: Distinct) -> _Cut:
+        return cls(state.description, state.said_before, state.said_by)
+
+    def to_json(self, second: Description | None) -> str:
+        """What ``_read`` reads: a trial repeated alone is held to what it was held to among all."""
+        told = [self.description.to_json(), self.said_before, self.said_by]
+        return json.dumps(told if second is None else [*told, second.to_json()])
+
+
+def _read(only: str) -> tuple[_Cut, str]:
+    """A first power loss and the second's description, "" where there is none. Raises: ValueError."""
+    try:
+        description, said_before, said_by, *second = json.loads(only)
+        return _Cut(Description.from_json(description), int(said_before), int(said_by)), "".join(second)
+    except TypeError as error:
+        raise ValueError(f"{only!r} describes no state: {error}") from error
+
+
+def _told(recording: Sequence[Effect], said_by: int, said_before: int, demanded: Demand) -> Promised:
+    """What had been acknowledged at the most, and attempted at the least, where the state is legal."""
+    most, least = folded(said(recording, said_by), demanded), folded(said(recording, said_before), demanded)
+    return Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
+
+
+def _judged(
+    shop: Workshop, recording: Sequence[Effect], cut: _Cut, tree: Tree, second: Description | None = None
+) -> Row:
+    told = _told(recording, cut.said_by, cut.said_before, shop.demanded("power"))
+
+    def trial() -> tuple[Promised, Judgement]:
+        shop.place(tree)
+        return told, shop.judge(told, shop.demanded("power"), boot=BOOT_AFTER_THAT)
+
+    told, judgement = shop.patiently(trial)
+    if shop.case.variant == "beyond" and judgement.found not in (*_SILENT, Found.HARNESS_ERROR):
+        judgement = judgement._replace(expected=True)
+    description = cut.description
+    row = shop.row(description.position, cut.to_json(second), _words(description, second), told, judgement)
+    return row | {"digest": tree.digest(NEVER_READ).hex()}
+
+
+def _words(description: Description, second: Description | None) -> str:
+    words = f"power lost before effect {description.position}, kept beside what is sure: {description.kind}"
+    if description.tears:
+        words += ", torn"
+    return words if second is None else f"{words}; and again before effect {second.position} of the recovery"
+
+
+def _check_maps(recording: Sequence[Effect]) -> None:
+    """Refuse a recording that does not hold all that was written."""
+    for effect in recording:
+        if effect.kind is Kind.MAP_WRITABLE and not effect.path.endswith(MAPS_THAT_DO_NOT_MATTER):
+            raise UnseenWritesError(
+                f"{effect.path} is written through a shared map, which no recording shows: turn that option off"
+            )
+
+
+class UnseenWritesError(Exception):
+    """A recording can't say what power loss leaves: part of what was written went past it."""

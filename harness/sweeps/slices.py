@@ -1,0 +1,243 @@
+"""What one task of a run does: explore some points of a case, or convict a mutant, and tell all of it as rows.
+
+Rows are of kind "effect", one per trial; "effect_slice", one per slice, with what it cost; and "mutant".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.checkers.prefix import Found
+from harness.disk.files import Tree
+from harness.disk.states import positions
+from harness.effects.recording import Kind, read_recording
+from harness.folders import ROOT
+from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
+from harness.sweeps.conviction import case_of, convict
+from harness.sweeps.damage import plan as damages
+from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked, stretches_of
+from harness.sweeps.sweep import EXPLORERS, record
+from harness.sweeps.workshop import Row, Workshop
+
+FROM_RECORDING = ("tear", "power", "power_twice", "damage")
+"""Faults that are worked out from a recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Whose work is recorded once, for every case that needs it."""
+
+    subject: str
+    level: str
+    commits: int
+    seed: int
+    mutant: str = ""
+
+    @classmethod
+    def of(cls, swept: Swept) -> Victim:
+        """The victim of a case."""
+        return cls(swept.case.subject, swept.case.level, swept.case.commits, swept.seed, swept.case.mutant)
+
+    @property
+    def name(self) -> str:
+        """A file's name."""
+        mutant = f"-{self.mutant}" if self.mutant else ""
+        return f"{self.subject}-{self.level}-{self.commits}-{self.seed}{mutant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a victim's recording tells: how many effects it has, how many damages its end allows, what it misses.
+
+    ``error`` says why there is none.
+    """
+
+    effects: int = 0
+    damages: Mapping[str, int] | None = None
+    blind_spots: str = ""
+    error: str = ""
+
+    def points(self, case: Case) -> range:
+        """Every point of ``case``. Behind the last effect is one, too."""
+        if case.fault == "damage":
+            return range((self.damages or {}).get(case.variant, 0))
+        return range(self.effects + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A task's work, as plain values. Where ``convicted`` is given it is that, else ``points`` of ``case``.
+
+    ``told`` is the name under which a command finds the recording. ``error`` is why the points can't be explored.
+    """
+
+    number: int
+    scenario: str
+    seed: int
+    case: Mapping[str, Any]
+    told: str = ""
+    points: Sequence[int] = ()
+    blind_spots: str = ""
+    convicted: Convicted | None = None
+    error: str = ""
+
+
+def make_recording(victim: Victim, file: Path) -> Recorded:
+    """Let the victim work undisturbed, put the recording into ``file``, and look at it."""
+    beside = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        case = Case(victim.subject, victim.level, "kill", commits=victim.commits, mutant=victim.mutant)
+        record(case, victim.seed, str(beside))
+        beside.replace(file)
+        recording = read_recording(file)
+    except Exception as error:
+        # Whatever it is, it stands in this subject's rows, and the others' are not lost by it.
+        return Recorded(error=f"{type(error).__name__}: {error}")
+    finally:
+        beside.unlink(missing_ok=True)
+    tree = Tree()
+    for effect in recording:
+        tree.apply(effect)
+    unseen = sorted({Path(effect.path).name for effect in recording if effect.kind is Kind.MAP_WRITABLE})
+    numbers = {variant: len(damages(variant, tree, victim.seed)) for variant in VARIANTS["damage"]}
+    return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen))
+
+
+def slices_of(
+    planned: Iterable[Swept | Convicted],
+    recorded: Mapping[Victim, Recorded],
+    recordings: Path,
+    points_per_slice: int | None = None,
+) -> list[Slice]:
+    """Everything planned as tasks. Mutants come first: nobody knows how long they take."""
+    found: list[Slice] = []
+    wanted = list(planned)
+    for each in wanted:
+        if isinstance(each, Convicted):
+            mutant = to_json(case_of(each.mutant, each.subject, each.fault))
+            found.append(Slice(len(found), each.scenario, each.seed, mutant, convicted=each))
+    for each in wanted:
+        if isinstance(each, Swept):
+            victim = Victim.of(each)
+            case, told = each.case, ""
+            if case.fault in FROM_RECORDING:
+                file = recordings / victim.name
+                case = replace(case, recording=str(file))
+                told = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
+            of = recorded[victim]
+            width = points_per_slice or POINTS_PER_SLICE[case.fault]
+            parts = cut(picked(each, of.points(case)), width) if not of.error else [()]
+            found += [
+                Slice(
+                    len(found) + place,
+                    each.scenario,
+                    each.seed,
+                    to_json(case),
+                    told,
+                    tuple(points),
+                    of.blind_spots,
+                    error=of.error,
+                )
+                for place, points in enumerate(parts)
+            ]
+    return found
+
+
+def explore(slice_: Slice) -> list[Row]:
+    """Do the work: its rows. Whatever stands in the way of it is a row, too: that is no verdict, and fails."""
+    begun = time.monotonic()
+    if slice_.convicted is not None:
+        rows = [_conviction(slice_.convicted)]
+    else:
+        rows = _trials(slice_)
+        rows.append(
+            {
+                "kind": "effect_slice",
+                **_named(from_json(slice_.case)),
+                "points": len(slice_.points),
+                "states": sum(row["states"] for row in rows),
+                "trials": len(rows),
+                "blind_spots": slice_.blind_spots,
+            }
+        )
+    seconds = time.monotonic() - begun
+    for row in rows:
+        row |= {"slice": slice_.number, "scenario": slice_.scenario, "seed": slice_.seed}
+        if row["kind"] != "effect":
+            row["seconds"] = seconds
+    return rows
+
+
+def _trials(slice_: Slice) -> list[Row]:
+    case = from_json(slice_.case)
+    rows: list[Row] = []
+    trouble = slice_.error
+    if not trouble:
+        try:
+            with Workshop(case, slice_.seed) as shop:
+                for points in stretches_of(slice_.points):
+                    rows += EXPLORERS[case.fault](shop, points, "")
+        except Exception as error:
+            trouble = f"{type(error).__name__}: {error}"
+    told = replace(case, recording=slice_.told)
+    for row in rows:
+        row["kind"] = "effect"
+        row["repeat"] = "" if row["expected"] else repeat_command(told, row["point"], row["seed"], row["only"])
+    if trouble:
+        rows.append(_no_verdict(case, trouble, slice_.points))
+    return rows
+
+
+def _named(case: Case) -> Row:
+    return {"backend": case.subject, "durability": case.level, "fault": case.fault, "variant": case.variant}
+
+
+def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
+    return {
+        "kind": "effect",
+        **_named(case),
+        "point": points[0] if points else 0,
+        "description": f"points {points[0]} to {points[-1]} were not explored to their end"
+        if points
+        else "no recording",
+        **dict.fromkeys(("only", "digest"), ""),
+        **dict.fromkeys(("acknowledged", "state", "attempted")),
+        "states": 0,
+        "result": str(Found.HARNESS_ERROR),
+        "detail": trouble,
+        "expected": False,
+        "repeat": "",
+    }
+
+
+def _conviction(wanted: Convicted) -> Row:
+    case = case_of(wanted.mutant, wanted.subject, wanted.fault)
+    row: Row = {
+        "kind": "mutant",
+        "mutant": wanted.mutant,
+        "meaning": MUTANTS[wanted.mutant].meaning,
+        "wanted": "found" if wanted.found else "not seen",
+        "description": "",
+        "repeat": "",
+        **_named(case),
+    }
+    try:
+        found = convict(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max)
+    except Exception as error:
+        trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
+        return row | trouble | {"states": 0, "expected": False}
+    by = found.row or {}
+    return row | {
+        "states": found.states,
+        "result": by.get("result", ""),
+        "description": by.get("description", ""),
+        "detail": by.get("detail", ""),
+        "repeat": by.get("repeat", ""),
+        "expected": (found.row is not None) is wanted.found,
+    }

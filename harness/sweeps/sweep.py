@@ -1,0 +1,67 @@
+"""Explore a contiguous slice of a case's points, a row for each trial: what a task of a cluster does, or one process.
+
+Nothing but the case, the point and the seed decides on a row (and, in engines with threads, what those happen to do),
+so that rows do not depend on how points were cut into slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from harness.disk.states import positions
+from harness.sweeps.case import Case
+from harness.sweeps.damage import damages, final_tree, plan
+from harness.sweeps.errors import errors
+from harness.sweeps.kills import kills, kills_twice, tears
+from harness.sweeps.power import power_losses, power_losses_twice
+from harness.sweeps.workshop import Row, Workshop
+
+Explore = Callable[[Workshop, range, str], Iterator[Row]]
+
+EXPLORERS: Mapping[str, Explore] = MappingProxyType(
+    {
+        "kill": kills,
+        "tear": tears,
+        "kill_twice": kills_twice,
+        "error": errors,
+        "power": power_losses,
+        "power_twice": power_losses_twice,
+        "damage": damages,
+    }
+)
+
+
+def sweep(case: Case, points: range, seed: int, only: str = "") -> Iterator[Row]:
+    """Explore ``points`` of ``case``; ``only`` picks one of the trials at a point, by that column of its row.
+
+    Raises: ConfigError where effects can't be steered here, NurseryError where an undisturbed victim fails.
+    """
+    with Workshop(case, seed) as shop:
+        yield from EXPLORERS[case.fault](shop, points, only)
+
+
+def points_of(case: Case, seed: int) -> range:
+    """Every point of ``case``: effects, positions or damages. Engines with threads may have some more next time.
+
+    Raises: as ``sweep``.
+    """
+    with Workshop(case, seed) as shop:
+        return all_points(shop)
+
+
+def all_points(shop: Workshop) -> range:
+    """Every point of the workshop's case. Raises: NurseryError where an undisturbed victim fails."""
+    if shop.case.fault == "damage":
+        return range(len(plan(shop.case.variant, final_tree(shop), shop.seed)))
+    if shop.case.fault in ("power", "power_twice"):
+        return positions(shop.recording())
+    return range(shop.undisturbed() + 1)
+
+
+def record(case: Case, seed: int, path: str) -> Case:
+    """Make the recording of ``case`` in the file ``path``; the case that uses it. Raises: as ``sweep``."""
+    with Workshop(replace(case, recording=path), seed) as shop:
+        shop.recording()
+        return shop.case

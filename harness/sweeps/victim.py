@@ -1,0 +1,193 @@
+"""The process that is killed, refused and cut off: it makes the workload's commits and notes what it was promised.
+
+It follows the advice that errors give: a commit that may be tried again is, a store that must be opened again is
+closed, opened, asked for its offset and gone on with. Runs in a child of the nursery.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness.checkers.prefix import NOTICING
+from harness.effects import steering
+from harness.sweeps.mutants import build_in
+from harness.sweeps.subjects import Subject, is_transactional, subject
+from harness.sweeps.workload import changes, model
+from stores.errors import StoreError
+
+OPENINGS_MAX = 4
+"""How often a victim opens again after errors, before it gives up."""
+TRIES_MAX = 2
+"""How often it makes the same commit of the same open store."""
+
+
+class Account:
+    """Notes what happened, in order: among the effects, and in a file that a kill leaves whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note(self, text: str) -> None:
+        """One line; never buffered."""
+        steering.note(text)
+        line = text.replace("\n", " ").encode() + b"\n"
+        if os.write(self._descriptor, line) != len(line):
+            raise OSError("a note was not written whole")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+
+def read_account(path: Path) -> list[str]:
+    """The notes of a victim, none where it never came to one."""
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def run(
+    *,
+    name: str,
+    level: str,
+    mutant: str,
+    seed: int,
+    commits: int,
+    root: str,
+    account: str,
+    plan: list[Any],
+    recording: str = "",
+) -> dict[str, Any]:
+    """Make ``commits`` commits on the subject below ``root`` under ``plan``, closing and opening it once between.
+
+    Returns what the watch has seen: how many ``effects`` there were, how many calls the plan ``fired`` at, and whether
+    the victim ``gave_up``, and upon which error.
+    """
+    build_in(mutant, name)
+    with Account(Path(account)) as notes:
+        steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
+        victim = _Victim(name, subject(name, Path(root), level), notes, seed, commits)
+        try:
+            finished = victim.work()
+        except _LeakedError as leak:
+            notes.note(f"leaked {leak}")
+            finished = False
+        return {"effects": steering.count(), "fired": steering.fired(), "gave_up": not finished, "error": victim.error}
+
+
+def to_plan(told: list[Any]) -> steering.Plan:
+    """The plan that its name and numbers stand for."""
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (steering.Kill, steering.Tear, steering.Fail)}
+    kinds |= {kind.__name__: kind for kind in (steering.Nothing, steering.Short)}
+    name, *numbers = told
+    plan: steering.Plan = kinds[name](*numbers)
+    return plan
+
+
+class _LeakedError(Exception):
+    """Something of the library raised what is not of the library."""
+
+
+class _ReopenError(Exception):
+    """The subject must be closed and opened again."""
+
+
+class _Victim:
+    def __init__(self, name: str, subject: Subject, notes: Account, seed: int, commits: int) -> None:
+        self._name, self._subject, self._notes = name, subject, notes
+        self._seed, self._commits = seed, commits
+        self._reached = 0
+        self.error = ""
+        """The library's last error, "TYPE: message"."""
+        self._rest = commits // 2
+        """After this commit the subject is closed and opened again."""
+
+    def work(self) -> bool:
+        """Make the commits; False where the victim gave up."""
+        for _ in range(OPENINGS_MAX):
+            try:
+                self._open()
+                while self._reached < self._commits:
+                    self._commit(self._reached + 1)
+                    if self._reached == self._rest:
+                        self._rest = 0
+                        self._call("close", self._subject.close)
+                        self._open()
+                self._call("close", self._subject.close)
+                return True
+            except _ReopenError as reopen:
+                self.error = f"{type(reopen.__cause__).__name__}: {reopen.__cause__}"
+                self._close_after_error()
+        return False
+
+    def _open(self) -> None:
+        try:
+            reached = self._subject.open()
+        except StoreError as error:
+            raise _ReopenError from error
+        except Exception as error:
+            raise _leak("open", error) from error
+        if reached is not None:
+            self._notes.note(f"open {reached}")
+            self._reached = reached
+
+    def _commit(self, number: int) -> None:
+        self._call("stage", self._subject.stage, changes(self._seed, number), model(self._seed, number))
+        self._notes.note(f"attempt {number}")
+        for attempt in range(TRIES_MAX):
+            try:
+                self._subject.commit(number)
+            except StoreError as error:
+                if attempt + 1 == TRIES_MAX or self._subject.must_reopen(error):
+                    raise _ReopenError from error
+                self._check_unchanged(number)
+            except Exception as error:
+                raise _leak("commit", error) from error
+            else:
+                break
+        self._notes.note(f"ack {number}")
+        self._reached = number
+
+    def _check_unchanged(self, number: int) -> None:
+        """After an error that says "changed nothing, commit again" the last commit must be what is there."""
+        if not is_transactional(self._name):
+            return
+        try:
+            state, offset, _ = self._subject.read()
+        except StoreError as error:
+            raise _ReopenError from error
+        except Exception as error:
+            raise _leak("read", error) from error
+        if (offset or 0) != number - 1 or state != self._subject.expected(model(self._seed, number - 1)):
+            self._notes.note(f"visible commit {number} failed, was to be tried again, and can be read")
+
+    def _call(self, stage: str, function: Any, *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except StoreError as error:
+            raise _ReopenError from error
+        except Exception as error:
+            raise _leak(stage, error) from error
+
+    def _close_after_error(self) -> None:
+        try:
+            self._subject.close()
+        except StoreError:
+            # The next opening will tell.
+            pass
+        except Exception as error:
+            raise _leak("close", error) from error
+
+
+def _leak(stage: str, error: Exception) -> _LeakedError:
+    return _LeakedError(f"{type(error).__name__} from {stage}: {error}")
+
+
+def wants_wiping(error: StoreError) -> bool:
+    """Whether ``error`` asks to wipe the subject and restore it from its changelog."""
+    return type(error).__name__ in NOTICING

@@ -1,0 +1,275 @@
+"""Where the trials of a sweep are made: a nursery for victims and judges, a folder to work in, and what becomes a row.
+
+A judge that was too late is given more time, once, before anything is called hanging. Whoever else of the harness dies,
+is too late or raises makes the trial a harness error, never a find.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from harness.checkers.prefix import Demand, Found, Judgement, Promised, Remains, demand, judged, promised
+from harness.disk.files import Tree
+from harness.effects.nursery import Nursery, NurseryError, Outcome
+from harness.effects.recording import Effect, read_recording
+from harness.sweeps.case import Case, repeat_command
+from harness.sweeps.judge import remains
+from harness.sweeps.subjects import is_transactional, shown
+from harness.sweeps.victim import read_account
+from harness.sweeps.workload import models, values_ever
+
+DEADLINE_S = 10.0
+"""How long a victim or a judge may take; they take a hundredth of a second to two."""
+PATIENCE = 4
+"""How many times longer one that was too late may take when it is tried again."""
+
+_MEMORY = Path("/dev/shm")
+
+Row = dict[str, Any]
+Plan = list[Any]
+"""A plan of steering as its name and numbers."""
+NOTHING: Plan = ["Nothing"]
+
+
+class Life(NamedTuple):
+    """What came of a victim: how its process ended, its notes, and why it is not to be judged."""
+
+    outcome: Outcome
+    notes: tuple[str, ...]
+    killed: bool
+
+
+class Workshop:
+    """Makes the trials of one case, one after the other; use it in a ``with`` block.
+
+    Raises: ConfigError where effects can't be steered here.
+    """
+
+    def __init__(self, case: Case, seed: int) -> None:
+        self.case, self.seed = case, seed
+        self._folder = Path(tempfile.mkdtemp(prefix="sweep-", dir=_fast_folder()))
+        try:
+            self._nursery = Nursery(scratch=self._folder)
+        except BaseException:
+            shutil.rmtree(self._folder)
+            raise
+        self._deadline_s = DEADLINE_S
+        states = models(seed, case.commits)
+        self._models = [shown(case.subject, state) for state in states]
+        self._given = {
+            key: [
+                (number, value if value is None else shown(case.subject, {key: value})[key]) for number, value in given
+            ]
+            for key, given in values_ever(seed, case.commits + 1).items()
+        }
+
+    @property
+    def root(self) -> Path:
+        """The folder that the subject lies in."""
+        return self._folder / "root"
+
+    def clear(self) -> Path:
+        """An empty root."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir()
+        return self.root
+
+    def place(self, tree: Tree) -> None:
+        """Put ``tree`` where the root is."""
+        tree.write_into(self.clear())
+
+    def victim(self, plan: Plan, recording: Path | None = None) -> Life:
+        """Let a victim work below a root of its own, under ``plan``."""
+        self.clear()
+        account = self._folder / "account"
+        account.unlink(missing_ok=True)
+        outcome = self._nursery.run(
+            "harness.sweeps.victim:run",
+            self._subject
+            | {
+                "seed": self.seed,
+                "commits": self.case.commits,
+                "root": str(self.root),
+                "account": str(account),
+                "plan": plan,
+                "recording": str(recording or ""),
+            },
+            deadline_s=self._deadline_s,
+        )
+        killed = outcome.signal == signal.SIGKILL and not outcome.timed_out and plan[0] in ("Kill", "Tear")
+        return Life(outcome, tuple(read_account(account)), killed)
+
+    def recover(self, plan: Plan, *, boot: str, recording: Path | None = None) -> Outcome:
+        """Open and close the subject as it lies below the root, under ``plan``."""
+        return self._nursery.run(
+            "harness.sweeps.judge:recover",
+            self._subject
+            | {
+                "root": str(self.root),
+                "plan": plan,
+                "recording": str(recording or ""),
+                "boot": boot,
+            },
+            deadline_s=self._deadline_s,
+        )
+
+    def look(self, told: Promised, *, boot: str) -> Remains:
+        """What a judge sees below the root."""
+        outcome = self._nursery.run(
+            "harness.sweeps.judge:run",
+            self._subject
+            | {
+                "seed": self.seed,
+                "commits": self.case.commits,
+                "attempted": told.attempted,
+                "root": str(self.root),
+                "boot": boot,
+            },
+            deadline_s=self._deadline_s,
+        )
+        if outcome.timed_out:
+            return Remains(ending="deadline")
+        if outcome.signal == signal.SIGKILL:
+            return Remains(trouble="the judge was killed from outside")
+        if outcome.signal is not None:
+            return Remains(ending=f"signal {outcome.signal}")
+        if outcome.error or not isinstance(outcome.result, dict):
+            return Remains(trouble=f"the judge raised {outcome.error or 'nothing, and told nothing'}")
+        return remains(outcome.result)
+
+    def judge(self, told: Promised, demanded: Demand, *, boot: str = "") -> Judgement:
+        """Judge what lies below the root by what was promised."""
+        return judged(demanded, told, self.look(told, boot=boot), self._models, self._given)
+
+    def told(self, life: Life, demanded: Demand) -> Promised:
+        """What a victim was promised, and what was wrong with it already while it lived."""
+        outcome = life.outcome
+        told = folded(life.notes, demanded)
+        if life.killed or outcome.status == 0:
+            return told
+        if outcome.timed_out:
+            return replace(told, broken=(Found.HANGING, "the victim did not come to an end"))
+        if outcome.signal is None or outcome.signal == signal.SIGKILL:
+            return replace(told, trouble=f"the victim was killed from outside, or raised {outcome.error or 'nothing'}")
+        return replace(told, broken=(Found.DEADLY, f"the victim was ended by signal {outcome.signal}"))
+
+    def demanded(self, fault: str) -> Demand:
+        """What the case's subject owes after ``fault``."""
+        return demand(self.case.level, fault, transactional=is_transactional(self.case.subject))
+
+    def row(self, point: int, only: str, description: str, told: Promised, judgement: Judgement) -> Row:
+        """One row of the sweep's results."""
+        case = self.case
+        if not judgement.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
+            case = replace(case, recording=str(self._keep_recording()))
+        return {
+            "backend": case.subject,
+            "durability": case.level,
+            "fault": case.fault,
+            "variant": case.variant,
+            "mutant": case.mutant,
+            "seed": self.seed,
+            "point": point,
+            "only": only,
+            "description": description,
+            "states": 1,
+            "digest": "",
+            "result": str(judgement.found),
+            "acknowledged": told.acknowledged,
+            "state": judgement.number,
+            "attempted": told.attempted,
+            "detail": judgement.detail,
+            "expected": judgement.expected,
+            "repeat": repeat_command(case, point, self.seed, only),
+        }
+
+    def patiently(self, trial: Callable[[], tuple[Promised, Judgement]]) -> tuple[Promised, Judgement]:
+        """Run ``trial``, whole, a second time with more time where it was too late the first time."""
+        try:
+            told, judgement = trial()
+            if judgement.found is not Found.HANGING:
+                return told, judgement
+            self._deadline_s *= PATIENCE
+            try:
+                return trial()
+            finally:
+                self._deadline_s /= PATIENCE
+        except NurseryError as error:
+            # Of this trial nothing is known; those after it are for a nursery that lives.
+            self._nursery.close()
+            self._nursery = Nursery(scratch=self._folder)
+            return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
+
+    def recording(self) -> list[Effect]:
+        """The case's recording: read where it gives one, else made by a victim that nothing happens to.
+
+        Raises: NurseryError where that victim does not get to its end.
+        """
+        made = Path(self.case.recording) if self.case.recording else self.scratch("recording")
+        if not made.exists():
+            self.undisturbed(made)
+        return read_recording(made)
+
+    def undisturbed(self, recording: Path | None = None) -> int:
+        """Let a victim that nothing happens to come to its end; how many effects it had.
+
+        Raises: NurseryError where it does not.
+        """
+        outcome = (life := self.victim(NOTHING, recording)).outcome
+        if outcome.status != 0 or outcome.result["gave_up"]:
+            said = outcome.error or outcome.result or life.notes[-2:]
+            raise NurseryError(f"nothing was to happen to this victim of {self.case.subject}: {said}")
+        return int(outcome.result["effects"])
+
+    def scratch(self, name: str) -> Path:
+        """A path beside the root, for what a sweep keeps meanwhile."""
+        return self._folder / name
+
+    def close(self) -> None:
+        """End every process and remove the folder."""
+        self._nursery.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _subject(self) -> dict[str, str]:
+        return {"name": self.case.subject, "level": self.case.level, "mutant": self.case.mutant}
+
+    def _keep_recording(self) -> Path:
+        """A copy of this case's own recording that outlives the workshop: a find is repeated from it."""
+        made = self.scratch("recording")
+        name = f"{self.case.subject}-{self.case.level}-{blake2b(made.read_bytes(), digest_size=6).hexdigest()}"
+        kept = Path(tempfile.gettempdir(), "kept-recordings", name)
+        if not kept.exists():
+            kept.parent.mkdir(exist_ok=True)
+            shutil.copyfile(made, kept)
+        return kept
+
+
+def folded(notes: Sequence[str], demanded: Demand) -> Promised:
+    """What notes of a victim add up to."""
+    try:
+        return promised(notes, keeps=demanded.keeps and demanded.transactional)
+    except ValueError as error:
+        return Promised(trouble=str(error))
+
+
+def _fast_folder() -> str | None:
+    """Memory, where there is a file system in it: nothing here need outlive the machine."""
+    return str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None

@@ -1,0 +1,175 @@
+"""Each verdict on what a fault has left is given where it belongs: a broken observation for every one of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.checkers.prefix import Found, Judgement, Promised, Remains, demand, judged, promised
+
+MODELS = [{}, {b"a": b"1"}, {b"a": b"2", b"b": b"2"}, {b"b": b"3"}, {b"b": b"4"}]
+GIVEN = {
+    b"a": [(0, None), (1, b"1"), (2, b"2"), (3, None)],
+    b"b": [(0, None), (2, b"2"), (3, b"3"), (4, b"4")],
+}
+ADDED = {b"later": b"x"}
+TOLD = Promised(acknowledged=2, attempted=3)
+
+
+def seen(number: int, **changed: Any) -> Remains:
+    """A judge that found commit ``number``, all in order but for what is ``changed``."""
+    state = MODELS[number]
+    whole = Remains(state=state, offset=number, position=number, added=ADDED, later={**state, **ADDED})
+    return replace(whole, **changed)
+
+
+def judge(remains: Remains, *, level: str = "DISK", fault: str = "kill", told: Promised = TOLD) -> Judgement:
+    return judged(demand(level, fault), told, remains, MODELS, GIVEN)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_commit_from_the_acknowledged_to_the_attempted_one_is_valid(number: int) -> None:
+    assert judge(seen(number)) == (Found.VALID, number, True, "")
+
+
+def test_an_empty_store_without_offsets_is_commit_zero() -> None:
+    assert judge(seen(0, offset=None, position=None), told=Promised()).found is Found.VALID
+
+
+NOTICED = {
+    "state": None,
+    "later": None,
+    "error": "StoreCorruptedError",
+    "wanted": MODELS[3],
+    "restored": MODELS[3],
+}
+BROKEN: list[tuple[Found, dict[str, Any]]] = [
+    (Found.TORN, {"state": {b"a": b"1", b"b": b"2"}}),
+    (Found.TORN, {"offset": 3}),
+    (Found.TORN, {"position": 3}),
+    (Found.TORN, {"offset": None}),
+    (Found.PHANTOM, {"state": {b"a": b"nobody wrote this"}}),
+    (Found.PHANTOM, {"state": {b"nobody": b"2"}}),
+    (Found.PHANTOM, {"state": {b"b": b"4", b"a": b"2"}}),
+    (Found.HANGING, {"ending": "deadline"}),
+    (Found.DEADLY, {"ending": "signal 11"}),
+    (Found.LEAKED_EXCEPTION, {"leaked": "OSError from close"}),
+    (Found.REFUSED, {"state": None, "error": "StoreUnavailableError"}),
+    (Found.UNUSABLE, {"later": MODELS[2]}),
+    (Found.UNUSABLE, {"later": None, "error": "CommitFailedError"}),
+    (Found.UNRESTORED, {**NOTICED, "restored": MODELS[2]}),
+    (Found.UNRESTORED, {**NOTICED, "restored": None}),
+    (Found.NOTICED, NOTICED),
+    (Found.HARNESS_ERROR, {"trouble": "the judge raised"}),
+    (Found.HARNESS_ERROR, {"state": None}),
+]
+
+
+@pytest.mark.parametrize(("found", "changed"), BROKEN)
+def test_each_broken_observation_is_called_what_it_is_and_breaks_the_promise(
+    found: Found, changed: dict[str, Any]
+) -> None:
+    judgement = judge(seen(2, **changed))
+    assert (judgement.found, judgement.expected) == (found, False)
+    assert judgement.detail
+
+
+def test_every_verdict_has_an_observation_that_leads_to_it() -> None:
+    assert {found for found, _ in BROKEN} | {Found.VALID, Found.LOST} == set(Found)
+
+
+def test_a_commit_nobody_attempted_is_a_phantom() -> None:
+    assert judge(seen(4)) == (Found.PHANTOM, 4, False, "commit 4; 3 was the last attempted")
+
+
+@pytest.mark.parametrize(
+    ("level", "fault", "found"),
+    [
+        ("DISK", "kill", Found.LOST),
+        ("DISK", "error", Found.LOST),
+        ("DISK", "power", Found.LOST),
+        ("PROCESS", "kill", Found.LOST),
+        ("PROCESS", "error", Found.LOST),
+        ("PROCESS", "power", Found.VALID),
+        ("CHANGELOG", "kill", Found.VALID),
+        ("CHANGELOG", "power", Found.VALID),
+        ("DISK", "damage", Found.VALID),
+    ],
+)
+def test_an_earlier_commit_is_lost_only_where_the_level_keeps_it(level: str, fault: str, found: Found) -> None:
+    judgement = judge(seen(1), level=level, fault=fault)
+    assert (judgement.found, judgement.number, judgement.expected) == (found, 1, found is Found.VALID)
+
+
+@pytest.mark.parametrize(
+    ("level", "fault", "enough"),
+    [
+        ("DISK", "power", False),
+        ("DISK", "damage", True),
+        ("PROCESS", "kill", False),
+        ("PROCESS", "power", True),
+        ("CHANGELOG", "kill", True),
+    ],
+)
+def test_noticing_is_enough_where_the_level_does_not_keep(level: str, fault: str, enough: bool) -> None:
+    judgement = judge(seen(2, **NOTICED), level=level, fault=fault)
+    assert (judgement.found, judgement.expected) == (Found.NOTICED, enough)
+
+
+@pytest.mark.parametrize("level", ["CHANGELOG", "PROCESS", "DISK"])
+def test_a_torn_state_is_wrong_at_every_level(level: str) -> None:
+    assert not judge(seen(2, offset=1), level=level, fault="power").expected
+
+
+DIRECT = demand("DISK", "kill", transactional=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ({b"a": b"2", b"b": b"2"}, Found.VALID),
+        ({b"b": b"4"}, Found.VALID),
+        ({b"a": b"2", b"b": b"4"}, Found.VALID),
+        ({b"a": b"1", b"b": b"2"}, Found.LOST),
+        ({b"a": b"2"}, Found.LOST),
+        ({b"a": b"other", b"b": b"2"}, Found.PHANTOM),
+    ],
+)
+def test_a_store_that_keeps_nothing_apart_keeps_each_key_by_itself(state: dict[bytes, bytes], found: Found) -> None:
+    remains = Remains(state=state, added=ADDED, later={**state, **ADDED})
+    assert judged(DIRECT, TOLD, remains, MODELS, GIVEN).found is found
+
+
+def test_notes_add_up_to_what_was_promised() -> None:
+    assert promised(["open 0", "attempt 1", "ack 1", "attempt 2"], keeps=True) == Promised(1, 2)
+    assert promised([], keeps=True) == Promised()
+
+
+@pytest.mark.parametrize(
+    ("notes", "found"),
+    [
+        (["attempt 1", "ack 1", "open 0"], Found.LOST),
+        (["attempt 1", "open 2"], Found.PHANTOM),
+        (["attempt 1", "visible commit 1"], Found.PHANTOM),
+        (["leaked OSError"], Found.LEAKED_EXCEPTION),
+    ],
+)
+def test_what_was_wrong_while_the_victim_lived_is_the_verdict(notes: list[str], found: Found) -> None:
+    told = promised(notes, keeps=True)
+    assert judge(seen(2), told=told).found is found
+
+
+def test_a_reopened_store_may_be_behind_where_the_level_keeps_nothing() -> None:
+    assert promised(["attempt 1", "ack 1", "open 0"], keeps=False) == Promised(0, 0)
+
+
+def test_a_note_nobody_understands_is_never_a_promise() -> None:
+    with pytest.raises(ValueError):
+        promised(["acknowledged 3"], keeps=True)
+
+
+def test_trouble_of_the_harness_is_never_a_find() -> None:
+    told = Promised(trouble="the victim was killed from outside")
+    assert judge(seen(2, offset=3), told=told).found is Found.HARNESS_ERROR

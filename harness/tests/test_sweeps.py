@@ -1,0 +1,220 @@
+"""Every persistent backend keeps its promises under faults below the process: a slice of each sweep."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.checkers.prefix import Found, Judgement, Promised
+from harness.effects.recording import Effect, Kind, read_recording
+from harness.effects.steering import Fail, Kill
+from harness.sweeps import workload
+from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
+from harness.sweeps.command import main, read_asked
+from harness.sweeps.damage import damage, final_tree, plan
+from harness.sweeps.power import UnseenWritesError, _check_maps
+from harness.sweeps.subjects import CHECKPOINT, shown, subjects
+from harness.sweeps.sweep import EXPLORERS, all_points, points_of, sweep
+from harness.sweeps.victim import to_plan
+from harness.sweeps.workshop import Row, Workshop
+from stores.errors import ConfigError
+
+SEED = 3
+COMMITS = 6
+BACKENDS = sorted({name for name, _ in subjects()})
+AT_DISK = [name for name, level in subjects() if level == "DISK"]
+
+
+def explore(case: Case, places: int, width: int = 1) -> list[Row]:
+    """Rows of ``width`` points in a row, at so many ``places``, one of them at the end."""
+    with Workshop(case, SEED) as shop:
+        points = all_points(shop)
+        slices = [points[len(points) * (place + 1) // places - width :][:width] for place in range(places)]
+        return [row for some in slices for row in EXPLORERS[case.fault](shop, some, "")]
+
+
+def broken(rows: list[Row]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if not row["expected"]]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str) -> None:
+    # "PROCESS" comes last of the three: a kill has most to show there.
+    level = max(level for subject, level in subjects() if subject == name)
+    rows = explore(Case(name, level, "kill", commits=COMMITS), places=7)
+    assert len(rows) == 7
+    assert broken(rows) == []
+
+
+@pytest.mark.parametrize("name", AT_DISK)
+def test_power_loss_at_disk_takes_no_acknowledged_commit(name: str) -> None:
+    case = Case(name, "DISK", "power", commits=COMMITS, states_per_position=3)
+    rows = explore(case, places=4, width=4)
+    assert len(rows) >= 4
+    assert broken(rows) == []
+
+
+def test_power_that_goes_again_during_recovery_takes_nothing_more() -> None:
+    case = Case("sqlite-indexed-batch", "DISK", "power_twice", commits=2)
+    with Workshop(case, SEED) as shop:
+        acknowledged = next(effect.index for effect in shop.recording() if effect.text == "ack 1")
+        rows = list(EXPLORERS["power_twice"](shop, range(acknowledged, acknowledged + 1), ""))
+    assert len(rows) >= 10
+    assert broken(rows) == []
+
+
+def test_a_store_torn_by_power_loss_says_so_and_is_restored() -> None:
+    case = Case("lmdb-indexed-batch", "PROCESS", "power", commits=COMMITS, states_per_position=3)
+    with Workshop(case, SEED) as shop:
+        recording = shop.recording()
+        opened = next(effect.index for effect in recording if effect.text == "ack 1")
+        rows = list(EXPLORERS["power"](shop, range(opened, opened + 4), ""))
+    assert {row["result"] for row in rows} == {Found.NOTICED}
+    assert broken(rows) == []
+
+
+@pytest.mark.parametrize("variant", ["EIO once", "ENOSPC lasting", "SHORT once"])
+def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str) -> None:
+    rows = explore(Case("sqlite-indexed-batch", "DISK", "error", variant, commits=COMMITS), places=8)
+    found = {row["result"] for row in rows}
+    assert len(rows) == 8
+    assert not found & {Found.LOST, Found.TORN, Found.PHANTOM, Found.DEADLY, Found.HANGING, Found.HARNESS_ERROR}
+
+
+def test_a_killed_recovery_is_recovered_from_in_turn() -> None:
+    with Workshop(Case("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED) as shop:
+        last = next(effect.index for effect in shop.recording() if effect.text == "attempt 2") + 3
+        rows = []
+        for row in EXPLORERS["kill_twice"](shop, range(last, last + 1), ""):
+            rows.append(row)
+            if len(rows) == 12:
+                break
+    assert [row["only"] for row in rows] == [str(number) for number in range(12)]
+    assert broken(rows) == []
+
+
+def test_a_slice_has_the_rows_it_has_among_all() -> None:
+    case = Case(CHECKPOINT, "DISK", "kill", commits=3)
+    points = points_of(case, SEED)
+    whole = list(sweep(case, points, SEED))
+    half = len(points) // 2
+    assert whole == [*sweep(case, points[:half], SEED), *sweep(case, points[half:], SEED)]
+    assert [row["point"] for row in whole] == list(points)
+
+
+def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    case = Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename")
+    row = next(row for row in explore(case, places=6, width=3) if row["result"] == Found.LOST)
+    asked = row["repeat"].removeprefix("python -m harness effect ").strip("'")
+    assert read_asked(asked).only == row["only"]
+    assert main([asked]) == 1
+    assert row["description"] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "{}",
+        '{"case": {"subject": "lmdb-indexed-batch", "level": "DISK"}, "point": 0, "seed": 0}',
+        '{"case": {"subject": "nothing", "level": "DISK", "fault": "kill"}, "point": 0, "seed": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "PROCESS", "fault": "kill"}, "point": 0, "seed": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "flood"}, "point": 0, "seed": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill", "x": 1}, "point": 0, "seed": 0}',
+    ],
+)
+def test_what_is_no_trial_is_refused_with_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([text]) == 2
+    assert capsys.readouterr().err
+
+
+def test_a_case_comes_back_from_its_json() -> None:
+    for fault, variants in VARIANTS.items():
+        for variant in variants:
+            case = Case(CHECKPOINT, "DISK", fault, variant, commits=4, states_per_position=5)
+            assert from_json(json.loads(json.dumps(to_json(case)))) == case
+    with pytest.raises(ConfigError):
+        Case(CHECKPOINT, "DISK", "power", "weather")
+
+
+def test_a_judge_that_could_not_judge_is_a_harness_error() -> None:
+    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED) as shop:
+        told = shop.told(shop.victim(["Nothing"]), shop.demanded("kill"))
+        shop.case = replace(shop.case, mutant="")
+        object.__setattr__(shop.case, "mutant", "no such mutant")
+        judgement = shop.judge(told, shop.demanded("kill"))
+    assert (judgement.found, judgement.expected) == (Found.HARNESS_ERROR, False)
+
+
+def test_a_trial_that_is_too_late_twice_found_something_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.sweeps.workshop.DEADLINE_S", 0.0)
+    [row] = sweep(Case(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED)
+    assert (row["result"], row["expected"]) == (Found.HANGING, False)
+
+
+def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.sweeps.workshop._MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Workshop(Case(CHECKPOINT, "DISK", "power", commits=2), SEED) as shop:
+        recording = shop.recording()
+        row = shop.row(1, "", "made up", Promised(), Judgement(Found.TORN, None, False))
+    kept = Path(read_asked(row["repeat"].removeprefix("python -m harness effect ").strip("'")).case.recording)
+    assert read_recording(kept) == recording
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [kept]
+
+
+def test_a_recording_with_writes_that_nobody_saw_is_refused() -> None:
+    _check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/lock.mdb")])
+    with pytest.raises(UnseenWritesError):
+        _check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/data.mdb")])
+
+
+def test_every_commit_leaves_a_state_of_its_own() -> None:
+    states = workload.models(SEED, workload.COMMITS)
+    assert len({tuple(sorted(state.items())) for state in states}) == workload.COMMITS + 1
+    given = workload.values_ever(SEED, workload.COMMITS)
+    for number, state in enumerate(states):
+        for key in given:
+            assert [value for at, value in given[key] if at <= number][-1] == state.get(key)
+
+
+def test_what_a_subject_shows_differs_wherever_the_model_does() -> None:
+    for name in {name for name, _ in subjects()}:
+        states = [shown(name, state) for state in workload.models(SEED, workload.COMMITS)]
+        assert len({tuple(sorted(state.items())) for state in states}) == workload.COMMITS + 1
+
+
+def test_a_plan_is_given_by_its_name() -> None:
+    assert to_plan(["Kill", 3]) == Kill(3)
+    assert to_plan(["Fail", 3, 5, True]) == Fail(3, 5, True)
+
+
+@pytest.mark.parametrize("variant", VARIANTS["damage"])
+def test_each_damage_changes_one_file_and_is_judged(variant: str) -> None:
+    case = Case("sqlite-indexed-batch", "DISK", "damage", variant, commits=COMMITS)
+    with Workshop(case, SEED) as shop:
+        whole, tree = all_points(shop), final_tree(shop)
+        for planned in plan(variant, tree, SEED):
+            damaged = damage(variant, tree, planned)
+            changed = {path for path in tree.files if damaged.files.get(path) != tree.files[path]}
+            assert changed == {planned.path}
+        rows = list(EXPLORERS["damage"](shop, whole[:3], ""))
+    assert len(rows) == min(3, len(whole))
+    assert Found.HARNESS_ERROR not in {row["result"] for row in rows}
+
+
+def test_the_repeat_command_names_one_trial() -> None:
+    case = Case(CHECKPOINT, "DISK", "tear")
+    told = json.loads(repeat_command(case, 4, SEED, "7").split(" ", 4)[4].strip("'"))
+    assert told == {
+        "case": {"subject": CHECKPOINT, "level": "DISK", "fault": "tear"},
+        "point": 4,
+        "seed": SEED,
+        "only": "7",
+    }

@@ -1,0 +1,53 @@
+"""The sweeps see what they are there to see: mutants are convicted by the fault they belong to, and by no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.checkers.prefix import Found
+from harness.sweeps.case import VARIANTS
+from harness.sweeps.conviction import case_of, convict
+from harness.sweeps.mutants import MUTANTS, build_in
+from stores.errors import ConfigError
+
+SEED = 3
+
+
+def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
+    for name, mutant in MUTANTS.items():
+        assert mutant.subjects(), name
+        assert mutant.fault in VARIANTS
+        assert not mutant.variant or mutant.variant in VARIANTS[mutant.fault]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "results"),
+    [
+        ("no-sync", {Found.LOST}),
+        ("unsynced-rename", {Found.LOST}),
+        ("offsets-before", {Found.TORN}),
+        ("checkpoint-in-place", {Found.NOTICED}),
+        ("swallowed-error", {Found.LOST, Found.TORN, Found.PHANTOM}),
+    ],
+)
+def test_a_mutant_is_convicted_by_its_fault(mutant: str, results: set[Found]) -> None:
+    conviction = convict(mutant, MUTANTS[mutant].subjects()[-1], SEED, points_max=60)
+    assert conviction.row is not None
+    assert conviction.row["result"] in results
+    assert conviction.states >= 1
+
+
+def test_kills_can_not_see_that_nothing_is_synced() -> None:
+    subject = MUTANTS["no-sync"].subjects()[-1]
+    conviction = convict("no-sync", subject, SEED, fault="kill", points_max=12)
+    assert conviction.row is None
+    assert conviction.states == 12
+
+
+def test_a_mutant_is_judged_at_the_level_that_promises_most() -> None:
+    assert {case_of(name, mutant.subjects()[0]).level for name, mutant in MUTANTS.items()} == {"DISK"}
+
+
+def test_an_unknown_mutant_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        build_in("no-such", "lmdb-indexed-batch")

@@ -1,0 +1,175 @@
+"""What a profile sweeps, which points are drawn and how they are cut: the same for the same seed, and nothing twice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.checkers.prefix import Found
+from harness.sweeps import slices
+from harness.sweeps.case import VARIANTS, Case, from_json
+from harness.sweeps.columns import KINDS
+from harness.sweeps.gate import is_wrong
+from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.plan import STRETCHES, Swept, convictions, cut, picked, profile, stretches_of
+from harness.sweeps.slices import Recorded, Victim, explore, make_recording, slices_of
+from harness.sweeps.subjects import CHECKPOINT, subjects
+
+PROFILES = ("smoke", "default", "full")
+EVERYWHERE = set(subjects())
+
+
+def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
+    """The subjects and levels of which a profile sweeps every point."""
+    return {
+        (swept.case.subject, swept.case.level)
+        for swept in profile(name, 1)
+        if (swept.case.fault, swept.case.variant) == (fault, variant) and swept.points_max is None
+    }
+
+
+def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_level() -> None:
+    assert covered("default", "kill", "") == {(name, level) for name, level in EVERYWHERE if level == "DISK"}
+    power = {
+        (swept.case.subject, swept.case.level)
+        for swept in profile("default", 1)
+        if (swept.case.fault, swept.case.variant) == ("power", "gate")
+    }
+    assert power == EVERYWHERE
+    assert all(swept.case.commits == 20 for swept in profile("default", 1))
+
+
+def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss() -> None:
+    for fault, variants in VARIANTS.items():
+        for variant in variants:
+            if fault != "power_twice":
+                assert covered("full", fault, variant) == EVERYWHERE
+    assert {swept.case.fault for swept in profile("full", 1)} == set(VARIANTS)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_no_profile_sweeps_anything_twice(name: str) -> None:
+    planned = profile(name, 1)
+    assert len({(each.case.subject, each.case.level, each.case.fault, each.case.variant) for each in planned}) == len(
+        planned
+    )
+
+
+@pytest.mark.parametrize("name", ["default", "full"])
+def test_every_mutant_is_put_to_the_fault_it_belongs_to(name: str) -> None:
+    found = {(each.mutant, each.fault) for each in convictions(name, 1) if each.found}
+    assert found == {(mutant, told.fault) for mutant, told in MUTANTS.items()}
+
+
+def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
+    unseen = {(each.mutant, each.fault) for each in convictions("default", 1) if not each.found}
+    assert ("no-sync", "kill") in unseen
+    assert unseen == {(mutant, told.unseen_by) for mutant, told in MUTANTS.items() if told.unseen_by}
+
+
+def test_who_chooses_backends_gets_no_other() -> None:
+    planned = [*profile("default", 1, ["lmdb-indexed-batch"])]
+    assert {each.case.subject for each in planned} == {"lmdb-indexed-batch"}
+    assert {each.subject for each in convictions("default", 1, ["lmdb-indexed-batch"])} == {"lmdb-indexed-batch"}
+
+
+@pytest.mark.parametrize("fault", VARIANTS)
+@pytest.mark.parametrize("most", [1, 3, 24, 100])
+def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: str, most: int) -> None:
+    points = range(101)
+    case = Case(CHECKPOINT, "DISK", fault)
+    drawn = picked(Swept(case, 1, most), points)
+    assert 0 < len(drawn) <= most
+    assert drawn == sorted(set(drawn) & set(points))
+    assert drawn == picked(Swept(case, 1, most), points)
+    assert any(drawn != picked(Swept(case, seed, most), points) for seed in range(2, 9))
+    assert picked(Swept(case, 1), points) == picked(Swept(case, 1, 101), points) == list(points)
+
+
+def test_positions_of_power_loss_are_drawn_with_their_neighbours() -> None:
+    width = STRETCHES["power"]
+    drawn = picked(Swept(Case(CHECKPOINT, "DISK", "power"), 1, 3 * width), range(1000))
+    assert len(drawn) == 3 * width
+    assert all(len(stretch) % width == 0 for stretch in stretches_of(drawn))
+
+
+@pytest.mark.parametrize(("number", "width"), [(0, 5), (1, 5), (5, 5), (6, 5), (101, 7), (100, 1)])
+def test_slices_hold_every_point_once_and_are_of_about_one_size(number: int, width: int) -> None:
+    points = list(range(10, 10 + number))
+    parts = cut(points, width)
+    assert [point for part in parts for point in part] == points
+    assert max((len(part) for part in parts), default=0) <= width
+    assert all(abs(len(one) - len(two)) <= 1 for one, two in pairwise(parts))
+
+
+def test_stretches_are_the_same_points() -> None:
+    points = [0, 1, 2, 5, 7, 8]
+    assert stretches_of(points) == [range(3), range(5, 6), range(7, 9)]
+
+
+def test_each_slice_is_told_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
+    wanted = [Swept(Case(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
+    recorded = {Victim.of(wanted[0]): Recorded(effects=9)}
+    assert Victim.of(wanted[0]) == Victim.of(wanted[1])
+    kill, power = slices_of(wanted, recorded, tmp_path)
+    assert list(kill.points) == list(power.points) == list(range(10))
+    assert from_json(kill.case).recording == ""
+    assert from_json(power.case).recording == power.told == str(tmp_path / Victim.of(wanted[0]).name)
+
+
+def test_a_victim_that_can_not_be_recorded_is_no_verdict_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(slices, "record", refuse)
+    swept = Swept(Case(CHECKPOINT, "DISK", "power", commits=2), 1)
+    victim = Victim.of(swept)
+    recorded = make_recording(victim, tmp_path / victim.name)
+    (only,) = slices_of([swept], {victim: recorded}, tmp_path)
+    effect, counts = explore(only)
+    assert {"kind", *KINDS["effect"]} <= set(effect)
+    assert {"kind", *KINDS["effect_slice"]} == set(counts)
+    assert (effect["kind"], effect["result"], is_wrong(effect)) == ("effect", Found.HARNESS_ERROR, True)
+    assert (counts["kind"], counts["points"]) == ("effect_slice", 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(slices, "convict", refuse)
+    for wanted in convictions("default", 1, [CHECKPOINT]):
+        (mutant,) = explore(*slices_of([wanted], {}, tmp_path))
+        assert (mutant["result"], is_wrong(mutant)) == (Found.HARNESS_ERROR, True)
+        assert {"kind", *KINDS["mutant"]} == set(mutant)
+
+
+def row(**settings: Any) -> dict[str, Any]:
+    shared = {"kind": "effect", "fault": "power", "variant": "gate", "result": "lost", "expected": False}
+    return shared | settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({}, True),
+        ({"expected": True}, False),
+        ({"variant": "strict"}, False),
+        ({"variant": "strict", "result": "harness_error"}, True),
+        ({"variant": "beyond"}, True),
+        ({"fault": "damage", "variant": "flipped"}, False),
+        ({"fault": "damage", "variant": "flipped", "result": "hanging"}, True),
+        ({"fault": "damage", "variant": "flipped", "result": "harness_error"}, True),
+        ({"kind": "mutant", "result": ""}, True),
+    ],
+)
+def test_a_broken_promise_fails_a_run_and_what_nobody_promised_does_not(settings: dict[str, Any], wrong: bool) -> None:
+    assert is_wrong(row(**settings)) is wrong

@@ -1,0 +1,145 @@
+"""As a Spark job, slices come back as the rows they have without Spark, whatever happens to the processes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.effects import library as recorder
+from harness.spark.session import SHIPPED_SUFFIXES, session
+from harness.spark.sweeps import finished_slices, run_sweeps
+from harness.sweeps.case import Case
+from harness.sweeps.command import main
+from harness.sweeps.plan import Convicted, Swept
+from harness.sweeps.subjects import CHECKPOINT
+from harness.sweeps.sweep import points_of, sweep
+from harness.sweeps.workshop import Row
+from stores.errors import ConfigError
+
+SEED = 3
+KILLS = Swept(Case(CHECKPOINT, "DISK", "kill", commits=3), SEED)
+POWER = Swept(Case(CHECKPOINT, "DISK", "power", commits=3), SEED)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session("sweeps test", "local[2]", max_failures=3) as started:
+        yield started
+
+
+def of_kind(rows: list[Row], kind: str) -> list[Row]:
+    return [row for row in rows if row["kind"] == kind]
+
+
+def verdicts(rows: list[Row]) -> list[tuple[object, ...]]:
+    names = ("fault", "point", "only", "result", "acknowledged", "state", "attempted", "expected")
+    return [tuple(row[name] for name in names) for row in rows if row.get("kind", "effect") == "effect"]
+
+
+def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSession, tmp_path: Path) -> None:
+    whole = run_sweeps(spark, [KILLS, POWER], tmp_path / "one", points_per_slice=1000)
+    parts = run_sweeps(spark, [KILLS, POWER], tmp_path / "many", points_per_slice=3)
+    assert len(of_kind(whole, "effect_slice")) == 2
+    assert len(of_kind(parts, "effect_slice")) >= 10
+    kills = [verdicts([row for row in rows if row["fault"] == "kill"]) for rows in (whole, parts)]
+    assert kills[0] == kills[1] == verdicts(list(sweep(KILLS.case, points_of(KILLS.case, SEED), SEED)))
+    # A state that is met in several slices is judged in each, by what was promised there; found is the same.
+    trials = [[row for row in of_kind(rows, "effect") if row["fault"] == "power"] for rows in (whole, parts)]
+    found = [{(row["digest"], row["state"], row["result"]) for row in rows} for rows in trials]
+    assert found[0] == found[1] != set()
+    counts = [sum(row["states"] for row in of_kind(rows, "effect_slice")) for rows in (whole, parts)]
+    assert counts[0] == counts[1] > len(of_kind(whole, "effect"))
+    assert not [row for row in (*whole, *parts) if row["kind"] == "effect" and not row["expected"]]
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["effects.parquet"]
+
+
+def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Swept(Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename"), SEED)
+    rows = of_kind(run_sweeps(spark, [broken, POWER], tmp_path), "effect")
+    lost = [row for row in rows if not row["expected"]]
+    assert {row["result"] for row in lost} == {"lost"}
+    assert [path.name for path in (tmp_path / "recordings").iterdir()] == [
+        f"{CHECKPOINT}-DISK-3-{SEED}-unsynced-rename"
+    ]
+    assert main([lost[0]["repeat"].partition("effect ")[2].strip("'")]) == 1
+    assert lost[0]["description"] in capsys.readouterr().out
+
+
+def test_a_mutant_is_convicted_and_told_how_soon(spark: SparkSession, tmp_path: Path) -> None:
+    wanted = [
+        Convicted("unsynced-rename", CHECKPOINT, "power", SEED),
+        Convicted("unsynced-rename", CHECKPOINT, "kill", SEED, found=False, points_max=4),
+    ]
+    seen, unseen = run_sweeps(spark, wanted, tmp_path)
+    assert (seen["result"], seen["expected"]) == ("lost", True)
+    assert (unseen["result"], unseen["states"], unseen["expected"]) == ("", 4, True)
+
+
+def test_what_the_recorder_is_built_from_goes_to_executors_that_have_never_heard_of_it() -> None:
+    assert Path(recorder.__file__).with_name("recorder.c").suffix in SHIPPED_SUFFIXES
+
+
+def test_a_folder_is_for_one_run_and_nothing_planned_is_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    assert run_sweeps(spark, [], tmp_path) == []
+    (tmp_path / "effects.parquet").mkdir()
+    with pytest.raises(ConfigError):
+        run_sweeps(spark, [KILLS], tmp_path)
+
+
+def test_a_killed_worker_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    def strike() -> None:
+        while finished_slices(tmp_path)[0] < 2 and not over.wait(0.02):
+            pass
+        while not over.wait(0.01):
+            if kill_a_worker():
+                struck.append(True)
+                return
+
+    struck: list[bool] = []
+    over = threading.Event()
+    striker = threading.Thread(target=strike)
+    striker.start()
+    try:
+        rows = run_sweeps(spark, [KILLS], tmp_path, points_per_slice=2)
+    finally:
+        over.set()
+        striker.join()
+    assert struck == [True]
+    whole = run_sweeps(spark, [KILLS], tmp_path / "undisturbed")
+    assert verdicts(rows) == verdicts(whole) != []
+    gone = time.monotonic() + 10
+    while warm_parents() and time.monotonic() < gone:
+        time.sleep(0.05)
+    assert warm_parents() == []
+
+
+def kill_a_worker() -> bool:
+    """Kill a Python process of Spark's that has a nursery; whether there was one."""
+    for process in warm_parents():
+        with contextlib.suppress(psutil.Error):
+            worker = process.parent()
+            if worker is not None and "pyspark.daemon" in " ".join(worker.cmdline()):
+                worker.kill()
+                return True
+    return False
+
+
+def warm_parents() -> list[psutil.Process]:
+    """The nurseries below this process, and those that have lost their worker."""
+    found = []
+    own = {process.pid for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        if "harness.effects.warm_parent" in (process.info["cmdline"] or []) and (
+            process.pid in own or process.info["ppid"] == 1
+        ):
+            found.append(process)
+    return found

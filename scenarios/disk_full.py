@@ -1,0 +1,16 @@
+"""A full disk, or a used-up quota, costs errors that say so, and no acknowledged commit, for however long it lasts.
+
+Source: write(2) and fsync(2), ENOSPC and EDQUOT; SQLite, "How SQLite Is Tested", "I/O Error Testing".
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(
+    faults=("error ENOSPC once", "error ENOSPC lasting", "error EDQUOT once", "error EDQUOT lasting"), points_max=20
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,14 @@
+"""A disk that answers nothing but errors from some moment on has cost no acknowledged commit when it is well again.
+
+Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(faults=("error EIO lasting",), points_max=40)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

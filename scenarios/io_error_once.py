@@ -1,0 +1,16 @@
+"""One call on a file that fails, or writes less than it should, costs an error that says what to do, and no commit.
+
+Whoever follows that advice gets to the end of the work. A failed sync is not passed over.
+
+Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(faults=("error EIO once", "error SHORT once"), points_max=40)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

@@ -1,0 +1,17 @@
+"""A process that is killed before any effect on a file, whatever it was doing, has lost nothing that it must keep.
+
+Not at failpoints that somebody thought of: at every write, sync, rename and removal of creating, committing, flushing,
+compacting, closing and opening.
+
+Source: KIP-844, "Test Plan"; RocksDB's db_stress and SQLite's crash tests, which kill engines in this way.
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(faults=("kill",))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

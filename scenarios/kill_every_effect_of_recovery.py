@@ -1,0 +1,14 @@
+"""A recovery that is killed before any of its own effects on files is repeated, and ends as if it had not been.
+
+Source: KIP-844, "roll forward": a crash during the recovery is followed by the same recovery.
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(faults=("kill_twice",), durabilities=("DISK",), points_max=3)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

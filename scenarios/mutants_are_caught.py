@@ -1,0 +1,17 @@
+"""Stores that are broken on purpose are found out, each by the fault it belongs to: these checks can fail.
+
+A missing sync shows when the power is lost, and to no kill.
+
+Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
+"""
+
+from harness.effect_scenario import EffectScenario
+from harness.sweeps.mutants import MUTANTS
+
+SCENARIO = EffectScenario(mutants=tuple(MUTANTS))
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

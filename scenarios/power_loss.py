@@ -1,0 +1,17 @@
+"""With the power cut at any moment each durability level keeps its promise, in every state that a disk may then hold.
+
+Nothing acknowledged is lost at DISK; below it there is a whole commit, or an error upon which the changelog restores
+the store. What the folder model ``strict`` loses is told, and held against nobody.
+
+Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); KIP-892, "Atomic Checkpointing".
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(faults=("power gate", "power journal", "power strict"), points_max=64, states_per_position=4)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
