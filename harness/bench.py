@@ -2,50 +2,63 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from types import MappingProxyType
 from typing import Any
 
 from harness.benchmarks import run as benchmarks
 from harness.datasets.new_york_flights import departures
+from harness.effects.library import recorder_library
 from harness.folders import RUNS
 from harness.java import find_java
 from harness.progress import Progress
-from harness.report import README, RESULTS, write_report
-from harness.report.document import failure_lines
+from harness.report import publish
+from harness.report.document import failure_lines, wrong_end_lines
+from harness.report.effect_section import SKIPPED, effect_failure_lines
+from harness.report.effect_tables import promise_table
 from harness.report.environment import environment
 from harness.report.figures import all_figures
 from harness.report.rows import kinds_of, name_latest, new_run, read_all, write_facts, write_rows
 from harness.report.tables import ratio_table, summary_table
 from harness.scenario import EVENT_LOG
-from harness.spark.stages import Planned, SparkFailedError, crash_rows, opening_rows, spark_session, throughput_rows
+from harness.spark.effects import effect_rows
+from harness.spark.stages import (
+    Planned,
+    SparkFailedError,
+    crash_rows,
+    local_master,
+    opening_rows,
+    spark_session,
+    throughput_rows,
+)
+from harness.sweeps import plan as sweeps
 from harness.throughput import opening, plan
+from harness.throughput.amplification import amplification_rows
 from harness.throughput.plan import Batch, Sweep
+from harness.throughput.run import MeasurementFailedError
 from harness.trials.plan import crash_matrix
 from harness.trials.trial import Trial
 from harness.workloads.event_log import EventLog
 from harness.workloads.flights import Flights
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
-from stores.registry import backend_named
+from stores.registry import backend_named, backends
 
 Row = dict[str, Any]
 Keep = Callable[[Sequence[Row], Sequence[str]], None]
 
 FLIGHTS = Flights().name
-STAGES = ("store", "throughput", "opening", "crash")
+STAGES = ("store", "throughput", "opening", "crash", "effects")
 PROFILES = ("smoke", "default", "full")
 WHOLE_PROFILES = ("default", "full")
 """The profiles whose reports belong into ``results/``, where nothing was left out."""
 
-CRASH_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 1, "full": 5})
+CRASH_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 2, "full": 5})
 """How many seeds a profile's crash matrix has."""
 
 
@@ -99,7 +112,14 @@ def bench(request: Request) -> int:
         departures()  # Missing, it should be missed now and not after the first stages.
     progress = Progress()
     started = datetime.now(UTC)
-    facts = {"profile": request.profile, "seed": request.seed, "started": f"{started:%Y-%m-%d %H:%M} UTC"}
+    facts = {
+        "profile": request.profile,
+        "seed": request.seed,
+        "started": f"{started:%Y-%m-%d %H:%M} UTC",
+        "whole": request.is_whole,
+    }
+    if reason := _cannot_steer(request):
+        facts[SKIPPED] = reason
     run_folder = new_run(request.runs, request.profile, facts, started)
     print(f"Profile {request.profile}, seed {request.seed}. Rows go to {run_folder}.", flush=True)
     problems = _measure(request, run_folder, progress)
@@ -107,8 +127,7 @@ def bench(request: Request) -> int:
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     name_latest(run_folder)
-    results = request.results or (RESULTS if request.is_whole else run_folder / "report")
-    report = write_report(run_folder, results, README if results == RESULTS else None)
+    report = publish(run_folder, request.results)
     status = _conclude(request, read_all(run_folder), ran_on["backends"], problems)
     print(f"The report is {report}.")
     return status
@@ -137,7 +156,8 @@ def _measure(request: Request, run_folder: Path, progress: Progress) -> list[str
 def _measure_on_spark(request: Request, run_folder: Path, progress: Progress, keep: Keep) -> None:
     progress.stage("starting Spark")
     batches = _batches(request)
-    with spark_session("bench", request.master or _local_master(batches), run_folder) as spark:
+    master = request.master or local_master(batch.partitions for batch in batches)
+    with spark_session("bench", master, run_folder) as spark:
         if "throughput" in request.only:
             progress.stage("throughput of tasks")
             done = throughput_rows(spark, batches, request.seed, request.log, progress.say)
@@ -145,19 +165,29 @@ def _measure_on_spark(request: Request, run_folder: Path, progress: Progress, ke
         if "opening" in request.only:
             progress.stage("opening after a kill")
             done = opening_rows(spark, _openings(request), progress.say)
-            keep([*done.rows, *opening_ratios(done.rows)], done.problems)
+            keep([*done.rows, *opening.ratios(done.rows)], done.problems)
         if "crash" in request.only:
             progress.stage("crash trials")
             planned = [Planned("crash matrix", trial) for trial in _crash_trials(request)]
             keep(crash_rows(spark, planned, run_folder / "trials", progress.say), [])
+        if "effects" in request.only and not _cannot_steer(request):
+            progress.stage("faults below the process")
+            keep(effect_rows(spark, _sweeps(request), run_folder / "effects", progress.say), [])
 
 
 def _store_rows(request: Request, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
     chosen = None if request.backends is None else list(request.backends)
+    rows: list[Row] = []
+    problems = []
     try:
-        return benchmarks.run(request.profile, say, request.seed, chosen), []
+        rows += amplification_rows(backends() if chosen is None else chosen, request.seed)
+    except MeasurementFailedError as error:
+        problems.append(f"reads and writes of the stores were not counted: {error}")
+    try:
+        rows += benchmarks.run(request.profile, say, request.seed, chosen)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
-        return [], [f"the store-level benchmarks were given up: {error}"]
+        problems.append(f"the store-level benchmarks were given up: {error}")
+    return rows, problems
 
 
 def _batches(request: Request) -> list[Batch]:
@@ -180,47 +210,22 @@ def _crash_trials(request: Request) -> list[Trial]:
     return crash_matrix(request.backends, seeds=seeds, profile=request.profile)
 
 
-def _local_master(batches: Sequence[Batch]) -> str:
-    """All cores of this machine, and at least as many slots as the tasks that are measured together."""
-    return f"local[{max(2, os.cpu_count() or 1, *(batch.partitions for batch in batches))}]"
+def _cannot_steer(request: Request) -> str:
+    """Why no fault below the process can be tried here; empty where it can, or nobody asked for it."""
+    if "effects" not in request.only:
+        return ""
+    try:
+        recorder_library()
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
-def opening_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Rows of kind "ratio": a store opens within a second after a kill, and no slower the fuller it is.
-
-    For each backend and level that does not replay its whole changelog; more than 1 is quicker than asked for.
-    """
-    ready: dict[tuple[str, str], dict[int, list[float]]] = {}
-    for row in rows:
-        if row["replayed"] >= row["records"]:
-            continue
-        by_size = ready.setdefault((row["backend"], row["durability"]), {})
-        by_size.setdefault(row["records"], []).append(row["open_s"] + row["restore_s"])
-    found = []
-    for (backend, durability), by_size in sorted(ready.items()):
-        small, large = min(by_size), max(by_size)
-        shared = {"kind": "ratio", "subject": backend, "durability": durability, "records_per_commit": None}
-        times = {size: median(seconds) for size, seconds in by_size.items()}
-        found.append(
-            {
-                **shared,
-                "claim": f"open and restored after a kill, with {large:,} records, against one second",
-                "yardstick": "one second",
-                "ratio": 1 / times[large],
-                "at_least": 1.0,
-            }
-        )
-        if large > small:
-            found.append(
-                {
-                    **shared,
-                    "claim": f"open and restored after a kill, with {large:,} records against {small:,}",
-                    "yardstick": backend,
-                    "ratio": times[small] / times[large],
-                    "at_least": 1.0,
-                }
-            )
-    return found
+def _sweeps(request: Request) -> list[sweeps.Swept | sweeps.Convicted]:
+    return [
+        *sweeps.profile(request.profile, request.seed, request.backends),
+        *sweeps.convictions(request.profile, request.seed, request.backends),
+    ]
 
 
 def _conclude(
@@ -233,14 +238,14 @@ def _conclude(
     if figures["ratio"]:
         print(ratio_table({**figures, "ratio": missed or figures["ratio"]}).plain())
         print(f"Ratios missed: {len(missed)} of {len(figures['ratio'])}.\n" if missed else "All ratios are reached.\n")
-    wrong = [*problems, *failure_lines(rows["crash"])]
-    wrong += [
-        f"{figure['backend']} at {figure['durability']}: {figure['workload']} ends otherwise than Spark SQL computes it"
-        for figure in figures["throughput"]
-        if figure["end_state"] == "different"
-    ]
+    wrong = [*problems, *failure_lines(rows["crash"]), *wrong_end_lines(figures["throughput"])]
+    wrong += effect_failure_lines([*rows["effect"], *rows["mutant"]])
     for line in wrong:
         print(f"WRONG  {line}")
+    if rows["effect"]:
+        print(promise_table(figures).plain())
+    elif reason := _cannot_steer(request):
+        print(f"Faults below the process were skipped: {reason}")
     if rows["crash"] and not wrong:
         print("Every crash trial ended as expected, and every end state is right.")
     return 1 if wrong or (missed and request.strict) else 0

@@ -1,11 +1,14 @@
-"""The command line: ``python -m harness`` with bench, report, scenario, trial or list."""
+"""The command line: ``python -m harness`` with bench, report, scenario, trial, effect or list."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness.folders import RUNS
@@ -35,6 +38,10 @@ def _command(argv: Sequence[str]) -> int:
         from harness.trials.command import main as trial
 
         return trial(argv[1:])
+    if argv[:1] == ["effect"]:
+        from harness.sweeps.command import main as effect
+
+        return effect(argv[1:])
     given = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = given.run
     return run(given)
@@ -43,7 +50,8 @@ def _command(argv: Sequence[str]) -> int:
 def _guarded(run: Callable[[], int]) -> int:
     """Answer a user's mistake and an interruption with a sentence, not with a traceback."""
     try:
-        return run()
+        with _termination_interrupts():
+            return run()
     except KeyboardInterrupt:
         print("\nInterrupted; nothing goes on in the background.", file=sys.stderr)
         return INTERRUPTED
@@ -67,8 +75,24 @@ def _guarded(run: Callable[[], int]) -> int:
         return 1
 
 
+@contextlib.contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """SIGTERM (``kill``, ``timeout``) is answered as Ctrl-C is: processes are ended and temporary folders removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _sentence(error: BaseException) -> str:
-    return " ".join([str(error) or type(error).__name__, *getattr(error, "__notes__", ())])
+    said = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join([said, *getattr(error, "__notes__", ())])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,23 +102,18 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure and crash every backend, and write the report")
     bench.add_argument("--profile", default="default", help="smoke (a minute), default (ten) or full (hours)")
     bench.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
-    bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash, with commas between")
+    bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash,effects")
     bench.add_argument("--backends", metavar="NAMES", help="some backends, with commas between, instead of all")
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     bench.add_argument("--strict", action="store_true", help="a missed ratio is an error, too")
     bench.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
-    bench.add_argument(
-        "--results",
-        type=Path,
-        metavar="FOLDER",
-        help="where the report goes: results/ for whole runs, else beside the rows",
-    )
+    _add_results(bench)
     _add_event_log(bench)
     bench.set_defaults(run=_bench)
 
     report = commands.add_parser("report", help="write the report again from a run's rows")
     report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
-    report.add_argument("--results", type=Path, metavar="FOLDER", help="where the report goes: results/ unless given")
+    _add_results(report)
     report.set_defaults(run=_report)
 
     scenario = commands.add_parser("scenario", help="put one claim to the proof", parents=[_scenario_parser(None)])
@@ -102,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     scenario.set_defaults(run=_named_scenario)
 
     commands.add_parser("trial", help="run one crash trial again, given as JSON", add_help=False)
+
+    commands.add_parser("effect", help="run one trial below the process again, given as JSON", add_help=False)
 
     listing = commands.add_parser("list", help="what there is: backends, workloads, faults, failpoints, scenarios")
     listing.set_defaults(run=_list)
@@ -115,6 +136,15 @@ def _scenario_parser(program: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     _add_event_log(parser)
     return parser
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="where the report goes: results/ for whole runs, else beside the rows",
+    )
 
 
 def _add_event_log(parser: argparse.ArgumentParser) -> None:
@@ -160,11 +190,10 @@ def _bench(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from harness.report import README, RESULTS, write_report
+    from harness.report import publish
     from harness.report.rows import latest_run
 
-    folder = given.run_folder or latest_run(RUNS)
-    report = write_report(folder, given.results or RESULTS, None if given.results else README)
+    report = publish(given.run_folder or latest_run(RUNS), given.results)
     print(f"The report is {report}.")
     return 0
 

@@ -39,7 +39,13 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     program = _program(environment)
     try:
         answer = subprocess.run(
-            [program, "-version"], env=dict(environment), capture_output=True, text=True, timeout=60, check=False
+            [program, "-version"],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{program} does not run ({error}). {ADVICE}") from error

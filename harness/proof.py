@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import os
 import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.effect_scenario import EffectScenario
+from harness.effects.library import recorder_library
 from harness.folders import RUNS, SCENARIOS
 from harness.progress import Progress
-from harness.report.document import failure_lines
+from harness.report.crash_tables import crash_tables
+from harness.report.document import failure_lines, wrong_end_lines
+from harness.report.effect_section import effect_failure_lines
+from harness.report.effect_tables import effect_tables
 from harness.report.figures import Figure, all_figures
 from harness.report.rows import kinds_of, new_run, write_rows
-from harness.report.tables import crash_tables, throughput_tables
+from harness.report.tables import throughput_tables
 from harness.scenario import EVENT_LOG, AtLeast, CrashScenario, Scenario, ThroughputScenario
-from harness.spark.stages import Planned, crash_rows, spark_session, throughput_rows
+from harness.spark.effects import effect_rows
+from harness.spark.stages import Planned, crash_rows, local_master, spark_session, throughput_rows
 from harness.workloads.event_log import EventLog
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
@@ -29,7 +34,7 @@ class Claim:
 
     name: str
     text: str
-    scenario: Scenario
+    scenario: Scenario | EffectScenario
 
 
 def read_claim(file: Path) -> Claim:
@@ -38,11 +43,13 @@ def read_claim(file: Path) -> Claim:
         raise ConfigError(f"there is no scenario in {file}: the file does not exist")
     try:
         content: Mapping[str, Any] = runpy.run_path(str(file))
-    except (SyntaxError, ImportError, NameError, TypeError, ValueError) as error:
+    except Exception as error:  # Whatever a user's file may do.
         raise ConfigError(f"{file} cannot be read as a scenario: {type(error).__name__}: {error}") from error
     scenario = content.get("SCENARIO")
-    if not isinstance(scenario, CrashScenario | ThroughputScenario):
-        raise ConfigError(f"{file} is no scenario: it needs SCENARIO, a CrashScenario or a ThroughputScenario")
+    if not isinstance(scenario, CrashScenario | ThroughputScenario | EffectScenario):
+        raise ConfigError(
+            f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario or an EffectScenario"
+        )
     return Claim(file.stem, inspect.cleandoc(content.get("__doc__") or ""), scenario)
 
 
@@ -71,19 +78,26 @@ def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None =
         if log is None:
             raise ConfigError("this scenario needs your events: give --events PATH and --key COLUMN, or EVENTS and KEY")
         log.format()
-    scenario.plan(seed)
+    batches = scenario.plan(seed) if isinstance(scenario, ThroughputScenario) else []
+    trials = scenario.plan(seed) if isinstance(scenario, CrashScenario) else []
+    sweeps = scenario.plan(seed) if isinstance(scenario, EffectScenario) else []
+    if sweeps:
+        recorder_library()  # Where effects can't be steered, say so now.
     print(f"{claim.name}\n\n{claim.text}\n\nSeed {seed}.\n", flush=True)
     folder = new_run(runs, f"scenario-{claim.name}", {"profile": f"scenario {claim.name}", "seed": seed})
     progress = Progress()
     progress.stage("starting Spark")
-    with spark_session(claim.name, master or _local_master(scenario), folder) as spark:
+    with spark_session(claim.name, master or local_master(batch.partitions for batch in batches), folder) as spark:
         progress.stage(claim.name)
         if isinstance(scenario, CrashScenario):
-            planned = [Planned(claim.name, trial, scenario.expected(trial)) for trial in scenario.plan(seed)]
+            planned = [Planned(claim.name, trial, scenario.expected(trial)) for trial in trials]
             rows = crash_rows(spark, planned, folder / "trials", progress.say)
             problems: list[str] = []
+        elif isinstance(scenario, EffectScenario):
+            rows = effect_rows(spark, sweeps, folder / "effects", progress.say)
+            problems = effect_failure_lines(rows)
         else:
-            done = throughput_rows(spark, scenario.plan(seed), seed, log, progress.say)
+            done = throughput_rows(spark, batches, seed, log, progress.say)
             rows, problems = done.rows, done.problems
     sorted_out = kinds_of(rows)
     for kind, group in sorted_out.items():
@@ -92,30 +106,17 @@ def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None =
     tables = (
         crash_tables(figures, expected="valid") + crash_tables(figures, expected="anomaly") + throughput_tables(figures)
     )
-    print("\n\n".join(table.plain() for table in tables), end="\n\n")
+    told = [table.plain() for table in tables] + [table.plain() for table in effect_tables(figures)]
+    print("\n\n".join(told), end="\n\n")
     problems += failure_lines(sorted_out.get("crash", []))
+    problems += wrong_end_lines(figures["throughput"])
     if isinstance(scenario, ThroughputScenario):
-        problems += _wrong_ends(figures["throughput"])
         for wanted in scenario.at_least:
             problems += _missed(wanted, figures["throughput"])
     for problem in problems:
         print(problem)
     print(f"{claim.name} {'does not hold' if problems else 'holds'} (seed {seed}).")
     return not problems
-
-
-def _local_master(scenario: Scenario) -> str:
-    partitions = scenario.partitions if isinstance(scenario, ThroughputScenario) else ()
-    return f"local[{max(2, os.cpu_count() or 1, *partitions)}]"
-
-
-def _wrong_ends(figures: list[Figure]) -> list[str]:
-    return [
-        f"{figure['backend']}, {figure['records_per_commit']:,} records per commit, {figure['partitions']} partitions: "
-        "the end state is not what Spark SQL computes from the same events"
-        for figure in figures
-        if figure["end_state"] == "different"
-    ]
 
 
 def _missed(wanted: AtLeast, figures: list[Figure]) -> list[str]:

@@ -6,19 +6,21 @@ checks nothing, so that a mistake in a file is reported, and not raised while th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
-from harness.faults import Fault, Kill, KillInRecovery, steps
+from harness.faults import Fault, Kill, failpoint_of, steps
 from harness.faults.registry import unknown
 from harness.throughput.plan import Batch, Sweep, batches
 from harness.trials import sabotage as defects
+from harness.trials.admission import admitted
 from harness.trials.operations import Mix
 from harness.trials.plan import LOG_FAILPOINTS, crash_matrix
-from harness.trials.trial import DURABILITIES, GUARANTEES, Trial
-from harness.workloads.registry import workload
+from harness.trials.trial import DURABILITIES, Trial
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends
@@ -40,9 +42,6 @@ class Part(StrEnum):
     """What a store does by itself when it is opened after a crash."""
     RESTORE = "restore"
     """The replay of a changelog's tail."""
-
-
-_SABOTAGED = (defects.HALF_WRITTEN, defects.BETWEEN)
 
 
 def part_of(failpoint: str) -> Part:
@@ -87,7 +86,6 @@ class CrashScenario:
     mix: Mix = field(default_factory=Mix)
     commit_every: int = 24
     options: tuple[tuple[str, str | int | bool], ...] = ()
-    memory_limit_bytes: int | None = None
 
     def plan(self, seed: int) -> list[Trial]:
         """Every trial of the scenario; ``seed`` is the first of its seeds.
@@ -96,7 +94,7 @@ class CrashScenario:
         """
         self._check()
         trials = [
-            replace(trial, guarantee=self.guarantee, sabotage=self.sabotage, memory_limit_bytes=self.memory_limit_bytes)
+            admitted(replace(trial, guarantee=self.guarantee, sabotage=self.sabotage))
             for name in _names(self.backends)
             for durability in self.durabilities
             if durability in backend_named(name).durabilities
@@ -113,30 +111,41 @@ class CrashScenario:
         return "anomaly" if trial.backend in _canonical(self.caught) else "valid"
 
     def _check(self) -> None:
+        _check_types(self)
         for name in (*_names(self.backends), *self.caught):
             backend_named(name)
         for durability in self.durabilities:
             if durability not in DURABILITIES:
                 raise unknown("durability", durability, DURABILITIES)
-        if self.guarantee not in GUARANTEES:
-            raise unknown("guarantee", self.guarantee, GUARANTEES)
-        if self.sabotage is not None and self.sabotage not in defects.SABOTAGES:
-            raise unknown("sabotage", self.sabotage, defects.SABOTAGES)
         if self.seeds < 1:
             raise ConfigError(f"a scenario has one seed or more, not {self.seeds}")
         known = _known_failpoints()
         for fault in self.faults:
-            for failpoint in () if isinstance(fault, KillAtEach) else _failpoints(fault):
-                if failpoint not in known:
-                    raise unknown("failpoint", failpoint, known)
+            if isinstance(fault, KillAtEach):
+                if fault.part not in list(Part):
+                    raise unknown("part", fault.part, Part)
+            elif not isinstance(fault, Fault):
+                raise ConfigError(f"a fault of a scenario is a value of harness.faults or a KillAtEach, not {fault!r}")
+            else:
+                for failpoint in _failpoints(fault):
+                    if failpoint not in known:
+                        raise unknown("failpoint", failpoint, known)
 
     def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int) -> list[Trial]:
         if isinstance(fault, KillAtEach):
             matrix = crash_matrix([backend], [durability], [seed], "full")
-            return [trial for trial in matrix if trial.exactly_once and _part_killed(trial.fault) is fault.part]
+            # At least once nothing is in a transaction of the changelog, and none of its steps is ever reached.
+            unreached = () if self.guarantee == "exactly_once" else LOG_FAILPOINTS
+            return [
+                trial
+                for trial in matrix
+                if trial.exactly_once
+                and _part_killed(trial.fault) == fault.part
+                and not set(unreached) & set(_failpoints(trial.fault))
+            ]
         chosen = backend_named(backend)
-        reached = {*chosen.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *(_SABOTAGED if self.sabotage else ())}
-        if not reached.issuperset(_failpoints(fault)):
+        built_in = defects.FAILPOINTS if self.sabotage else ()
+        if not {*chosen.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *built_in}.issuperset(_failpoints(fault)):
             return []
         shape: dict[str, Any] = {"mix": self.mix, "commit_every": self.commit_every, "options": self.options}
         return [Trial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
@@ -170,7 +179,7 @@ class ThroughputScenario:
 
     def plan(self, seed: int) -> list[Batch]:
         """What is measured, over the same events together. Raises: ConfigError for whatever does not exist."""
-        workload(self.workload)
+        _check_types(self)
         for name in (
             *_names(self.backends),
             *(name for claim in self.at_least for name in (claim.subject, claim.yardstick)),
@@ -193,6 +202,24 @@ class ThroughputScenario:
 Scenario = CrashScenario | ThroughputScenario
 
 
+_PLAIN: Mapping[str, type] = MappingProxyType({"str": str, "int": int, "Mix": Mix, "AtLeast": AtLeast})
+
+
+def _check_types(scenario: Scenario) -> None:
+    """Raises: ConfigError where a setting, or one of several, is of another type than it says: a slip in a file."""
+    for setting in fields(scenario):
+        value, type_ = getattr(scenario, setting.name), str(setting.type)
+        if value is None and type_.endswith("| None"):
+            continue
+        several = re.match(r"tuple\[(\w*)", type_)
+        if several and not isinstance(value, tuple):
+            raise ConfigError(f"{setting.name} of a scenario is a tuple, such as ({value!r},), and not {value!r}")
+        plain = _PLAIN.get(several[1] if several else type_.removesuffix(" | None"))
+        for each in value if several else (value,):
+            if plain is not None and (not isinstance(each, plain) or isinstance(each, bool)):
+                raise ConfigError(f"{setting.name} of a scenario takes {plain.__name__}, not {each!r}")
+
+
 def _names(given: tuple[str, ...] | None) -> tuple[str, ...]:
     return tuple(backends()) if given is None else given
 
@@ -208,10 +235,10 @@ def _failpoints(fault: Fault) -> list[str]:
 
 def _part_killed(fault: Fault) -> Part | None:
     """The part of a store's life that a kill is about; None for other faults."""
-    about = steps(fault)[1] if isinstance(fault, KillInRecovery) else fault
-    return part_of(about.failpoint) if isinstance(about, Kill) else None
+    failpoint = failpoint_of(fault)
+    return part_of(failpoint) if failpoint else None
 
 
 def _known_failpoints() -> list[str]:
     of_backends = {failpoint for backend in backends().values() for failpoint in backend.failpoints}
-    return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *_SABOTAGED})
+    return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *defects.FAILPOINTS})

@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.case import Case
+from harness.benchmarks.case import YCSB, Case
 from harness.benchmarks.load import Load, batches
-from harness.benchmarks.subject import open_subject
+from harness.benchmarks.subject import StoreSubject, open_subject
 from harness.benchmarks.yardstick import Pairs, Yardstick
+from harness.workloads.ycsb import Operation, Ycsb, core_workload
+from harness.workloads.ycsb import load as ycsb_load
+
+YCSB_VALUE_BYTES = 1_000
+"""Ten fields of 100 bytes. Source: YCSB, CoreWorkload (fieldcount, fieldlength)."""
 
 
 @pytest.fixture
@@ -26,8 +31,12 @@ def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick]:
 
 def test_case(case: Case, subject: Yardstick, load_seed: int, benchmark: Any) -> None:
     """Time one case; each round does the same amount of work with records of its own."""
-    load = Load(load_seed)
     benchmark.extra_info["case"] = case.id
+    if case.suite.startswith(YCSB):
+        assert isinstance(subject, StoreSubject)
+        _time_ycsb(case, subject, load_seed, benchmark)
+        return
+    load = Load(load_seed)
     timed = {"commit": _write, "update": _update, "scan": _scan}[case.suite]
     if case.suite == "commit":
 
@@ -48,6 +57,26 @@ def test_case(case: Case, subject: Yardstick, load_seed: int, benchmark: Any) ->
             return (subject, batches(pairs, case.records_per_commit)), {}
 
     benchmark.pedantic(timed, setup=setup, rounds=case.rounds, warmup_rounds=1)
+
+
+def _time_ycsb(case: Case, subject: StoreSubject, seed: int, benchmark: Any) -> None:
+    ycsb = Ycsb(core_workload(case.suite.removeprefix(YCSB)), case.keys, seed, value_bytes=YCSB_VALUE_BYTES)
+    ycsb_load(subject.store, ycsb.load_records())
+    operations = ycsb.operations(case.records * (case.rounds + 1))
+    rounds = iter(range(0, len(operations), case.records))
+
+    def setup() -> Any:
+        first = next(rounds)
+        mine = operations[first : first + case.records]
+        size = case.records_per_commit
+        return (subject, [mine[at : at + size] for at in range(0, len(mine), size)]), {}
+
+    benchmark.pedantic(_operate, setup=setup, rounds=case.rounds, warmup_rounds=1)
+
+
+def _operate(subject: StoreSubject, work: list[list[Operation]]) -> None:
+    for batch in work:
+        subject.operate(batch)
 
 
 def _write(subject: Yardstick, work: list[Pairs]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.workloads.ycsb import CORE_WORKLOADS, OperationKind
 from stores import Durability
 from stores.registry import backends
 
 PLAIN = "plain"
 """Prefix of the yardsticks: an engine without a store around it, written as well as plain code can be."""
+YCSB = "ycsb-"
+"""Prefix of the suites that are YCSB's core workloads."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class Case:
 
     suite: str
     """``commit``: put and commit of keys never seen before. ``update``: read, change, write of keys that are there.
-    ``scan``: everything in order, committed and staged."""
+    ``scan``: everything in order, committed and staged. ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads,
+    on ``keys`` records of 1,000 bytes; ``records`` counts the operations."""
     subject: str
     """A backend, or a yardstick such as ``plain-rocksdb``."""
     durability: Durability = Durability.CHANGELOG
@@ -67,6 +71,7 @@ def _cases(profile: str) -> Iterator[Case]:
                 yield Case("update", subject, records_per_commit=100_000, distribution=distribution, keys=keys,
                            records=100_000)  # fmt: skip
     yield from _scans()
+    yield from _ycsb()
     for subject, backend in backends().items():
         for durability in sorted(backend.durabilities) if profile == "full" else (Durability.CHANGELOG,):
             for size in _CURVE:
@@ -77,3 +82,11 @@ def _cases(profile: str) -> Iterator[Case]:
 def _scans() -> Iterator[Case]:
     for subject in ("rocksdb-indexed-batch", f"{PLAIN}-rocksdb"):
         yield Case("scan", subject, records_per_commit=10_000, records=100_000)
+
+
+def _ycsb() -> Iterator[Case]:
+    for letter, workload in CORE_WORKLOADS.items():
+        for subject in backends():
+            # An operation of E reads some fifty records, one of the others one.
+            yield Case(f"{YCSB}{letter.lower()}", subject, distribution=workload.distribution, keys=10_000,
+                       records=1_000 if OperationKind.SCAN in workload.mix else 10_000)  # fmt: skip

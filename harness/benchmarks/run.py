@@ -79,13 +79,18 @@ def _measure(case: Case, profile: str, seed: int) -> list[float]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         result = Path(folder, "benchmark.json")
         command = [
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            sys.executable, "-m", "pytest", "-q", "-p", "pytest_benchmark.plugin", "-p", "pytest_timeout",
+            "-p", "no:cacheprovider",
             f"{_ROOT}/harness/benchmarks/bench_stores.py::test_case[{case.id}]",
             "--profile", profile, "--load-seed", str(seed),
             "--basetemp", f"{folder}/work", "--benchmark-json", str(result), "--benchmark-save-data",
             "--rootdir", str(_ROOT),
         ]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ, "PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
+            # Loading every plugin that is installed takes longer than most measurements.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }  # fmt: skip
         done = subprocess.run(
             command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=TIMEOUT_S, check=False,

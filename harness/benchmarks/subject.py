@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.benchmarks.case import Case
 from harness.benchmarks.yardstick import YARDSTICKS, Pairs, Yardstick
+from harness.workloads.ycsb import Operation, apply
 from stores import Durability, KeyValueStore, TopicPartition, open_store
 
 _CHANGELOG = TopicPartition("changelog", 0)
@@ -34,6 +35,13 @@ class StoreSubject(Yardstick):
         for key, value in batch:
             get(key)
             put(key, value)
+        self._commit()
+
+    def operate(self, batch: Sequence[Operation]) -> None:
+        """Perform operations of YCSB, then commit."""
+        store = self.store
+        for operation in batch:
+            apply(operation, store)
         self._commit()
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:

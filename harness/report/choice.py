@@ -123,6 +123,11 @@ def failed(figures: Mapping[str, Sequence[Figure]], durability: str) -> set[str]
     }
 
 
+def level_order(level: str) -> tuple[int, str]:
+    """What levels are sorted by: the weakest promise first, unknown ones last."""
+    return (LEVELS.index(level) if level in LEVELS else len(LEVELS)), level
+
+
 class _Measure(NamedTuple):
     """What backends are compared by: a figure's name, how it is shown, and whether more of it is better."""
 

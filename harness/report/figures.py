@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from harness.report import effect_figures
 from harness.report.rows import Row
 
 Figure = dict[str, Any]
@@ -132,16 +133,33 @@ def ratios(rows: Iterable[Row]) -> list[Figure]:
     )
 
 
+def amplification(rows: Iterable[Row]) -> list[Figure]:
+    """Counts as they came, each with how many bytes an engine was given per byte put into its store."""
+    return _in_order(
+        [{**row, "kind": "amplification", "written_per_byte": row["bytes_written"] / row["bytes_put"]} for row in rows]
+    )
+
+
 def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
     """The figures of every kind, by kind; an empty list for a kind that was not measured."""
     made: Mapping[str, Callable[[Iterable[Row]], list[Figure]]] = {
         "throughput": throughput,
         "opening": opening,
         "benchmark": benchmarks,
+        "amplification": amplification,
         "ratio": ratios,
         "crash": crash,
     }
-    return {kind: make(rows.get(kind, ())) for kind, make in made.items()}
+    return {
+        **{kind: make(rows.get(kind, ())) for kind, make in made.items()},
+        "effect": effect_figures.effects(rows),
+        "mutant": effect_figures.mutants(rows.get("mutant", ())),
+    }
+
+
+def distinct(figures: Sequence[Figure], *names: str) -> list[tuple[Any, ...]]:
+    """The combinations of values that figures have under ``names``, in their order."""
+    return list(dict.fromkeys(tuple(figure[name] for name in names) for figure in figures))
 
 
 def _grouped(rows: Iterable[Row], names: Sequence[str]) -> list[tuple[Figure, list[Row]]]:

@@ -8,14 +8,12 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Canvas
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from harness.report.choice import LEVELS, REFERENCE_WORKLOADS
+from harness.report.choice import REFERENCE_WORKLOADS, level_order
+from harness.report.crash_plot import crash_matrix
 from harness.report.figures import Figure
-from harness.report.tables import place_of
 
 Figures = Mapping[str, Sequence[Figure]]
 
@@ -28,8 +26,6 @@ PROTOTYPE_SHARE = 0.04
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C564B", "#7F7F7F")
 """Told apart by colour-blind readers too. Source: Okabe and Ito, "Color Universal Design" (the first six)."""
 _MARKERS = "osD^vPX*"
-_OUTCOMES = ("not tried", "valid", "unknown", "anomaly")
-_OUTCOME_COLOURS = ("#FFFFFF", "#B7E1CD", "#FCE8B2", "#E67C73")
 _STYLE: Any = {
     "svg.hashsalt": "report",
     "svg.fonttype": "none",
@@ -56,7 +52,7 @@ def draw(figures: Figures, folder: Path, file_type: str = "svg") -> list[str]:
         "throughput": _task_throughput,
         "commit-latency": _commit_latency,
         "opening": _opening,
-        "crash-matrix": _crash_matrix,
+        "crash-matrix": crash_matrix,
     }
     with mpl.rc_context(_STYLE):
         for name, plot in plots.items():
@@ -90,8 +86,7 @@ def _commit_size_plot(figures: Figures, points: _Series, label: str, spreads: Se
         return None
     canvas, panels = _panels(points)
     for level, axes in panels:
-        for backend, line in points[level].items():
-            axes.plot(*zip(*line, strict=True), label=backend, **_look(backend, figures))
+        _draw_lines(axes, points[level], figures)
         if BASELINE in points[level]:
             xs, ys = zip(*points[level][BASELINE], strict=True)
             shares = [PROTOTYPE_SHARE * y for y in ys]
@@ -120,10 +115,10 @@ def _commit_latency(figures: Figures) -> Canvas | None:
         return None
     canvas, panels = _panels(middle)
     for level, axes in panels:
-        for backend, line in middle[level].items():
-            look = _look(backend, figures)
-            axes.plot(*zip(*line, strict=True), label=backend, **look)
-            axes.plot(*zip(*tail[level][backend], strict=True), **look | {"linestyle": "--", "linewidth": 0.9})
+        _draw_lines(axes, middle[level], figures)
+        for backend, line in tail[level].items():
+            look = _look(backend, figures) | {"linestyle": "--", "linewidth": 0.9}
+            axes.plot(*zip(*line, strict=True), **look)
         _log_axes(axes, middle[level], "records per commit", f"level {level}")
     panels[0][1].set_ylabel(
         f"ms per commit, changelog and stores{_workload(rows)}\nsolid: median, dashed: 99th percentile"
@@ -138,52 +133,11 @@ def _opening(figures: Figures) -> Canvas | None:
         return None
     canvas, panels = _panels(points)
     for level, axes in panels:
-        for backend, line in points[level].items():
-            axes.plot(*zip(*line, strict=True), label=backend, **_look(backend, figures))
+        _draw_lines(axes, points[level], figures)
         axes.axhline(1, color="#444444", linestyle=":", linewidth=1)
         _log_axes(axes, points[level], "records in the store", f"level {level}")
     panels[0][1].set_ylabel("seconds until the store is open and restored\nafter a kill (dotted: one second)")
     _legend(canvas, panels)
-    return canvas
-
-
-def _crash_matrix(figures: Figures) -> Canvas | None:
-    cells = [cell for cell in figures["crash"] if cell["expected"] == "valid"]
-    if not cells:
-        return None
-    backends, places = sorted({cell["backend"] for cell in cells}), sorted({place_of(cell) for cell in cells})
-    grid = [
-        [
-            _worst([cell for cell in cells if cell["backend"] == backend and place_of(cell) == place])
-            for backend in backends
-        ]
-        for place in places
-    ]
-    canvas = Canvas(figsize=(2.6 + 1.05 * len(backends), 1.6 + 0.26 * len(places)))
-    axes = canvas.subplots()
-    colours = ListedColormap(_OUTCOME_COLOURS)
-    axes.imshow([[worst for worst, _ in line] for line in grid], cmap=colours, vmin=0, vmax=3, aspect="auto")
-    for y, line in enumerate(grid):
-        for x, (_, shown) in enumerate(line):
-            axes.text(x, y, shown, ha="center", va="center", fontsize=8)
-    axes.set_xticks(range(len(backends)), backends, rotation=30, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(len(places)), places)
-    axes.xaxis.tick_top()
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    for edge in axes.spines.values():
-        edge.set_visible(False)
-    axes.set_xticks([x + 0.5 for x in range(len(backends) - 1)], minor=True)
-    axes.set_yticks([y + 0.5 for y in range(len(places) - 1)], minor=True)
-    axes.grid(visible=True, which="minor", color="white", linewidth=2)
-    axes.tick_params(which="minor", length=0)
-    levels = sorted({cell["durability"] for cell in cells}, key=_level_order)
-    axes.set_xlabel(f"trials that ended valid, of all; {', '.join(levels)}")
-    handles = [
-        Patch(facecolor=colour, edgecolor="#999999", label=name)
-        for name, colour in zip(_OUTCOMES, _OUTCOME_COLOURS, strict=True)
-    ]
-    canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.9, 0.85), frameon=False)
     return canvas
 
 
@@ -195,7 +149,7 @@ _Series = Mapping[str, Lines]
 
 def _points(rows: Sequence[Figure], name: str, x: str, y: str, scale: float = 1) -> _Series:
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row in sorted(rows, key=lambda row: (_level_order(row["durability"]), row[name], row[x])):
+    for row in sorted(rows, key=lambda row: (level_order(row["durability"]), row[name], row[x])):
         if row.get(y) is not None:
             found.setdefault(row["durability"], {}).setdefault(row[name], []).append((row[x], row[y] * scale))
     return found
@@ -222,6 +176,11 @@ def _panels(points: _Series) -> tuple[Canvas, list[tuple[str, Axes]]]:
     canvas = Canvas(figsize=(2.2 + 3.6 * len(points), 3.8))
     axes = canvas.subplots(1, len(points), sharey=True, squeeze=False)[0]
     return canvas, list(zip(points, axes, strict=True))
+
+
+def _draw_lines(axes: Axes, lines: Lines, figures: Figures) -> None:
+    for backend, line in lines.items():
+        axes.plot(*zip(*line, strict=True), label=backend, **_look(backend, figures))
 
 
 def _look(backend: str, figures: Figures) -> dict[str, Any]:
@@ -259,15 +218,3 @@ def _legend(canvas: Canvas, panels: Sequence[tuple[str, Axes]]) -> None:
     labels = sorted(found, key=lambda label: (label[0].isdigit(), label))
     handles = [found[label] for label in labels]
     canvas.legend(handles, labels, loc="center left", bbox_to_anchor=(0.91, 0.5), frameon=False)
-
-
-def _worst(cells: Sequence[Figure]) -> tuple[int, str]:
-    if not cells:
-        return 0, ""
-    valid, trials = sum(cell["valid"] for cell in cells), sum(cell["trials"] for cell in cells)
-    worst = 3 if any(cell["anomaly"] for cell in cells) else 2 if any(cell["unknown"] for cell in cells) else 1
-    return worst, f"{valid}/{trials}"
-
-
-def _level_order(level: str) -> tuple[int, str]:
-    return (LEVELS.index(level) if level in LEVELS else len(LEVELS)), level

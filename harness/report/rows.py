@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.sweeps.columns import KINDS as EFFECT_KINDS
 from stores.errors import ConfigError
 
 Row = Mapping[str, Any]
@@ -64,6 +65,17 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "records": _COUNT,
             "records_per_s": _REAL,
         },
+        "amplification": {
+            "backend": _TEXT,
+            "durability": _TEXT,
+            "staged_records": _COUNT,
+            "lookups_staged": _REAL,
+            "lookups_just_committed": _REAL,
+            "lookups_committed": _REAL,
+            "lookups_absent": _REAL,
+            "bytes_put": _COUNT,
+            "bytes_written": _COUNT,
+        },
         "ratio": {
             "claim": _TEXT,
             "subject": _TEXT,
@@ -88,6 +100,7 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "expected": _TEXT,
             "repeat_command": _TEXT,
         },
+        **EFFECT_KINDS,
     }
 )
 """The columns that every row of a kind has, by kind; null where something does not apply. A row may have more."""
@@ -113,23 +126,33 @@ def new_run(runs: Path, profile: str, facts: Mapping[str, Any], now: datetime | 
             return folder
     except OSError as error:
         raise ConfigError(
-            f"{runs} cannot hold the rows of a run ({error.strerror}): mend that, or name another"
+            f"{runs} cannot hold the rows of a run ({_reason(error)}): mend that, or name another"
         ) from error
     raise ConfigError(f"{runs} holds a hundred runs of this second already: wait for the next one")
 
 
 def write_facts(run_folder: Path, facts: Mapping[str, Any]) -> None:
     """Say how a run was asked for, what it ran on and how long it took, instead of what was said before."""
-    (run_folder / FACTS_FILE).write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+    replace_text(run_folder / FACTS_FILE, json.dumps(facts, indent=2, sort_keys=True) + "\n")
 
 
 def read_facts(run_folder: Path) -> dict[str, Any]:
     """What ``new_run`` was given. Raises: ConfigError where the folder is no run's."""
     try:
-        facts: dict[str, Any] = json.loads((run_folder / FACTS_FILE).read_text())
-    except (OSError, ValueError) as error:
+        facts: dict[str, Any] = dict(json.loads((run_folder / FACTS_FILE).read_text()))
+    except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{run_folder} is not the folder of a run: it has no readable {FACTS_FILE}") from error
     return facts
+
+
+def replace_text(path: Path, content: str) -> None:
+    """Write a file, so that whoever reads it meanwhile, or after a kill, finds the old content or the new one."""
+    beside = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        beside.write_text(content, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def name_latest(run_folder: Path) -> None:
@@ -152,7 +175,7 @@ def latest_run(runs: Path) -> Path:
 def write_rows(run_folder: Path, kind: str, rows: Iterable[Row]) -> int:
     """Add rows of one kind to a run, in a file of their own; returns how many. No rows: no file.
 
-    Raises: ConfigError for an unknown kind, or a value that does not fit its column.
+    Raises: ConfigError for an unknown kind, a value that does not fit its column, or where they cannot be written.
     """
     columns = _columns(kind)
     given = [dict(row) for row in rows]
@@ -169,21 +192,34 @@ def write_rows(run_folder: Path, kind: str, rows: Iterable[Row]) -> int:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ConfigError(f"a row of kind {kind!r} does not fit its columns: {error}") from error
     folder = run_folder / kind
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"part-{len(list(folder.glob('part-*.parquet'))):04}.parquet"
-    beside = part.with_suffix(".new")
-    pq.write_table(table, beside)
-    os.replace(beside, part)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"part-{len(list(folder.glob('part-*.parquet'))):04}.parquet"
+        beside = part.with_suffix(".new")
+        pq.write_table(table, beside)
+        os.replace(beside, part)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot take {len(given):,} rows ({_reason(error)}): mend that, and run again"
+        ) from error
     return len(given)
 
 
 def read_rows(run_folder: Path, kind: str) -> list[dict[str, Any]]:
-    """All rows of one kind, in the order in which they were written; none where the run has none."""
+    """All rows of one kind, in the order in which they were written; none where the run has none.
+
+    Raises: ConfigError for a file that is damaged.
+    """
     columns = _columns(kind)
     rows: list[dict[str, Any]] = []
     for part in sorted((run_folder / kind).glob("part-*.parquet")):
-        for row in pq.read_table(part, partitioning=None).to_pylist():
-            rows.append({"kind": kind, **dict.fromkeys(columns), **row})
+        try:
+            table = pq.read_table(part, partitioning=None)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError(
+                f"{part} cannot be read ({error}): delete it to report what is left of the run, or run it again"
+            ) from error
+        rows.extend({"kind": kind, **dict.fromkeys(columns), **row} for row in table.to_pylist())
     return rows
 
 
@@ -199,6 +235,11 @@ def kinds_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
         _columns(row["kind"])
         sorted_out.setdefault(row["kind"], []).append(row)
     return sorted_out
+
+
+def _reason(error: OSError) -> str:
+    # What pyarrow raises has a number, and no words of the system's for it.
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _columns(kind: str) -> Mapping[str, pa.DataType]:

@@ -20,6 +20,11 @@ def exact(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
+def ratio(value: float | None) -> str:
+    """``1.25``: two digits behind the point."""
+    return NONE if value is None else f"{value:.2f}"
+
+
 def duration(seconds: float | None) -> str:
     """``1.23 s``, ``4.56 ms``, ``789 us``: whichever unit reads best."""
     if seconds is None:

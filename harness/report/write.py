@@ -14,13 +14,24 @@ from harness.folders import ROOT
 from harness.report.document import document
 from harness.report.figures import Figure, all_figures
 from harness.report.plots import draw
-from harness.report.rows import read_all, read_facts
+from harness.report.rows import read_all, read_facts, replace_text
 from harness.report.tables import summary_table
 from stores.errors import ConfigError
 
 REPORT_FILE, FIGURES_FILE, ENVIRONMENT_FILE = "report.md", "figures.jsonl", "environment.json"
 RESULTS, README = ROOT / "results", ROOT / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
+
+
+def publish(run_folder: Path, results: Path | None = None) -> Path:
+    """Write a run's report where it belongs unless ``results`` is given; returns the report.
+
+    A whole run's goes to the project's ``results/``, and its table into README; that of a run which left something out
+    stays beside its rows. Raises: ConfigError, as ``write_report``.
+    """
+    if results is None:
+        results = RESULTS if read_facts(run_folder).get("whole") else run_folder / "report"
+    return write_report(run_folder, results, README if results.absolute() == RESULTS else None)
 
 
 def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
@@ -49,7 +60,8 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             for file in sorted(made.iterdir()):
                 os.replace(file, results / file.name)
         if readme is not None and readme.exists():
-            _write(readme, with_table(readme.read_text(), summary_table(figures, environment["backends"]).markdown()))
+            table = summary_table(figures, environment["backends"]).markdown()
+            replace_text(readme, with_table(readme.read_text(encoding="utf-8"), table))
     except OSError as error:
         raise ConfigError(
             f"the report cannot be written to {results} ({error.strerror}): mend that and "

@@ -37,6 +37,14 @@ _BATCH_EVENTS = 10_000
 _JSON_OPTIONS = {"ignoreNullFields": "false", "timeZone": "UTC"}
 _Batches = Iterator[pa.RecordBatch]
 _CORRUPT = "__unreadable_line"
+_COLUMNS_SHOWN = 30
+_NAME_CHARACTERS_SHOWN = 60
+_NOT_DECODED = "\ufffd".encode()
+"""What stands, in texts that Spark has read, for bytes that are no UTF-8: keys that have it may be mixed up."""
+_LINE_RULES = {
+    EventLogFormat.CSV: "as many cells as columns, no line break within quotes",
+    EventLogFormat.JSON_LINES: "one object per line",
+}
 _LOG_ORDER = ("__file", "__block", "__line")
 _TIME_TYPES = (T.StringType, T.IntegralType, T.DateType, T.TimestampType, T.TimestampNTZType)
 _KEY_TYPES = (*_TIME_TYPES, T.BinaryType, T.BooleanType, T.DecimalType)
@@ -76,8 +84,12 @@ def event_log(spark: SparkSession, log: EventLog, partitions: int) -> DataFrame:
         metadata = rows.metadataColumn("_metadata")
         place = (metadata["file_path"], metadata["file_block_start"], F.monotonically_increasing_id())
         events = rows.select(
-            key.alias("key"), value.alias("value"), time.alias("timestamp_ms"), corrupt.alias(_CORRUPT),
-            *(column.alias(name) for column, name in zip(place, _LOG_ORDER, strict=True)))
+            key.alias("key"),
+            value.alias("value"),
+            time.alias("timestamp_ms"),
+            corrupt.alias(_CORRUPT),
+            *(column.alias(name) for column, name in zip(place, _LOG_ORDER, strict=True)),
+        )
         _check(events, log)
     except (PySparkException, Py4JJavaError) as error:
         raise _translated(error, log) from error
@@ -111,12 +123,14 @@ def _slice_maker(source: EventSource, seed: int, count: int) -> Callable[[_Batch
             for number in batch.column(0).to_pylist():
                 first = number * _SLICE_EVENTS
                 events = list(source.events(seed, min(_SLICE_EVENTS, count - first), first))
-                yield pa.record_batch({
-                    "key": pa.array([event.key for event in events], pa.binary()),
-                    "value": pa.array([event.value for event in events], pa.binary()),
-                    "timestamp_ms": pa.array([event.timestamp_ms for event in events], pa.int64()),
-                    "seq": pa.array(range(first, first + len(events)), pa.int64()),
-                })
+                yield pa.record_batch(
+                    {
+                        "key": pa.array([event.key for event in events], pa.binary()),
+                        "value": pa.array([event.value for event in events], pa.binary()),
+                        "timestamp_ms": pa.array([event.timestamp_ms for event in events], pa.int64()),
+                        "seq": pa.array(range(first, first + len(events)), pa.int64()),
+                    }
+                )
 
     return make
 
@@ -125,12 +139,18 @@ def _read(spark: SparkSession, log: EventLog) -> DataFrame:
     format_ = log.format()
     path = log.location()
     if format_ is EventLogFormat.PARQUET:
-        return spark.read.parquet(path)
+        return spark.read.option("mergeSchema", True).parquet(path)
     # Quotes are doubled as RFC 4180 has it. Without pruning a line with too many or too few cells is noticed, whichever
-    # of its columns are asked for.
+    # of its columns are asked for. In a folder every file's header is compared with the first one's; a single file's is
+    # not, because Spark gives columns without a name, or with the same one, names of its own.
     options: dict[str, bool | str] = {
-        "header": True, "escape": '"', "columnPruning": False, "primitivesAsString": True,
-        "columnNameOfCorruptRecord": _CORRUPT}
+        "header": True,
+        "escape": '"',
+        "columnPruning": False,
+        "primitivesAsString": True,
+        "enforceSchema": log.is_one_file,
+        "columnNameOfCorruptRecord": _CORRUPT,
+    }
     reader = spark.read.format(format_.value).options(**options)
     found = reader.load(path)
     fields = [field for field in found.schema.fields if field.name != _CORRUPT]
@@ -147,24 +167,34 @@ def _column(name: str) -> Column:
 
 def _type_of(rows: DataFrame, name: str, role: str, path: str, columns: list[str]) -> T.DataType:
     if name not in columns:
-        raise EventLogColumnError(f"{path} has no column {name!r} for the {role}: its columns are "
-                                  f"{', '.join(columns)}{nearest(name, columns)}")
+        raise EventLogColumnError(
+            f"{path} has no column {name!r} for the {role}: its columns are {_listed(columns)}{nearest(name, columns)}"
+        )
     return rows.schema[name].dataType
+
+
+def _listed(columns: list[str]) -> str:
+    """Names of columns for a message: not too many, none too long, and none that would upset a terminal."""
+    shown = [name if name.isprintable() else ascii(name) for name in columns[:_COLUMNS_SHOWN]]
+    shown = [name if len(name) <= _NAME_CHARACTERS_SHOWN else f"{name[:_NAME_CHARACTERS_SHOWN]}..." for name in shown]
+    return ", ".join(shown) + (f" and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else "")
 
 
 def _key(rows: DataFrame, log: EventLog, columns: list[str]) -> Column:
     type_ = _type_of(rows, log.key, "key", log.path, columns)
     if not isinstance(type_, _KEY_TYPES):
-        raise EventLogColumnError(f"column {log.key!r} of {log.path} is {type_.simpleString()}, which can't be a key: "
-                                  "name another")
+        raise EventLogColumnError(
+            f"column {log.key!r} of {log.path} is {type_.simpleString()}, which can't be a key: name another"
+        )
     return _column(log.key) if isinstance(type_, T.BinaryType) else _column(log.key).cast("string").cast("binary")
 
 
 def _time(rows: DataFrame, name: str, path: str, columns: list[str]) -> Column:
     type_ = _type_of(rows, name, "time", path, columns)
     if not isinstance(type_, _TIME_TYPES):
-        raise EventLogColumnError(f"column {name!r} of {path} is {type_.simpleString()}, which can't be a time: "
-                                  "name another")
+        raise EventLogColumnError(
+            f"column {name!r} of {path} is {type_.simpleString()}, which can't be a time: name another"
+        )
     if isinstance(type_, T.IntegralType):
         return _column(name).cast("long")
     if isinstance(type_, T.StringType):
@@ -174,20 +204,34 @@ def _time(rows: DataFrame, name: str, path: str, columns: list[str]) -> Column:
 
 def _check(events: DataFrame, log: EventLog) -> None:
     row = events.agg(
-        F.count("*"), F.count_if(F.col(_CORRUPT)), F.count_if(F.col("key").isNull() | (F.length("key") == 0)),
-        F.count_if(F.col("timestamp_ms").isNull())).head()
-    rows, corrupt, keyless, timeless = row if row is not None else (0, 0, 0, 0)
+        F.count("*"),
+        F.count_if(F.col(_CORRUPT)),
+        F.count_if(F.col("key").isNull() | (F.length("key") == 0)),
+        F.count_if(F.col("timestamp_ms").isNull()),
+        F.count_if(F.contains(F.col("key"), F.lit(_NOT_DECODED))),
+    ).head()
+    rows, corrupt, keyless, timeless, garbled = row if row is not None else (0, 0, 0, 0, 0)
     if not rows:
         raise EventLogEmptyError(f"{log.path} has columns but no events")
     if corrupt:
-        raise EventLogFormatError(f"{corrupt:,} of {rows:,} lines of {log.path} can't be read as "
-                                  f"{log.format().value}: mend them or leave them out")
+        raise EventLogFormatError(
+            f"{corrupt:,} of {rows:,} lines of {log.path} can't be read as {log.format().value} "
+            f"({_LINE_RULES[log.format()]}): mend them or leave them out"
+        )
+    if garbled and log.format() is not EventLogFormat.PARQUET:
+        raise EventLogValueError(
+            f"{garbled:,} of {rows:,} rows of {log.path} have a {log.key!r} that is no UTF-8: convert the file first, "
+            "for example with iconv -f latin1 -t utf-8"
+        )
     if keyless:
-        raise EventLogValueError(f"{keyless:,} of {rows:,} rows of {log.path} have no {log.key!r}: "
-                                 "give them a key or leave them out")
+        raise EventLogValueError(
+            f"{keyless:,} of {rows:,} rows of {log.path} have no {log.key!r}: give them a key or leave them out"
+        )
     if timeless:
-        raise EventLogValueError(f"{timeless:,} of {rows:,} rows of {log.path} have no readable time in {log.time!r} "
-                                 "(milliseconds since 1970, or a date and time such as 2013-01-31T15:04:05Z)")
+        raise EventLogValueError(
+            f"{timeless:,} of {rows:,} rows of {log.path} have no readable time in {log.time!r} "
+            "(milliseconds since 1970, or a date and time such as 2013-01-31T15:04:05Z)"
+        )
 
 
 def _translated(error: PySparkException | Py4JJavaError, log: EventLog) -> EventLogError:
@@ -200,4 +244,11 @@ def _translated(error: PySparkException | Py4JJavaError, log: EventLog) -> Event
         return EventLogNotFoundError(f"no event log at {log.path}")
     if condition == "UNABLE_TO_INFER_SCHEMA":
         return EventLogEmptyError(f"{log.path} has no events")
-    return EventLogFormatError(f"Spark can't read {log.path} as {log.format().value}: {message.splitlines()[0]}")
+    reason = message.splitlines()[0] if message else type(error).__name__
+    if condition == "CANNOT_MERGE_SCHEMAS":
+        reason = "its files have columns of different types"
+    elif not log.is_one_file and log.format() is EventLogFormat.CSV:
+        reason += " (the columns of every file must be those of the first)"
+    return EventLogFormatError(
+        f"Spark can't read {log.path} as {log.format().value}: {reason.rstrip('.')}. Mend it, or leave it out"
+    )

@@ -70,7 +70,8 @@ def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:
     columns = ("partition", "store", "key", "value")
     wanted = expected.select(*columns, F.lit(False).alias("is_actual"))
     both = actual.select(*columns, F.lit(True).alias("is_actual")).unionByName(wanted)
-    return both.sparkSession.sql("""
+    return both.sparkSession.sql(
+        """
         select partition, store, key, case
                    when actuals = 0 then 'missing' when expecteds = 0 then 'unexpected'
                    when actuals > 1 or expecteds > 1 then 'repeated' else 'different' end as difference,
@@ -79,7 +80,9 @@ def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:
                      max(value) filter (where is_actual) as actual, max(value) filter (where not is_actual) as expected
               from {both} group by partition, store, key)
         where actuals <> 1 or expecteds <> 1 or not actual <=> expected
-    """, both=both)
+    """,
+        both=both,
+    )
 
 
 def _counts(events: DataFrame) -> DataFrame:

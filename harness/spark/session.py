@@ -33,7 +33,7 @@ from stores.errors import ConfigError
 
 LOG4J2 = Path(__file__).with_name("log4j2.properties")
 SHIPPED_PACKAGES = ("stores", "harness", "scenarios")
-SHIPPED_SUFFIXES = (".py", ".properties", ".typed")
+SHIPPED_SUFFIXES = (".py", ".properties", ".typed", ".c")
 JVM_EXIT_TIMEOUT_S = 30
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -82,7 +82,7 @@ def session(
         cleanup.enter_context(_interrupts_restored())
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             context = _join(app_name, _with_retries(master or "local[2]", max_failures), wanted)
-            cleanup.callback(context.stop)
+            cleanup.callback(_stop, context)
         else:
             master = _with_retries(master or "local[2]", max_failures)
             cleanup.enter_context(_environment(_is_on_this_machine(master)))
@@ -93,7 +93,7 @@ def session(
         # Spark puts its copies in front here too, but on the driver modules must go on coming from their own folder.
         sys.path[:] = search_path
         spark = SparkSession(context)
-        cleanup.callback(spark.stop)
+        cleanup.callback(_stop, spark)
         yield spark
 
 
@@ -136,11 +136,16 @@ def _own_jvm(
         try:
             yield context
         finally:
-            with contextlib.suppress(Py4JError, OSError):
-                context.stop()
+            _stop(context)
     finally:
         if gateway is not None:
             _end_jvm(gateway)
+
+
+def _stop(running: SparkSession | SparkContext) -> None:
+    """Stop it, unless its JVM is gone already."""
+    with contextlib.suppress(Py4JError, OSError):
+        running.stop()
 
 
 def _end_jvm(gateway: JavaGateway) -> None:
@@ -200,14 +205,17 @@ def _environment(on_this_machine: bool) -> Iterator[None]:
 def _log_kept_on_failure(log: Path, app_name: str, log_folder: Path | None) -> Iterator[None]:
     try:
         yield
-    except (PySparkException, Py4JError, ConfigError) as error:
+    except (PySparkException, Py4JError, ConnectionError, ConfigError) as error:
         if isinstance(error, ConfigError) and not isinstance(error.__cause__, (PySparkException, Py4JError)):
             raise
-        folder = log_folder or Path(tempfile.gettempdir())
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / f"spark-{re.sub(r'[^A-Za-z0-9]+', '-', app_name)}-{os.getpid()}.log"
-        shutil.copyfile(log, kept)
-        error.add_note(f"Spark's own messages: {kept}")
+        name = f"spark-{re.sub(r'[^A-Za-z0-9]+', '-', app_name)}-{os.getpid()}.log"
+        for folder in filter(None, (log_folder, Path(tempfile.gettempdir()))):
+            # A full disk may be what failed in the first place.
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(log, folder / name)
+                error.add_note(f"Spark's own messages: {folder / name}")
+                break
         raise
 
 

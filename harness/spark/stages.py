@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from harness.faults import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop, name_of, steps
+from harness.faults import failpoint_of, fault_text
 from harness.scenario import EVENT_LOG
 from harness.spark import events
 from harness.spark.opening import measure_openings
@@ -35,6 +36,11 @@ TASK_FAILURES_MAX = 3
 """How often a task of Spark's is tried, where its executor dies: no trial is lost or counted twice by it."""
 
 
+def local_master(partitions: Iterable[int]) -> str:
+    """All cores of this machine, and at least as many slots as the tasks that are measured together."""
+    return f"local[{max(2, os.cpu_count() or 1, *partitions)}]"
+
+
 class SparkFailedError(Exception):
     """A Spark job ended with an error. The message says which, and where Spark's own messages are."""
 
@@ -48,13 +54,33 @@ def spark_session(app_name: str, master: str, log_folder: Path) -> Iterator[Spar
     # Upon an interruption py4j logs the traceback of whatever was under way, to whoever listens to everything.
     if not logging.getLogger().handlers:
         logging.getLogger().addHandler(logging.NullHandler())
+    reason = ""
     try:
         with session(app_name, master, max_failures=TASK_FAILURES_MAX, log_folder=log_folder) as spark:
-            yield spark
+            try:
+                yield spark
+            except (PySparkException, Py4JError, ConnectionError) as error:
+                reason = _reason(error)  # Asked of the JVM, which is gone once the session is left.
+                raise
     except (PySparkException, Py4JError, ConnectionError) as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         notes = " ".join(getattr(error, "__notes__", ()))
-        raise SparkFailedError(f"Spark failed: {reason.strip()}. {notes}".strip()) from error
+        raise SparkFailedError(f"Spark failed: {reason or type(error).__name__}. {notes}".strip()) from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in a line: where Java tells a chain of causes, the last of them."""
+    try:
+        text = str(error)
+    except (Py4JError, OSError):
+        text = ""
+    if not text.strip() or "OutOfMemoryError" in text or isinstance(error, Py4JNetworkError | ConnectionError):
+        return (
+            "its JVM has ended, most likely for lack of memory. Give it more with spark-submit, for example: "
+            "spark-submit --driver-memory 4g scenarios/your_event_log.py"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return (causes[-1] if causes else lines[0]).removeprefix("Caused by: ").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -72,8 +98,13 @@ def crash_rows(spark: SparkSession, planned: Sequence[Planned], folder: Path, sa
     ``folder``, which all executors see, takes what the trials leave.
     """
     trials = {each.trial.id: each.trial for each in planned}
-    with _counted(folder, len(trials), say):
+
+    def tell() -> str:
+        return f"{finished_trials(folder)}/{len(trials)} trials"
+
+    with now_and_then(tell, say):
         found = {str(row["trial"]): row for row in run_trials(spark, trials.values(), folder)}
+    say(tell())
     return [row for each in dict.fromkeys(planned) for row in _verdict_rows(each, found[each.trial.id])]
 
 
@@ -91,25 +122,6 @@ def throughput_rows(spark: SparkSession, plan: Sequence[Batch], seed: int, log: 
 def opening_rows(spark: SparkSession, trials: Sequence[OpeningTrial], say: Say) -> Outcome:
     """Every opening."""
     return measure_openings(spark, trials, say=say) if trials else Outcome()
-
-
-def fault_text(fault: Fault) -> str:
-    """A fault in a few words that leave out its counts, so that trials of several seeds share them."""
-    if isinstance(fault, KillInRecovery):
-        return f"killed {len(steps(fault))} times"
-    words = {Stop: "closed cleanly", Abort: "transaction aborted", KillAfter: "killed inside a transaction"}.get(
-        type(fault), name_of(fault)
-    )
-    if isinstance(fault, Abort):
-        words += {"close": ", task closed", "kill": ", process killed", "go_on": ", task goes on"}[fault.then]
-    pressure = isinstance(fault, Abort | KillAfter) and fault.flush_pressure
-    return words + ", after background flushes" * pressure
-
-
-def failpoint_of(fault: Fault) -> str:
-    """The failpoint that a fault is about, of several kills that of the second; empty where there is none."""
-    about = steps(fault)[1] if isinstance(fault, KillInRecovery) else fault
-    return about.failpoint if isinstance(about, Kill) else ""
 
 
 def _events(spark: SparkSession, batch: Batch, seed: int, log: EventLog | None) -> DataFrame:
@@ -140,13 +152,13 @@ def _verdict_rows(planned: Planned, found: Mapping[str, Any]) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _counted(folder: Path, total: int, say: Say) -> Iterator[None]:
-    """Say now and then how many trials are done. Rarely: whoever counts takes time from what is counted."""
+def now_and_then(tell: Callable[[], str], say: Say) -> Iterator[None]:
+    """Say rarely what ``tell`` returns: whoever counts takes time from what is counted."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(SAY_EVERY_S):
-            say(f"{finished_trials(folder)}/{total} trials")
+            say(tell())
 
     watcher = threading.Thread(target=watch, name="count", daemon=True)
     watcher.start()
@@ -155,4 +167,3 @@ def _counted(folder: Path, total: int, say: Say) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
-    say(f"{total}/{total} trials")

@@ -36,19 +36,29 @@ from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource, Workload
 from stores.errors import ConfigError
 
-_SCHEMA = pa.schema({
-    "measurement": pa.int32(), "partition": pa.int32(), "figures": pa.string(), "failure": pa.string(),
-    "digest": pa.string(), "store": pa.string(), "key": pa.binary(), "value": pa.binary(),
-})
-_SPARK_SCHEMA = ("measurement int, partition int, figures string, failure string, digest string, store string, "
-                 "key binary, value binary")
+_SCHEMA = pa.schema(
+    {
+        "measurement": pa.int32(),
+        "partition": pa.int32(),
+        "figures": pa.string(),
+        "failure": pa.string(),
+        "digest": pa.string(),
+        "store": pa.string(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+    }
+)
+_SPARK_SCHEMA = (
+    "measurement int, partition int, figures string, failure string, digest string, store string, "
+    "key binary, value binary"
+)
 _PAIRS_PER_BATCH = 10_000
 _Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows of kind "throughput" in the order of measuring, and what went wrong, as sentences; none, if all is well."""
+    """Rows of a kind in the order of measuring, and what went wrong, as sentences; none, if all is well."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -78,8 +88,7 @@ def batch_events(spark: SparkSession, batch: Batch, seed: int) -> DataFrame:
         return events.flights(spark, batch.partitions, batch.events)
     if isinstance(chosen, EventSource) and batch.events is not None:
         return events.generated(spark, chosen, seed, batch.events, batch.partitions)
-    lacking = "a number of events" if isinstance(chosen, EventSource) else "events of your own"
-    raise ConfigError(f"the workload {chosen.name!r} needs {lacking}")
+    raise ConfigError(f"the workload {chosen.name!r} needs events of your own: give --events PATH and --key COLUMN")
 
 
 def measure(
@@ -100,8 +109,10 @@ def measure(
     """
     master, cores = spark.sparkContext.master or "", spark.sparkContext.defaultParallelism
     if master.startswith("local") and cores < batch.partitions:
-        raise ConfigError(f"{batch.partitions} partitions run at once, and {master} has {cores} cores: "
-                          f"ask for fewer partitions, or for local[{batch.partitions}]")
+        raise ConfigError(
+            f"{batch.partitions} partitions run at once, and {master} has {cores} cores: "
+            f"ask for fewer partitions, or for local[{batch.partitions}]"
+        )
     with tempfile.TemporaryDirectory(prefix="throughput-", ignore_cleanup_errors=True) as scratch:
         target = (folder or Path(scratch) / "yield").absolute()
         with Progress(Path(scratch) / "progress", say) as progress:
@@ -152,16 +163,18 @@ def _pairs(batches: _Batches) -> Iterator[tuple[bytes, bytes, int]]:
 
 def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence[str]) -> list[pa.RecordBatch]:
     pairs = list(read_pairs(path))
-    rows = pa.table({
-        "measurement": pa.array([number] * len(pairs), pa.int32()),
-        "partition": pa.array([partition] * len(pairs), pa.int32()),
-        "figures": pa.nulls(len(pairs), pa.string()),
-        "failure": pa.nulls(len(pairs), pa.string()),
-        "digest": pa.array([digest] * len(pairs), pa.string()),
-        "store": pa.array([stores[pair.number] for pair in pairs], pa.string()),
-        "key": pa.array([pair.key for pair in pairs], pa.binary()),
-        "value": pa.array([pair.value for pair in pairs], pa.binary()),
-    })
+    rows = pa.table(
+        {
+            "measurement": pa.array([number] * len(pairs), pa.int32()),
+            "partition": pa.array([partition] * len(pairs), pa.int32()),
+            "figures": pa.nulls(len(pairs), pa.string()),
+            "failure": pa.nulls(len(pairs), pa.string()),
+            "digest": pa.array([digest] * len(pairs), pa.string()),
+            "store": pa.array([stores[pair.number] for pair in pairs], pa.string()),
+            "key": pa.array([pair.key for pair in pairs], pa.binary()),
+            "value": pa.array([pair.value for pair in pairs], pa.binary()),
+        }
+    )
     batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=_PAIRS_PER_BATCH)
     return batches
 
@@ -192,8 +205,10 @@ def _wrong_states(
         # One state of each partition at a time; there is only one unless backends disagree.
         chosen = dict(sorted(left))
         left -= set(chosen.items())
-        is_chosen = functools.reduce(operator.or_, (
-            (F.col("partition") == partition) & (F.col("digest") == digest) for partition, digest in chosen.items()))
+        is_chosen = functools.reduce(
+            operator.or_,
+            ((F.col("partition") == partition) & (F.col("digest") == digest) for partition, digest in chosen.items()),
+        )
         actual = yielded.where("store is not null").where(is_chosen)
         found = differences(actual, expected.where(F.col("partition").isin(list(chosen))))
         first = F.min(F.struct("store", "key", "difference", "actual", "expected"))
@@ -205,10 +220,14 @@ def _wrong_states(
 
 def _difference(partition: int, keys: int, first: Row) -> str:
     is_, be = (None if value is None else bytes(value) for value in (first["actual"], first["expected"]))
-    return (f"partition {partition} ends with {keys:,} keys that aren't what Spark SQL computes; the first, "
-            f"{bytes(first['key'])!r} of store {first['store']!r}, is {first['difference']}: {is_!r} instead of {be!r}")
+    return (
+        f"partition {partition} ends with {keys:,} keys that aren't what Spark SQL computes; the first, "
+        f"{bytes(first['key'])!r} of store {first['store']!r}, is {first['difference']}: {is_!r} instead of {be!r}"
+    )
 
 
 def _subject(measurement: Measurement) -> str:
-    return (f"{measurement.workload} on {measurement.backend}, {measurement.durability}, "
-            f"{measurement.records_per_commit:,} records per commit, repeat {measurement.repeat}")
+    return (
+        f"{measurement.workload} on {measurement.backend}, {measurement.durability}, "
+        f"{measurement.records_per_commit:,} records per commit, repeat {measurement.repeat}"
+    )

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from harness.effects.nursery import Nursery
 from harness.spark.session import code_path
 from harness.trials.row import TEXT_COLUMNS, Row, row
 from harness.trials.run import DEADLINE_S, Outcome, examine
@@ -83,24 +86,29 @@ def _slice(
         attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
         # Where the driver's own folder is here too, processes start quicker from it than from the zip file.
         here = code if Path(code, "harness").is_dir() else code_path()
-        for batch in batches:
-            rows = []
-            for number in batch.column(0).to_pylist():
-                trial = from_text(texts[number])
-                rows.append(_once(trial, finished, work / f"{trial.id}-{task}", here, deadline_s, attempt))
-            yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
+        # Forked where the system can, which saves an interpreter's start for each process.
+        with Nursery(preload=False) if sys.platform == "linux" else nullcontext() as nursery:
+            for batch in batches:
+                rows = []
+                for number in batch.column(0).to_pylist():
+                    trial = from_text(texts[number])
+                    folder = work / f"{trial.id}-{task}"
+                    rows.append(_once(trial, finished, folder, here, deadline_s, attempt, nursery))
+                yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
     return run
 
 
-def _once(trial: Trial, finished: Path, work: Path, code: str, deadline_s: float, attempt: int) -> Row:
+def _once(
+    trial: Trial, finished: Path, work: Path, code: str, deadline_s: float, attempt: int, nursery: Nursery | None
+) -> Row:
     """The row of a trial: of an earlier attempt where there was one, else of this one."""
     target = finished / f"{trial.id}.json"
     if target.exists():
         earlier: Row = json.loads(target.read_text())
         return earlier
     try:
-        outcome: Outcome = examine(trial, work=work, code=code, deadline_s=deadline_s)
+        outcome: Outcome = examine(trial, work=work, code=code, deadline_s=deadline_s, nursery=nursery)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     made = row(outcome, attempt)

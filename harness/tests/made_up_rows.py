@@ -59,6 +59,7 @@ def made_up_rows() -> Rows:
         "throughput": _throughput(),
         "opening": _opening(),
         "benchmark": _benchmark(),
+        "amplification": _amplification(),
         "ratio": _ratio(),
         "crash": _crash(),
     }
@@ -132,6 +133,25 @@ def _benchmark() -> list[dict[str, Any]]:
         }
         for subject, speed in {**SPEEDS, "plain-rocksdb": 1.1}.items()
         for size in (100, 1_000, 10_000)
+    ]
+
+
+def _amplification() -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "amplification",
+            "backend": backend,
+            "durability": "CHANGELOG",
+            "staged_records": staged,
+            "lookups_staged": float(backend.endswith("direct")),
+            "lookups_just_committed": 1.0,
+            "lookups_committed": 1.0,
+            "lookups_absent": 1.5,
+            "bytes_put": 1_000,
+            "bytes_written": 2_000,
+        }
+        for backend in SPEEDS
+        for staged in (1_000, 10_000)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -13,8 +14,10 @@ from harness.benchmarks.case import Case, cases
 from harness.benchmarks.claim import claims, ratios
 from harness.benchmarks.load import Load, batches
 from harness.benchmarks.run import CLAIMED_REPEATS, _compared, _plan, run
-from harness.benchmarks.subject import open_subject
+from harness.benchmarks.subject import StoreSubject, open_subject
+from harness.workloads.ycsb import Ycsb, core_workload
 from stores.errors import ConfigError
+from stores.registry import backends
 
 
 def test_the_default_profile_measures_every_claim() -> None:
@@ -69,11 +72,29 @@ def test_an_unknown_profile_is_refused() -> None:
         run("smokey", print)
 
 
-def test_the_suites_run_under_plain_pytest(tmp_path: Path) -> None:
-    case = next(case for case in cases("smoke") if case.suite == "scan")
+def test_the_default_profile_runs_every_core_workload_of_ycsb_on_every_backend() -> None:
+    measured = {(case.suite, case.subject) for case in cases("default")}
+    assert {(f"ycsb-{letter}", name) for letter in "abcdef" for name in backends()} <= measured
+
+
+def test_operations_of_ycsb_are_committed(tmp_path: Path) -> None:
+    ycsb = Ycsb(core_workload("a"), 100, seed=1)
+    operations = ycsb.operations(500)
+    updates = {operation.key: operation.value for operation in operations if operation.value is not None}
+    with closing(open_subject(Case("ycsb-a", "memory-indexed-batch"), tmp_path)) as subject:
+        assert isinstance(subject, StoreSubject)
+        subject.operate(operations)
+        assert dict(subject.store.read_only().all()) == updates
+    assert len(updates) > 50
+
+
+@pytest.mark.parametrize("suite", ["scan", "ycsb-e"])
+def test_the_suites_run_under_plain_pytest(tmp_path: Path, suite: str) -> None:
+    case = next(case for case in cases("default") if case.suite == suite)
     suites = Path(__file__).parents[1] / "benchmarks" / "bench_stores.py"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", f"{suites}::test_case[{case.id}]", "--benchmark-disable",
+         "--profile", "default",
          "--basetemp", str(tmp_path / "work"), "-p", "no:cacheprovider"],
         capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -154,12 +155,15 @@ def test_a_users_log_without_the_key_column_is_an_error_that_lists_its_columns(t
     assert "customer, amount" in run.stderr.splitlines()[-1]
 
 
-def test_ctrl_c_ends_quietly_with_130_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_termination_end_quietly_with_130_and_leave_nothing(tmp_path: Path, how: signal.Signals) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     command = [sys.executable, "-m", "harness", "scenario", "kill_repeatedly", "--runs", "runs"]
     with subprocess.Popen(
         command,
         cwd=tmp_path,
-        env=environment(),
+        env=environment(TMPDIR=str(scratch)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -169,15 +173,29 @@ def test_ctrl_c_ends_quietly_with_130_and_leaves_no_process(tmp_path: Path) -> N
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("runs/*/trials/work/*")) and time.monotonic() < deadline:
             time.sleep(0.2)
-        # As a terminal does: to every process of the foreground group.
-        os.killpg(process.pid, signal.SIGINT)
+        if how is signal.SIGINT:
+            os.killpg(process.pid, how)  # As a terminal does: to every process of the foreground group.
+        else:
+            process.send_signal(how)
         _, told = process.communicate(timeout=120)
     assert process.returncode == 130, told
     assert "Traceback" not in told
-    gone = time.monotonic() + 20
-    while (left := in_session(process.pid)) and time.monotonic() < gone:
+    # The last to go is the warm parent of a trial, in a session of its own, that removes the folders of killed workers.
+    gone = time.monotonic() + 60
+    while (left := in_session(process.pid) + using(scratch)) and time.monotonic() < gone:
         time.sleep(0.2)
     assert left == []
+    assert list(scratch.iterdir()) == []
+
+
+def using(folder: Path) -> list[str]:
+    found = []
+    for other in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(other.cmdline())
+            if str(folder) in words:
+                found.append(words)
+    return found
 
 
 def in_session(leader: int) -> list[str]:

@@ -37,7 +37,9 @@ def test_java_home_goes_before_path(tmp_path: Path) -> None:
     assert found == Java(at_home, 21)
 
 
-@pytest.mark.parametrize("script", [prints("1.8.0_392"), prints("11.0.20"), "exit 1", "echo nonsense >&2"])
+@pytest.mark.parametrize(
+    "script", [prints("1.8.0_392"), prints("11.0.20"), "exit 1", "echo nonsense >&2", r"printf '\377\376' >&2"]
+)
 def test_a_java_that_is_too_old_or_broken_is_a_config_error(tmp_path: Path, script: str) -> None:
     fake_java(tmp_path, script)
     with pytest.raises(ConfigError):

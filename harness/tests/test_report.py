@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.report import write
 from harness.report.choice import choices
 from harness.report.figures import all_figures, crash_trials
 from harness.report.rows import latest_run, name_latest, new_run, read_rows, write_facts, write_rows
-from harness.report.write import TABLE_BEGIN, TABLE_END, with_table, write_report
+from harness.report.store_tables import benchmark_tables, ycsb_tables
+from harness.report.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
 from stores.errors import ConfigError
 
@@ -50,6 +52,13 @@ def test_an_unknown_kind_or_a_value_of_the_wrong_type_is_refused(tmp_path: Path)
     with pytest.raises(ConfigError):
         write_rows(run, "opening", [{"records": "many"}])
     assert read_rows(run, "opening") == []
+
+
+def test_rows_that_cannot_be_written_are_a_config_error(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "smoke", FACTS)
+    (run / "opening").touch()
+    with pytest.raises(ConfigError):
+        write_rows(run, "opening", [{"backend": "a"}])
 
 
 def test_latest_leads_to_the_run_named_last_and_its_lack_is_an_error(tmp_path: Path) -> None:
@@ -163,6 +172,61 @@ def test_nothing_written_names_this_machine_or_a_path(tmp_path: Path) -> None:
         content = file.read_text()
         assert str(tmp_path) not in content
         assert f'"{platform.node()}"' not in content
+
+
+def test_reads_and_writes_of_a_store_are_told_per_get_and_per_byte_put(tmp_path: Path) -> None:
+    report = write_report(run_of(tmp_path), tmp_path / "results").read_text()
+    assert "| rocksdb-direct | CHANGELOG | 1,000 | 1.00 | 1.00 | 1.00 | 1.50 | 2.00 |" in report
+
+
+def test_ycsb_has_a_line_per_backend_and_a_column_per_workload_and_is_told_nowhere_else() -> None:
+    plain = made_up_rows()["benchmark"][0]
+    rows = [
+        {**plain, "suite": f"ycsb-{letter}", "name": f"{letter} {backend}", "subject": backend, "records_per_s": speed}
+        for letter, backend, speed in (("a", "first", 1000.0), ("f", "first", 2000.0), ("f", "second", 3000.0))
+    ]
+    figures = all_figures({"benchmark": [plain, *rows]})
+    (table,) = ycsb_tables(figures)
+    assert list(table.head) == ["backend", "A", "F"]
+    assert [list(row) for row in table.rows] == [["first", "1,000", "2,000"], ["second", "-", "3,000"]]
+    assert sum(len(table.rows) for table in benchmark_tables(figures)) == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "nonsense", '{"profile":'])
+def test_a_run_whose_facts_are_damaged_is_a_config_error(tmp_path: Path, content: str) -> None:
+    run = run_of(tmp_path)
+    (run / "run.json").write_text(content)
+    with pytest.raises(ConfigError):
+        write_report(run, tmp_path / "results")
+
+
+def test_a_damaged_file_of_rows_is_a_config_error_that_names_it(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    part = run / "crash" / "part-0000.parquet"
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(ConfigError) as refusal:
+        write_report(run, tmp_path / "results")
+    assert str(part) in str(refusal.value)
+
+
+def test_a_file_that_was_being_written_when_its_process_died_is_no_row(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    (run / "crash" / "part-0001.new").write_bytes(b"PAR1")
+    assert len(read_rows(run, "crash")) == len(made_up_rows()["crash"])
+
+
+def test_a_run_that_left_something_out_is_reported_beside_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(write, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(f"{TABLE_BEGIN}\n{TABLE_END}\n")
+    run = run_of(tmp_path)
+    assert publish(run).parent == run / "report"
+    assert not (tmp_path / "results").exists()
+    write_facts(run, {**FACTS, "whole": True})
+    assert publish(run).parent == tmp_path / "results"
+    assert "rocksdb-direct" in (tmp_path / "README.md").read_text()
 
 
 def test_a_run_that_was_given_up_is_reported_as_such(tmp_path: Path) -> None:

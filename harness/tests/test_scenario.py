@@ -10,6 +10,7 @@ import pytest
 from harness.faults import Kill, KillAfter
 from harness.proof import read_claim, scenario_file, scenario_names
 from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario, part_of
+from harness.trials.plan import LOG_FAILPOINTS
 from stores.errors import ConfigError
 from stores.registry import backends
 from stores.tasks import task
@@ -30,6 +31,16 @@ MISTAKES = [
     ThroughputScenario("count", backends=("lmbd",), events=10),
     ThroughputScenario("count", durabilities=("DISC",), events=10),
     ThroughputScenario("count", partitions=(0,), events=10),
+    CrashScenario(KILL, backends=("lmdb",), options=(("no_such_option", 1),)),
+    CrashScenario(KillAfter(13)),  # type: ignore[arg-type]
+    CrashScenario(("kill",)),  # type: ignore[arg-type]
+    CrashScenario((KillAtEach("comit"),)),  # type: ignore[arg-type]
+    CrashScenario(KILL, backends="lmdb"),  # type: ignore[arg-type]
+    CrashScenario(KILL, seeds="3"),  # type: ignore[arg-type]
+    CrashScenario(KILL, mix={"records": 3}),  # type: ignore[arg-type]
+    ThroughputScenario("count"),
+    ThroughputScenario("count", partitions=2, events=10),  # type: ignore[arg-type]
+    ThroughputScenario("count", records_per_commit=("many",), events=10),  # type: ignore[arg-type]
 ]
 
 
@@ -72,6 +83,15 @@ def test_a_fault_is_left_out_for_a_backend_that_never_gets_there() -> None:
     assert len(trials) == 4
 
 
+def test_at_least_once_nobody_is_to_die_in_a_transaction_of_the_changelog_that_there_is_not() -> None:
+    def killed_at(guarantee: str) -> set[str]:
+        planned = CrashScenario(faults=(KillAtEach(Part.TASK),), backends=("sqlite",), guarantee=guarantee).plan(1)
+        return {trial.fault.failpoint for trial in planned if isinstance(trial.fault, Kill)}
+
+    assert killed_at("exactly_once") - killed_at("at_least_once") == set(LOG_FAILPOINTS)
+    assert killed_at("at_least_once")
+
+
 def test_a_backend_that_must_be_caught_is_expected_to_show_an_anomaly_and_no_other_is() -> None:
     scenario = CrashScenario(KILL, sabotage="skipped_wipe", caught=("rocksdb-direct",))
     expected = {trial.backend: scenario.expected(trial) for trial in scenario.plan(1)}
@@ -79,7 +99,7 @@ def test_a_backend_that_must_be_caught_is_expected_to_show_an_anomaly_and_no_oth
     assert set(expected.values()) == {"valid"}
 
 
-@pytest.mark.parametrize("content", ["", "SCENARIO = 5", "SCENARIO = CrashScenario()", "this is no Python"])
+@pytest.mark.parametrize("content", ["", "SCENARIO = 5", "SCENARIO = CrashScenario()", "this is no Python", "1 / 0"])
 def test_a_file_that_holds_no_scenario_is_a_config_error(tmp_path: Path, content: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(content)

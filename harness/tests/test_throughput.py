@@ -22,9 +22,17 @@ MEASUREMENT = Measurement(BACKEND, Durability.CHANGELOG, "count", 100, 2, 0, 7)
 
 def figures(**changed: object) -> dict[str, object]:
     return {
-        "records": 1_000, "seconds": 2.0, "commits": histogram(array("q", [100_000] * 99)),
-        "store_commits": histogram(array("q", [50_000] * 99)), "bytes_written": 10, "bytes_on_disk": 20,
-        "peak_memory_bytes": 30, "open_files": 5, "replayed": 4, "open_after_kill_s": 0.1, **changed,
+        "records": 1_000,
+        "seconds": 2.0,
+        "commits": histogram(array("q", [100_000] * 99)),
+        "store_commits": histogram(array("q", [50_000] * 99)),
+        "bytes_written": 10,
+        "bytes_on_disk": 20,
+        "peak_memory_bytes": 30,
+        "open_files": 5,
+        "replayed": 4,
+        "open_after_kill_s": 0.1,
+        **changed,
     }
 
 
@@ -73,16 +81,19 @@ def test_repeats_of_a_configuration_lie_apart() -> None:
     assert [each.repeat for each in batch.measurements] == sorted(each.repeat for each in batch.measurements)
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda: Sweep("cuont", 100),
-    lambda: Sweep("count", 100, backends=("rocksdb-indexed-bath",)),
-    lambda: Sweep("count", 0),
-    lambda: Sweep("count", 100, records_per_commit=(0,)),
-    lambda: batches([Sweep("count", 100, options=(("no_such_option", 1),))], 1),
-    lambda: profile("quick", 1),
-    lambda: openings("quick", 1),
-    lambda: OpeningTrial(BACKEND, Durability.CHANGELOG, 100, 1, 1),
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Sweep("cuont", 100),
+        lambda: Sweep("count", 100, backends=("rocksdb-indexed-bath",)),
+        lambda: Sweep("count", 0),
+        lambda: Sweep("count", 100, records_per_commit=(0,)),
+        lambda: batches([Sweep("count", 100, options=(("no_such_option", 1),))], 1),
+        lambda: profile("quick", 1),
+        lambda: openings("quick", 1),
+        lambda: OpeningTrial(BACKEND, Durability.CHANGELOG, 100, 1, 1),
+    ],
+)
 def test_what_does_not_exist_is_refused(wrong) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError):
         wrong()

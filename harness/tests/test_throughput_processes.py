@@ -24,8 +24,13 @@ EVENTS = 1_500
 COUNT = Count(keys=200)
 
 
-def job(folder: Path, backend: str, durability: Durability = Durability.CHANGELOG, events: int = EVENTS,
-        options: tuple[tuple[str, str | int | bool], ...] = ()) -> Job:
+def job(
+    folder: Path,
+    backend: str,
+    durability: Durability = Durability.CHANGELOG,
+    events: int = EVENTS,
+    options: tuple[tuple[str, str | int | bool], ...] = (),
+) -> Job:
     configuration = Measurement(backend, durability, "count", 100, 1, 0, 1, options)
     write_pairs(folder / "events", COUNT.events(1, events))
     return Job(configuration, COUNT, 0, folder / "events", events)
@@ -81,8 +86,9 @@ def test_a_process_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
 
 def test_a_measured_process_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
     job(tmp_path, "rocksdb-indexed-batch", Durability.DISK, events=200_000).write(tmp_path)
-    process = subprocess.Popen([sys.executable, "-m", measurement.__name__, str(tmp_path)], stdin=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", measurement.__name__, str(tmp_path)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     try:
         assert process.stdin is not None
         process.stdin.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: Spa
     outcome = measured(spark, Sweep("count", EVENTS, records_per_commit=(10, 100), backends=TWO), said)
     assert outcome.problems == []
     assert {(row["backend"], row["records_per_commit"]) for row in outcome.rows} == {
-        (backend, every) for backend in TWO for every in (10, 100)}
+        (backend, every) for backend in TWO for every in (10, 100)
+    }
     for row in outcome.rows:
         assert (row["kind"], row["end_state"], row["partitions"], row["seed"]) == ("throughput", "equal", 2, 1)
         assert EVENTS * 9 // 10 <= row["records"] < EVENTS
@@ -96,8 +98,9 @@ def test_a_state_that_differs_in_one_key_is_found(spark: SparkSession, monkeypat
 
 
 def test_a_measurement_that_fails_is_a_problem_and_the_others_go_on(spark: SparkSession) -> None:
-    bad = Sweep("count", EVENTS, backends=TWO[:1], options=(("compression", "none-such"),))
-    (batch,) = batches([bad, Sweep("count", EVENTS, backends=TWO[1:])], 1)
+    batch = one_batch(Sweep("count", EVENTS, backends=TWO))
+    bad, good = sorted(batch.measurements, key=lambda each: TWO.index(each.backend))
+    batch = replace(batch, measurements=(replace(bad, options=(("no_such_option", 1),)), good))
     outcome = measure(spark, batch, batch_events(spark, batch, 1), say=quiet)
     assert [row["backend"] for row in outcome.rows] == [TWO[1]]
     assert len(outcome.problems) >= 1
@@ -118,4 +121,5 @@ def test_opening_trials_come_back_in_their_order(spark: SparkSession) -> None:
     outcome = measure_openings(spark, trials, say=quiet)
     assert outcome.problems == []
     assert [(row["kind"], row["backend"], row["repeat"]) for row in outcome.rows] == [
-        ("opening", trial.backend, repeat) for trial in trials for repeat in range(2)]
+        ("opening", trial.backend, repeat) for trial in trials for repeat in range(2)
+    ]

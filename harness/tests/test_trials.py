@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.checkers import CHECKERS, Result
+from harness.effects.nursery import Nursery
 from harness.faults import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop
-from harness.trials.child import ORPHANED, run_child
+from harness.trials.child import ORPHANED, run_child, run_forked
 from harness.trials.command import main
 from harness.trials.history import read_history
 from harness.trials.layout import TRIAL_FILE, history_file
@@ -124,6 +126,12 @@ def test_a_failpoint_that_is_never_reached_makes_the_trial_unknown() -> None:
     assert result_of(outcome, "course") is Result.UNKNOWN
 
 
+@pytest.mark.parametrize("fault", [Stop(49), Abort(49)], ids=str)
+def test_a_fault_that_never_strikes_makes_the_trial_unknown(fault: Fault) -> None:
+    assert result_of(examine(Trial(SOUND, Stop(48), mix=SMALL)), "course") is Result.VALID
+    assert examine(Trial(SOUND, fault, mix=SMALL)).result is Result.UNKNOWN
+
+
 def test_a_process_that_does_not_end_is_killed_at_its_deadline_and_unknown() -> None:
     outcome = examine(Trial(SOUND, KillAfter(10), mix=SMALL), deadline_s=0.02)
     assert outcome.result is Result.UNKNOWN
@@ -227,3 +235,33 @@ def test_a_kill_is_a_kill(tmp_path: Path) -> None:
     (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=SMALL).text)
     assert run_child("harness.trials.victim", ["0"], tmp_path, 30).status == -signal.SIGKILL
     assert read_history(tmp_path / history_file(0))[-1]["event"] == "killed"
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    with Nursery(preload=False) as warm:
+        yield warm
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a nursery forks with what only Linux has")
+@pytest.mark.parametrize("defect", [None, "torn_commit", "skipped_wipe"])
+def test_forked_or_started_a_trial_has_the_same_verdicts(nursery: Nursery, defect: str | None) -> None:
+    trial = replace(DEFECTIVE[defect or "torn_commit"], sabotage=defect)
+    if defect is None:
+        trial = Trial(DIRECT, KillInRecovery(AFTER_LOG, (Kill("task.restore.before_write"),)))
+    forked, started = examine(trial, nursery=nursery), examine(trial)
+    assert forked.verdicts_text == started.verdicts_text
+    assert started.result is (Result.VALID if defect is None else Result.ANOMALY)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a nursery forks with what only Linux has")
+def test_a_forked_process_that_fails_says_why_and_one_at_its_deadline_is_killed(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    failed = run_forked(nursery, "harness.trials.victim", 0, tmp_path, 30)
+    assert failed.status == 1
+    assert failed.complaint.startswith("FileNotFoundError")
+    (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=Mix(records=100_000)).text)
+    assert run_forked(nursery, "harness.trials.victim", 0, tmp_path, 0.01).status is None
+    (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=SMALL).text)
+    assert run_forked(nursery, "harness.trials.victim", 1, tmp_path / ".", 30).status == -signal.SIGKILL

@@ -110,6 +110,12 @@ def test_trials_that_differ_in_anything_have_different_ids() -> None:
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": 5}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "options": 5}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "commit_every": 0}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "commit_every": "often"}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "seed": "x"}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "sabotage": []}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": {"records": "many"}}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": {"keys": 0}}',
+        '{"backend": 3, "fault": {"fault": "stop", "records": 1}}',
     ],
 )
 def test_a_text_that_is_no_trial_is_refused(text: str) -> None:

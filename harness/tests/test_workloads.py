@@ -45,13 +45,16 @@ def test_a_slice_of_the_departures_is_that_part_of_all_of_them() -> None:
 
 
 def test_flights_sum_up_and_keep_what_is_unknown_out_of_the_sums() -> None:
-    task = run(Flights(), [
-        flight("JFK", "LAX", "", "", "", "", "2475"),
-        flight("JFK", "LAX", "517", "-2", "-11", "327", "2475"),
-        flight("LAX", "JFK", "1200", "30", "", "", "2475"),
-        flight("JFK", "LAX", "600", "5", "-20", "300", "2475"),
-        flight("JFK", "LAX", "", "", "", "", "2475"),
-    ])
+    task = run(
+        Flights(),
+        [
+            flight("JFK", "LAX", "", "", "", "", "2475"),
+            flight("JFK", "LAX", "517", "-2", "-11", "327", "2475"),
+            flight("LAX", "JFK", "1200", "30", "", "", "2475"),
+            flight("JFK", "LAX", "600", "5", "-20", "300", "2475"),
+            flight("JFK", "LAX", "", "", "", "", "2475"),
+        ],
+    )
     assert task.states == {
         "aircraft": {b"N1": b"3,2,7425,627,33,LAX"},
         "routes": {b"JFK-LAX": b"2,2,4950,2,-31,-11", b"LAX-JFK": b"1,0,2475,0,0,"},
@@ -62,9 +65,11 @@ def test_flights_sum_up_and_keep_what_is_unknown_out_of_the_sums() -> None:
 def test_count_adds_one_per_input_and_keeps_the_latest_value() -> None:
     task = run(Count(), [Event(b"a", b"x", 7), Event(b"b", b"y", 8), Event(b"a", b"z", 9)])
     assert task.states == {"counts": {b"a": b"\0\0\0\0\0\0\0\2z", b"b": b"\0\0\0\0\0\0\0\1y"}}
-    assert task.outputs == [("counts-out", b"a", b"\0\0\0\0\0\0\0\1x", 7),
-                            ("counts-out", b"b", b"\0\0\0\0\0\0\0\1y", 8),
-                            ("counts-out", b"a", b"\0\0\0\0\0\0\0\2z", 9)]
+    assert task.outputs == [
+        ("counts-out", b"a", b"\0\0\0\0\0\0\0\1x", 7),
+        ("counts-out", b"b", b"\0\0\0\0\0\0\0\1y", 8),
+        ("counts-out", b"a", b"\0\0\0\0\0\0\0\2z", 9),
+    ]
 
 
 def test_an_event_log_keeps_the_number_of_events_and_the_latest_one() -> None:

@@ -83,8 +83,9 @@ def test_uniform_gives_every_key_its_share() -> None:
     assert counts == pytest.approx(np.full(10, 10_000), rel=0.05)
 
 
-@pytest.mark.parametrize(("data", "hashed"), [(b"", 0xCBF29CE484222325), (b"a", 0xAF63DC4C8601EC8C),
-                                              (b"foobar", 0x85944171F73967E8)])
+@pytest.mark.parametrize(
+    ("data", "hashed"), [(b"", 0xCBF29CE484222325), (b"a", 0xAF63DC4C8601EC8C), (b"foobar", 0x85944171F73967E8)]
+)
 def test_the_reference_hash_gives_the_published_vectors(data: bytes, hashed: int) -> None:
     """Source: Fowler, Noll, Vo, draft-eastlake-fnv, appendix with test vectors."""
     assert fnv1a_64_of_bytes(data) == hashed

@@ -33,8 +33,12 @@ def processed(name: str, events: DataFrame) -> list[Row]:
     inputs: defaultdict[int, list[Event]] = defaultdict(list)
     for row in events.collect():
         inputs[row.partition].append(Event(bytes(row.key), bytes(row.value), row.timestamp_ms))
-    return [(partition, store, key, value) for partition, batch in inputs.items()
-            for store, state in run(workload(name), batch).states.items() for key, value in state.items()]
+    return [
+        (partition, store, key, value)
+        for partition, batch in inputs.items()
+        for store, state in run(workload(name), batch).states.items()
+        for key, value in state.items()
+    ]
 
 
 def state(spark: SparkSession, rows: list[Row]) -> DataFrame:
@@ -42,13 +46,14 @@ def state(spark: SparkSession, rows: list[Row]) -> DataFrame:
 
 
 def write_log(path: Path) -> None:
-    lines = [f"{'äbc'[number % 3]},{number * 7 % 11},\"text, {number}\"" for number in range(100)]
+    lines = [f'{"äbc"[number % 3]},{number * 7 % 11},"text, {number}"' for number in range(100)]
     path.write_text("\n".join(["user,at,word", *lines]) + "\n")
 
 
 @pytest.mark.parametrize("name", ["flights", "count", "event_log"])
 def test_processing_leaves_what_sql_computes_from_the_same_events(
-        spark: SparkSession, tmp_path: Path, name: str) -> None:
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     write_log(tmp_path / "log.csv")
     events = {
         "flights": lambda: flights(spark, 3, 10_000),
@@ -62,15 +67,19 @@ def test_processing_leaves_what_sql_computes_from_the_same_events(
 
 def test_every_kind_of_difference_is_found_and_nothing_else(spark: SparkSession) -> None:
     events = generated(spark, Count(keys=50), 1, 500, 2)
-    expected: list[Row] = [(row.partition, row.store, bytes(row.key), bytes(row.value))
-                           for row in expected_state("count", events).collect()]
+    expected: list[Row] = [
+        (row.partition, row.store, bytes(row.key), bytes(row.value))
+        for row in expected_state("count", events).collect()
+    ]
     changed, lost, doubled, *kept = expected
     flipped: Row = (*changed[:3], changed[3][:-1] + bytes([changed[3][-1] ^ 1]))
     strange: Row = (0, "counts", b"nobody", b"x")
     moved: Row = (1 - doubled[0], *doubled[1:])
     actual = state(spark, [flipped, strange, doubled, doubled, moved, *kept])
-    found = {(row.partition, bytes(row.key)): (row.difference, row.actual, row.expected)
-             for row in differences(actual, state(spark, expected)).collect()}
+    found = {
+        (row.partition, bytes(row.key)): (row.difference, row.actual, row.expected)
+        for row in differences(actual, state(spark, expected)).collect()
+    }
     assert found == {
         (changed[0], changed[2]): ("different", flipped[3], changed[3]),
         (lost[0], lost[2]): ("missing", None, lost[3]),

@@ -71,16 +71,20 @@ def workload(name: str, records: int = 1_000, seed: int = 5, **sizes: int) -> Yc
     return Ycsb(core_workload(name), records, seed, **sizes)
 
 
-@pytest.mark.parametrize(("name", "mix", "distribution"), [
-    ("A", {READ: 0.5, UPDATE: 0.5}, "zipfian"),
-    ("B", {READ: 0.95, UPDATE: 0.05}, "zipfian"),
-    ("C", {READ: 1.0}, "zipfian"),
-    ("D", {READ: 0.95, INSERT: 0.05}, "latest"),
-    ("E", {SCAN: 0.95, INSERT: 0.05}, "zipfian"),
-    ("F", {READ: 0.5, READ_MODIFY_WRITE: 0.5}, "zipfian"),
-])
+@pytest.mark.parametrize(
+    ("name", "mix", "distribution"),
+    [
+        ("A", {READ: 0.5, UPDATE: 0.5}, "zipfian"),
+        ("B", {READ: 0.95, UPDATE: 0.05}, "zipfian"),
+        ("C", {READ: 1.0}, "zipfian"),
+        ("D", {READ: 0.95, INSERT: 0.05}, "latest"),
+        ("E", {SCAN: 0.95, INSERT: 0.05}, "zipfian"),
+        ("F", {READ: 0.5, READ_MODIFY_WRITE: 0.5}, "zipfian"),
+    ],
+)
 def test_a_workload_mixes_operations_as_its_definition_says(
-        name: str, mix: dict[OperationKind, float], distribution: str) -> None:
+    name: str, mix: dict[OperationKind, float], distribution: str
+) -> None:
     counts = Counter(operation.kind for operation in workload(name).operations(OPERATIONS))
     assert counts.keys() == mix.keys()
     assert {kind: count / OPERATIONS for kind, count in counts.items()} == pytest.approx(mix, abs=0.015)
@@ -121,7 +125,7 @@ def test_scans_ask_for_1_to_100_records_each_length_as_often() -> None:
 def test_the_latest_distribution_reads_what_was_inserted_last() -> None:
     operations = workload("D").operations(OPERATIONS)
     loaded = {key for key, _ in workload("D").load_records()}
-    late_reads = [operation for operation in operations[OPERATIONS // 2:] if operation.kind is READ]
+    late_reads = [operation for operation in operations[OPERATIONS // 2 :] if operation.kind is READ]
     assert sum(operation.key not in loaded for operation in late_reads) / len(late_reads) > 0.6
 
 

@@ -71,12 +71,21 @@ class Job:
 
     def task(self, folder: Path, changelog: SqliteChangelog) -> StreamTask:
         """The task, not opened yet. It commits when it is told to."""
-        settings = StoreSettings(backend=self.measurement.backend, durability=self.measurement.durability,
-                                 options=dict(self.measurement.options))
+        settings = StoreSettings(
+            backend=self.measurement.backend,
+            durability=self.measurement.durability,
+            options=dict(self.measurement.options),
+        )
         return StreamTask(
-            APPLICATION, TaskId(0, self.partition), state_dir=folder / STATE_FOLDER, changelog=changelog,
-            stores=dict.fromkeys(self.workload.store_names, settings), process=self.workload.process,
-            inputs=[self.input], guarantee=ProcessingGuarantee.EXACTLY_ONCE, commit_every_records=None,
+            APPLICATION,
+            TaskId(0, self.partition),
+            state_dir=folder / STATE_FOLDER,
+            changelog=changelog,
+            stores=dict.fromkeys(self.workload.store_names, settings),
+            process=self.workload.process,
+            inputs=[self.input],
+            guarantee=ProcessingGuarantee.EXACTLY_ONCE,
+            commit_every_records=None,
         )
 
 

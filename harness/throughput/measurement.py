@@ -91,15 +91,18 @@ def measure(job: Job, folder: Path) -> None:
     stopwatch.run(records, every)
     written = bytes_written() - written_before
     peak = peak_memory_bytes()
-    write_figures(folder / FIGURES_FILE, {
-        "records": stopwatch.records,
-        "seconds": stopwatch.busy_ns / 1e9,
-        "commits": histogram(stopwatch.commits_ns),
-        "store_commits": histogram(stopwatch.store_commits_ns),
-        "bytes_written": written,
-        "peak_memory_bytes": peak,
-        "open_files": open_files(),
-    })
+    write_figures(
+        folder / FIGURES_FILE,
+        {
+            "records": stopwatch.records,
+            "seconds": stopwatch.busy_ns / 1e9,
+            "commits": histogram(stopwatch.commits_ns),
+            "store_commits": histogram(stopwatch.store_commits_ns),
+            "bytes_written": written,
+            "peak_memory_bytes": peak,
+            "open_files": open_files(),
+        },
+    )
     for record in islice(job.records(), min(every, _CHUNK_EVENTS)):
         task.process(job.input, record._replace(offset=job.events + record.offset))
     die()

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from harness.throughput.configuration import Measurement, Options
+from harness.workloads.flights import Flights
 from harness.workloads.registry import workload
 from harness.workloads.suggestion import nearest
+from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends, check_options
@@ -18,7 +20,7 @@ from stores.registry import backend_named, backends, check_options
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Every combination of what it lists, over the first ``events`` events of a workload (None: all there are).
+    """Every combination of what it lists, over the first ``events`` events of a workload (None: all, if it ends).
 
     A backend that can't carry a level is left out at that level. ``backends`` is all there are unless given.
     """
@@ -33,7 +35,9 @@ class Sweep:
     options: Options = ()
 
     def __post_init__(self) -> None:
-        workload(self.workload)
+        chosen = workload(self.workload)
+        if self.events is None and isinstance(chosen, EventSource) and not isinstance(chosen, Flights):
+            raise ConfigError(f"the workload {self.workload!r} has no end of its own: say how many events")
         for name in self.backends or ():
             backend_named(name)
         events = 1 if self.events is None else self.events
@@ -55,23 +59,25 @@ class Batch:
 _EACH = (Durability.CHANGELOG, Durability.PROCESS, Durability.DISK)
 _SYNCED = (Durability.PROCESS, Durability.DISK)
 
-PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType({
-    "smoke": (
-        Sweep("flights", 10_000),
-        Sweep("count", 10_000),
-    ),
-    "default": (
-        Sweep("flights", None),
-        Sweep("count", 30_000, records_per_commit=(100, 1_000, 10_000), repeats=2),
-        Sweep("count", 30_000, durabilities=_SYNCED),
-    ),
-    "full": (
-        Sweep("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
-        Sweep("flights", None, partitions=1, repeats=5),
-        Sweep("flights", None, partitions=4, repeats=5),
-        Sweep("count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000, 100_000), repeats=5),
-    ),
-})
+PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType(
+    {
+        "smoke": (
+            Sweep("flights", 10_000),
+            Sweep("count", 10_000),
+        ),
+        "default": (
+            Sweep("flights", None),
+            Sweep("count", 30_000, records_per_commit=(100, 1_000, 10_000), repeats=2),
+            Sweep("count", 30_000, durabilities=_SYNCED),
+        ),
+        "full": (
+            Sweep("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
+            Sweep("flights", None, partitions=1, repeats=5),
+            Sweep("flights", None, partitions=4, repeats=5),
+            Sweep("count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000, 100_000), repeats=5),
+        ),
+    }
+)
 """By name, from about half a minute to hours on two cores."""
 
 
@@ -104,8 +110,16 @@ def _measurements(sweep: Sweep, seed: int) -> Iterable[Measurement]:
         backend = backend_named(name)
         check_options(backend, dict(sweep.options))
         if durability in backend.durabilities:
-            yield Measurement(backend.name, durability, sweep.workload, records_per_commit, sweep.partitions, repeat,
-                              seed, sweep.options)
+            yield Measurement(
+                backend.name,
+                durability,
+                sweep.workload,
+                records_per_commit,
+                sweep.partitions,
+                repeat,
+                seed,
+                sweep.options,
+            )
 
 
 def _shuffled(measurements: Iterable[Measurement], seed: int) -> tuple[Measurement, ...]:

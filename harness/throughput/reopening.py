@@ -29,19 +29,20 @@ def reopen(job: Job, folder: Path) -> None:
     write_pairs(folder / DUMP_FILE, _hashed(_state(task, job), digest))
     task.close(clean=True)
     changelog.close()
-    write_figures(folder / FIGURES_FILE, {
-        "open_after_kill_s": opened - began,
-        "replayed": sum(report.records for report in reports),
-        "bytes_on_disk": bytes_on_disk(folder / STATE_FOLDER),
-        "state_digest": digest.hexdigest(),
-    })
+    write_figures(
+        folder / FIGURES_FILE,
+        {
+            "open_after_kill_s": opened - began,
+            "replayed": sum(report.records for report in reports),
+            "bytes_on_disk": bytes_on_disk(folder / STATE_FOLDER),
+            "state_digest": digest.hexdigest(),
+        },
+    )
 
 
 def bytes_on_disk(folder: Path) -> int:
     """What the files below ``folder`` take up, in whole blocks, as ``du`` counts it; 0 where there is no folder."""
-    return sum(
-        (Path(parent) / name).stat().st_blocks * 512 for parent, _, names in os.walk(folder) for name in names
-    )
+    return sum((Path(parent) / name).stat().st_blocks * 512 for parent, _, names in os.walk(folder) for name in names)
 
 
 def _state(task: StreamTask, job: Job) -> Iterator[tuple[bytes, bytes, int]]:

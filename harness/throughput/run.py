@@ -46,8 +46,14 @@ def run(
 
 
 def figures_of(
-    module: str, arguments: list[str], *, folder: Path, deadline_s: float, status: int, file: str | None,
-    code: str | None = None
+    module: str,
+    arguments: list[str],
+    *,
+    folder: Path,
+    deadline_s: float,
+    status: int,
+    file: str | None,
+    code: str | None = None,
 ) -> dict[str, Any]:
     """Run a process that must end with ``status``, and read the figures that it leaves in ``file``, if any.
 

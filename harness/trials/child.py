@@ -9,11 +9,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import harness
+from harness.effects.nursery import Nursery
 
 ORPHANED = 86
 """Exit status of a process whose starter has gone away."""
@@ -52,6 +55,24 @@ def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, 
             assert process.stdin is not None
             process.stdin.close()
     return Ending(status, _complaint(complaints.read_text(errors="replace")).replace(str(work), "WORK"))
+
+
+def run_forked(nursery: Nursery, module: str, number: int, work: Path, deadline_s: float) -> Ending:
+    """As ``run_child``, for a process of a trial, in a child of the warm parent: it need not start an interpreter.
+
+    Raises: NurseryError where the warm parent has failed.
+    """
+    arguments = {"module": module, "number": number, "work": str(work)}
+    outcome = nursery.run(f"{__name__}:work_in", arguments, deadline_s=deadline_s)
+    status = None if outcome.timed_out else outcome.status if outcome.signal is None else -outcome.signal
+    return Ending(status, (outcome.error or _complaint(outcome.complaint)).replace(str(work), "WORK"))
+
+
+def work_in(module: str, number: int, work: str) -> None:
+    """What a forked process does: the work of ``module`` in the folder ``work``, temporary files in there too."""
+    os.chdir(work)
+    tempfile.tempdir = work
+    import_module(module).work(number)
 
 
 def end_with_starter() -> None:

@@ -99,11 +99,13 @@ class Job:
             try:
                 self._task.process(INPUT, record)
             except ProvokedError:
+                self._history.note("aborted")
                 return self._goes_on_after_abort()
             if isinstance(self._step, KillAfter) and self._processed == self._step.records:
                 self._let_flush(self._step)
                 die(self._history, "record")
             if isinstance(self._step, Stop) and self._processed == self._step.records:
+                self._history.note("stopped")
                 break
             if (record.offset + 1) % self._trial.commit_every == 0:
                 self._commit(record.offset + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.checkers.evidence import Acknowledged, Evidence, Found, Life, Log, Restored, State
-from harness.faults import Kill, KillAfter, steps
+from harness.faults import Abort, Kill, KillAfter, Stop, steps
 from harness.trials.child import Ending
 from harness.trials.history import Event
 from harness.trials.operations import inputs
@@ -44,7 +44,7 @@ def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -
         return f"process {number} failed: {_kind(ending.complaint)}"
     if isinstance(step, Kill):
         return f"failpoint not reached: {step.failpoint}"
-    if isinstance(step, KillAfter):
+    if isinstance(step, KillAfter) or (isinstance(step, Abort | Stop) and not noted & {"aborted", "stopped"}):
         return f"process {number} ended before it had processed {step.records} records"
     return "" if "closed" in noted else f"process {number} ended without closing its task"
 

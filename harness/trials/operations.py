@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from harness.trials.layout import STORES
+from stores.errors import ConfigError
 
 _KINDS = ("put", "put_if_absent", "delete", "delete_range", "get")
 READING = ("put_if_absent", "delete", "get")
@@ -29,6 +30,13 @@ class Mix:
     records: int = 240
     keys: int = 48
     value_bytes: int = 24
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError for anything that is not a whole number from 1 on."""
+        for name in ("records", "keys", "value_bytes"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name} of a mix counts from 1, not {value!r}")
 
 
 class Operation(NamedTuple):

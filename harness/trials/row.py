@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness import faults
-from harness.faults import Kill, steps
+from harness.faults import failpoint_of, name_of
 from harness.trials.run import Outcome
 from harness.trials.trial import repeat_command
 
@@ -34,15 +33,14 @@ SAME_ON_EVERY_RUN = ("trial", "spec", "result", "verdicts")
 def row(outcome: Outcome, attempt: int = 0) -> Row:
     """One row per trial. ``attempt`` counts from 0, ``verdicts`` is JSON, ``repeat`` the command that runs it again."""
     trial = outcome.trial
-    last = steps(trial.fault)[-1]
     return {
         "trial": trial.id,
         "spec": trial.text,
         "backend": trial.backend,
         "durability": trial.durability,
         "guarantee": trial.guarantee,
-        "fault": faults.name_of(trial.fault),
-        "failpoint": last.failpoint if isinstance(last, Kill) else "",
+        "fault": name_of(trial.fault),
+        "failpoint": failpoint_of(trial.fault),
         "sabotage": trial.sabotage or "",
         "seed": trial.seed,
         "result": str(outcome.result),

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from harness.checkers import CHECKERS, Result, Verdict, worst
 from harness.checkers.evidence import Log
+from harness.effects.nursery import Nursery
 from harness.faults import steps
-from harness.trials.child import run_child
+from harness.trials.child import run_child, run_forked
 from harness.trials.history import read_history
 from harness.trials.layout import CHANGELOG_FILE, FOUND_FOLDER, STATE_FOLDER, TRIAL_FILE, history_file
 from harness.trials.ledger import read_ledger
@@ -47,10 +48,13 @@ class Outcome:
         return json.dumps([verdict._asdict() for verdict in self.verdicts], separators=(",", ":"))
 
 
-def run(trial: Trial, work: Path, *, code: str | None = None, deadline_s: float = DEADLINE_S) -> Observation:
+def run(
+    trial: Trial, work: Path, *, code: str | None = None, deadline_s: float = DEADLINE_S, nursery: Nursery | None = None
+) -> Observation:
     """Run the processes of ``trial`` in the empty folder ``work``, and keep what they leave.
 
-    ``code`` is the PYTHONPATH entry of its processes; that of this one unless given.
+    They are forked in ``nursery`` where one is given, else started; ``code`` is then their PYTHONPATH entry, that of
+    this process unless given.
     """
     (work / TRIAL_FILE).write_text(trial.text)
     histories, endings, logs = [], [], []
@@ -59,7 +63,10 @@ def run(trial: Trial, work: Path, *, code: str | None = None, deadline_s: float 
             logs.append(_log(work))
             _copy_state(work)
         module = "harness.trials.survivor" if number else "harness.trials.victim"
-        ending = run_child(module, [str(number)], work, deadline_s, code)
+        if nursery is None:
+            ending = run_child(module, [str(number)], work, deadline_s, code)
+        else:
+            ending = run_forked(nursery, module, number, work, deadline_s)
         histories.append(read_history(work / history_file(number)))
         endings.append(ending)
         if mishap(trial, number, ending, histories[-1]):
@@ -77,7 +84,12 @@ def judge(trial: Trial, observation: Observation) -> tuple[Verdict, ...]:
 
 
 def examine(
-    trial: Trial, *, work: Path | None = None, code: str | None = None, deadline_s: float = DEADLINE_S
+    trial: Trial,
+    *,
+    work: Path | None = None,
+    code: str | None = None,
+    deadline_s: float = DEADLINE_S,
+    nursery: Nursery | None = None,
 ) -> Outcome:
     """Run and judge ``trial``, and never raise: what goes wrong is a verdict of its own.
 
@@ -87,7 +99,7 @@ def examine(
     folder = work or Path(tempfile.mkdtemp(prefix=f"trial-{trial.id}-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        observation = run(trial, folder, code=code, deadline_s=deadline_s)
+        observation = run(trial, folder, code=code, deadline_s=deadline_s, nursery=nursery)
         verdicts = judge(trial, observation)
         complaint = next((ending.complaint for ending in reversed(observation.endings) if ending.complaint), "")
     except Exception as error:  # Whatever it is, the other trials go on and this one is not forgotten.

@@ -21,18 +21,16 @@ from stores.interface import IsolationLevel
 from stores.registry import backend_named, open_store
 
 
-def main() -> None:
+def work(number: int) -> None:
     """Tell what there is, go on from it, and tell what came of it."""
-    end_with_starter()
-    work = Path.cwd()
-    number = int(sys.argv[1])
-    trial = from_text((work / TRIAL_FILE).read_text())
+    folder = Path.cwd()
+    trial = from_text((folder / TRIAL_FILE).read_text())
     planned = steps(trial.fault)
     step = planned[number] if number < len(planned) else None
     settings = sabotage(trial.sabotage, backend_named(trial.backend))
-    with History(work / history_file(number)) as history:
-        history.note("found", stores={store: found(trial, work / FOUND_FOLDER, store) for store in STORES})
-        job = Job(trial, work, step, history, **settings)
+    with History(folder / history_file(number)) as history:
+        history.note("found", stores={store: found(trial, folder / FOUND_FOLDER, store) for store in STORES})
+        job = Job(trial, folder, step, history, **settings)
         arm(step, history)
         reports = {report.store: report for report in job.open()}
         states = job.states()
@@ -45,7 +43,9 @@ def main() -> None:
         )
         job.work()
         if step is None and backend_named(trial.backend).persistent:
-            history.note("final", states={store: found(trial, work / STATE_FOLDER, store)["state"] for store in STORES})
+            history.note(
+                "final", states={store: found(trial, folder / STATE_FOLDER, store)["state"] for store in STORES}
+            )
 
 
 def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
@@ -65,4 +65,5 @@ def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    end_with_starter()
+    work(int(sys.argv[1]))

@@ -25,7 +25,6 @@ class Trial:
 
     The task commits after every ``commit_every`` records. ``options`` are the backend's own. ``sabotage`` names a
     defect that is built in on purpose (``harness.trials.sabotage``), to see that a checker notices.
-    ``memory_limit_bytes`` is how much more memory the first process may take once its task is open; None: any.
     """
 
     backend: str
@@ -37,9 +36,14 @@ class Trial:
     commit_every: int = 24
     options: tuple[tuple[str, str | int | bool], ...] = ()
     sabotage: str | None = None
-    memory_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        """Raises: ConfigError for what is out of its bounds or of another type; a trial may come from a user's file."""
+        for name, type_ in (("backend", str), ("seed", int), ("commit_every", int)):
+            if type(getattr(self, name)) is not type_:
+                raise ConfigError(f"a trial's {name!r} is of type {type_.__name__}, not {getattr(self, name)!r}")
+        if not isinstance(self.sabotage, str | None):
+            raise ConfigError(f"a trial's 'sabotage' is a name, not {self.sabotage!r}")
         if self.durability not in DURABILITIES:
             raise unknown("durability", self.durability, DURABILITIES)
         if self.guarantee not in GUARANTEES:
@@ -66,7 +70,7 @@ class Trial:
 def to_json(trial: Trial) -> dict[str, Any]:
     """A trial as plain JSON values; settings at their defaults are left out."""
     row: dict[str, Any] = {"backend": trial.backend, "fault": faults.to_json(trial.fault)}
-    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage", "memory_limit_bytes"):
+    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage"):
         value = getattr(trial, name)
         if value != _defaults(Trial)[name]:
             row[name] = value
@@ -89,10 +93,7 @@ def from_json(row: object) -> Trial:
     """
     if not isinstance(row, Mapping):
         raise ConfigError(f"a trial is a JSON object, not {row!r}")
-    known = [setting.name for setting in fields(Trial)]
-    for name in row:
-        if name not in known:
-            raise unknown("setting of a trial called", name, known)
+    _check_names("a trial", row, Trial)
     for name in ("backend", "fault"):
         if name not in row:
             raise ConfigError(f"a trial needs {name!r}")
@@ -102,11 +103,9 @@ def from_json(row: object) -> Trial:
     settings = dict(row)
     settings["fault"] = faults.from_json(row["fault"])
     settings["options"] = tuple(sorted(row.get("options", {}).items()))
-    try:
-        settings["mix"] = Mix(**row.get("mix", {}))
-        return Trial(**settings)
-    except TypeError as error:
-        raise ConfigError(f"trial: {error}") from error
+    _check_names("a trial's mix", row.get("mix", {}), Mix)
+    settings["mix"] = Mix(**row.get("mix", {}))
+    return Trial(**settings)
 
 
 def from_text(text: str) -> Trial:
@@ -122,6 +121,13 @@ def from_text(text: str) -> Trial:
 def repeat_command(trial: Trial) -> str:
     """The one command that runs ``trial`` again."""
     return f"python -m harness trial {shlex.quote(trial.text)}"
+
+
+def _check_names(what: str, row: Mapping[str, Any], kind: type[Trial] | type[Mix]) -> None:
+    known = [setting.name for setting in fields(kind)]
+    for name in row:
+        if name not in known:
+            raise unknown(f"setting of {what} called", name, known)
 
 
 def _defaults(kind: type[Trial] | type[Mix]) -> dict[str, Any]:

@@ -41,8 +41,10 @@ class Count:
         if self.keys < 1:
             raise ConfigError(f"{self.keys} keys: ask for 1 or more")
         if self.value_bytes < COUNT_BYTES + VALUE_BYTES_MIN:
-            raise ConfigError(f"a stored value of {self.value_bytes} bytes has no room for a count and an event: "
-                              f"ask for {COUNT_BYTES + VALUE_BYTES_MIN} or more")
+            raise ConfigError(
+                f"a stored value of {self.value_bytes} bytes has no room for a count and an event: "
+                f"ask for {COUNT_BYTES + VALUE_BYTES_MIN} or more"
+            )
 
     def process(self, record: Record, context: Context) -> None:
         """Add one to the count of the record's key, and forward what is now kept."""
@@ -60,7 +62,7 @@ class Count:
         number, end = first, first + count
         while number < end:
             chunk, skipped = divmod(number, _CHUNK_EVENTS)
-            for key in self._chunk_keys(seed, chunk)[skipped:skipped + end - number]:
+            for key in self._chunk_keys(seed, chunk)[skipped : skipped + end - number]:
                 yield Event(key, values.value(key, number), START_MS + number)
                 number += 1
 

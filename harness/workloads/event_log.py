@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,8 @@ from stores.errors import ConfigError
 _PREFIX = b'{"events":'
 _LATEST = b',"latest":'
 _COMPRESSED = (".gz", ".bz2", ".zst")
+_HIDDEN = ("_", ".")
+_PATTERN_SIGNS = re.compile(r"[\\*?\[\]{}]")
 
 
 class EventLogError(ConfigError):
@@ -74,27 +77,43 @@ class EventLog:
         """Whether the path names a file system of Spark's, such as ``s3a://``, and not one of this machine's."""
         return "://" in self.path
 
+    @property
+    def is_one_file(self) -> bool:
+        """Whether the path is a single file of this machine."""
+        return not self.is_remote and Path(self.path).is_file()
+
     def location(self) -> str:
-        """The path as a URI: neither another working folder nor another default file system changes its meaning."""
-        return self.path if self.is_remote else f"file://{Path(self.path).resolve()}"
+        """The path as a URI: neither another working folder nor another default file system changes its meaning.
+
+        Signs in a name of this machine that Spark would take for a pattern stand for themselves.
+        """
+        if self.is_remote:
+            return self.path
+        return "file://" + _PATTERN_SIGNS.sub(r"\\\g<0>", str(Path(self.path).resolve()))
 
     def format(self) -> EventLogFormat:
         """The format by the name's ending, for a folder by its files' names.
 
-        Raises: EventLogNotFoundError, EventLogFormatError.
+        Raises: EventLogNotFoundError, EventLogEmptyError, EventLogFormatError.
         """
         path = Path(self.path)
         if not self.is_remote and not path.exists():
             siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
             raise EventLogNotFoundError(f"no event log at {self.path}{nearest(path.name, siblings)}")
+        if self.is_one_file and path.name.startswith(_HIDDEN):
+            raise EventLogFormatError(f"Spark leaves out files whose names begin with _ or a dot: rename {self.path}")
         names = [path.name]
         if not self.is_remote and path.is_dir() and _suffix(path.name) not in _FORMATS:
-            names = [entry.name for entry in path.iterdir() if not entry.name.startswith(("_", "."))]
+            names = [entry.name for entry in path.iterdir() if not entry.name.startswith(_HIDDEN)]
+            if not names:
+                raise EventLogEmptyError(f"there is no file in {self.path}")
         formats = {_FORMATS.get(_suffix(name)) for name in names}
         known = formats.pop() if len(formats) == 1 else None
         if known is None:
-            raise EventLogFormatError(f"can't tell the format of {self.path}: a file, or all files of a folder, must "
-                                      f"end in one of {', '.join(_FORMATS)}")
+            raise EventLogFormatError(
+                f"can't tell the format of {self.path}: a file, or all files of a folder, must "
+                f"end in one of {', '.join(_FORMATS)}"
+            )
         return known
 
 
@@ -114,7 +133,7 @@ class EventLogWorkload:
         key, value = keyed(record)
         store = context.store("events")
         kept = store.get(key)
-        events = 1 if kept is None else int(kept[len(_PREFIX):kept.index(b",")]) + 1
+        events = 1 if kept is None else int(kept[len(_PREFIX) : kept.index(b",")]) + 1
         counted = b"%b%d%b%b}" % (_PREFIX, events, _LATEST, value)
         store.put(key, counted)
         context.forward(self.output_topic, key, counted, record.timestamp_ms)

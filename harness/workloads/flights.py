@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from harness.workloads.workload import Context, Event, keyed
 from stores.changelog.interface import Record
 
-AIRCRAFT_FIELDS = ("departures", "cancelled", "distance", "air_time", "departure_delay", "last_destination")
-"""What the store ``aircraft`` keeps of each tail number, in this order, separated by commas, such as
-``111,0,171713,23641,1585,DEN``. ``departures`` counts the flights that left, ``cancelled`` those that did not.
-Distance (miles), air time and delay (minutes) are sums over the flights that have them; a cancelled one has none.
-``last_destination`` is where the aircraft last left for, empty before its first departure."""
-
-ROUTE_FIELDS = ("departures", "cancelled", "distance", "arrivals", "arrival_delay", "arrival_delay_max")
-"""What the store ``routes`` keeps of each route (``JFK-LAX``), in the same way. ``arrivals`` counts the flights whose
-arrival delay is known (minutes, negative where early); ``arrival_delay_max`` is empty before the first of them."""
-
 
 @dataclass(frozen=True)
 class Flights:
-    """Sums up departures, by aircraft and by route. An event's value is described at the data set's ``FIELDS``."""
+    """Sums up departures, by aircraft and by route. An event's value is described at the data set's ``FIELDS``.
+
+    The store ``aircraft`` keeps of each tail number, separated by commas: departures, cancelled flights, distance
+    (miles), air time, departure delay (minutes), last destination (empty before the first departure), such as
+    ``111,0,171713,23641,1585,DEN``. The store ``routes`` keeps of each route (``JFK-LAX``): departures, cancelled
+    flights, distance, arrivals whose delay is known, the sum of these delays (negative where early), and the longest
+    of them (empty before the first). Sums are over the flights that have the figure; a cancelled one has none.
+    """
 
     name: str = "flights"
     store_names: tuple[str, ...] = ("aircraft", "routes")
@@ -37,17 +34,31 @@ class Flights:
         aircraft = context.store("aircraft")
         departures, cancelled, flown, minutes, late, last = (aircraft.get(key) or b"0,0,0,0,0,").split(b",")
         plane = b"%d,%d,%d,%d,%d,%b" % (
-            int(departures) + left, int(cancelled) + 1 - left, int(flown) + miles,
-            int(minutes) + int(air_time or 0), int(late) + int(dep_delay or 0), dest if left else last)
+            int(departures) + left,
+            int(cancelled) + 1 - left,
+            int(flown) + miles,
+            int(minutes) + int(air_time or 0),
+            int(late) + int(dep_delay or 0),
+            dest if left else last,
+        )
         aircraft.put(key, plane)
 
         routes, route = context.store("routes"), b"%b-%b" % (origin, dest)
         departures, cancelled, flown, arrivals, late, latest = (routes.get(route) or b"0,0,0,0,0,").split(b",")
         if arr_delay and (not latest or int(arr_delay) > int(latest)):
             latest = arr_delay
-        routes.put(route, b"%d,%d,%d,%d,%d,%b" % (
-            int(departures) + left, int(cancelled) + 1 - left, int(flown) + miles,
-            int(arrivals) + (1 if arr_delay else 0), int(late) + int(arr_delay or 0), latest))
+        routes.put(
+            route,
+            b"%d,%d,%d,%d,%d,%b"
+            % (
+                int(departures) + left,
+                int(cancelled) + 1 - left,
+                int(flown) + miles,
+                int(arrivals) + (1 if arr_delay else 0),
+                int(late) + int(arr_delay or 0),
+                latest,
+            ),
+        )
 
         context.forward(self.output_topic, key, plane, record.timestamp_ms)
 

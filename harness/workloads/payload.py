@@ -22,9 +22,9 @@ def keys_of(numbers: Integers, key_bytes: int = KEY_BYTES) -> list[bytes]:
         raise ConfigError(f"a key of {key_bytes} bytes can't tell the keys apart: ask for {KEY_BYTES_MIN} or more")
     hashes = fnv1a_64(numbers).astype(">i8").tobytes()
     if key_bytes < 16:
-        return [hashes[at:at + 8].rjust(key_bytes, b"\0") for at in range(0, len(hashes), 8)]
+        return [hashes[at : at + 8].rjust(key_bytes, b"\0") for at in range(0, len(hashes), 8)]
     digits = hashes.hex().encode()
-    return [digits[at:at + 16].rjust(key_bytes, b"0") for at in range(0, len(digits), 16)]
+    return [digits[at : at + 16].rjust(key_bytes, b"0") for at in range(0, len(digits), 16)]
 
 
 class Values:
@@ -33,12 +33,13 @@ class Values:
     def __init__(self, seed: int, value_bytes: int = VALUE_BYTES) -> None:
         """Raises: ConfigError for fewer than 8 bytes, where the number would not fit."""
         if value_bytes < VALUE_BYTES_MIN:
-            raise ConfigError(f"a value of {value_bytes} bytes can't differ with each write: "
-                              f"ask for {VALUE_BYTES_MIN} or more")
+            raise ConfigError(
+                f"a value of {value_bytes} bytes can't differ with each write: ask for {VALUE_BYTES_MIN} or more"
+            )
         self._filler_bytes = value_bytes - VALUE_BYTES_MIN
         self._pool = Source(seed, value_bytes).random_bytes(_POOL_BYTES + self._filler_bytes)
 
     def value(self, key: bytes, write: int) -> bytes:
         """The value that write number ``write`` (0 or more) puts under ``key``."""
         start = (int.from_bytes(key[-4:], "big") + write * 7919) % _POOL_BYTES
-        return write.to_bytes(VALUE_BYTES_MIN, "big") + self._pool[start:start + self._filler_bytes]
+        return write.to_bytes(VALUE_BYTES_MIN, "big") + self._pool[start : start + self._filler_bytes]

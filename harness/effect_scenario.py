@@ -1,0 +1,72 @@
+"""A claim about faults below the process, as a plain value; beside the scenarios of ``harness.scenario``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.faults.registry import unknown
+from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.plan import Convicted, Swept, convictions, sweeps
+from harness.trials.trial import DURABILITIES
+from stores.errors import ConfigError
+from stores.registry import backend_named
+
+
+@dataclass(frozen=True)
+class EffectScenario:
+    """Every fault of ``faults``, at every effect on a file, breaks no promise; and every one of ``mutants`` is caught.
+
+    A fault is one of ``harness.sweeps.case.VARIANTS``, with a variant behind a blank: ``error EIO once``. ``backends``
+    are all persistent ones, and the library's own files beside them, unless given; a durability that a backend cannot
+    carry is left out for it. ``points_max`` of the points of each case are drawn by the seed, all of them unless
+    given; ``states_per_position`` of the states that power loss may leave.
+    """
+
+    faults: tuple[str, ...] = ()
+    backends: tuple[str, ...] | None = None
+    durabilities: tuple[str, ...] = ("CHANGELOG", "PROCESS", "DISK")
+    points_max: int | None = None
+    states_per_position: int | None = None
+    mutants: tuple[str, ...] = ()
+    seeds: int = 1
+
+    def plan(self, seed: int) -> list[Swept | Convicted]:
+        """Everything to explore; ``seed`` is the first of its seeds.
+
+        Raises: ConfigError for whatever does not exist or leaves nothing to do.
+        """
+        self._check_types()
+        chosen = None if self.backends is None else [backend_named(name).name for name in self.backends]
+        for durability in self.durabilities:
+            if durability not in DURABILITIES:
+                raise unknown("durability", durability, DURABILITIES)
+        for mutant in self.mutants:
+            if mutant not in MUTANTS:
+                raise unknown("mutant", mutant, MUTANTS)
+        if self.seeds < 1 or (self.points_max is not None and self.points_max < 1):
+            raise ConfigError("a scenario has one seed and one point or more")
+        planned: list[Swept | Convicted] = []
+        for number in range(seed, seed + self.seeds):
+            for fault in self.faults:
+                planned += sweeps(
+                    fault,
+                    self.durabilities,
+                    number,
+                    chosen,
+                    points_max=self.points_max,
+                    states_per_position=self.states_per_position,
+                )
+            planned += convictions("default", number, chosen, self.mutants)
+        if not planned:
+            raise ConfigError("this scenario has nothing to do: no backend of it is persistent at its durabilities")
+        return planned
+
+    def _check_types(self) -> None:
+        for name in ("faults", "backends", "durabilities", "mutants"):
+            value = getattr(self, name)
+            if not (isinstance(value, tuple) and all(isinstance(each, str) for each in value)) and value is not None:
+                raise ConfigError(f"{name} of a scenario is a tuple of texts, such as ('this',), and not {value!r}")
+        for name in ("points_max", "states_per_position", "seeds"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(f"{name} of a scenario is a number, not {value!r}")

@@ -1,0 +1,65 @@
+"""The crash matrix as a plot: backends by what befell them, and how their trials ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Patch
+
+from harness.report.choice import level_order
+from harness.report.crash_tables import place_of
+from harness.report.figures import Figure
+
+_OUTCOMES = ("not tried", "valid", "unknown", "anomaly")
+_OUTCOME_COLOURS = ("#FFFFFF", "#B7E1CD", "#FCE8B2", "#E67C73")
+
+
+def crash_matrix(figures: Mapping[str, Sequence[Figure]]) -> Canvas | None:
+    """How the trials of all levels ended; None where there were none. Defects built in on purpose are left out."""
+    cells = [cell for cell in figures["crash"] if cell["expected"] == "valid"]
+    if not cells:
+        return None
+    backends, places = sorted({cell["backend"] for cell in cells}), sorted({place_of(cell) for cell in cells})
+    grid = [
+        [
+            _worst([cell for cell in cells if cell["backend"] == backend and place_of(cell) == place])
+            for backend in backends
+        ]
+        for place in places
+    ]
+    canvas = Canvas(figsize=(2.6 + 1.05 * len(backends), 1.6 + 0.26 * len(places)))
+    axes = canvas.subplots()
+    colours = ListedColormap(_OUTCOME_COLOURS)
+    axes.imshow([[worst for worst, _ in line] for line in grid], cmap=colours, vmin=0, vmax=3, aspect="auto")
+    for y, line in enumerate(grid):
+        for x, (_, shown) in enumerate(line):
+            axes.text(x, y, shown, ha="center", va="center", fontsize=8)
+    axes.set_xticks(range(len(backends)), backends, rotation=30, ha="left", rotation_mode="anchor")
+    axes.set_yticks(range(len(places)), places)
+    axes.xaxis.tick_top()
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for edge in axes.spines.values():
+        edge.set_visible(False)
+    axes.set_xticks([x + 0.5 for x in range(len(backends) - 1)], minor=True)
+    axes.set_yticks([y + 0.5 for y in range(len(places) - 1)], minor=True)
+    axes.grid(visible=True, which="minor", color="white", linewidth=2)
+    axes.tick_params(which="minor", length=0)
+    levels = sorted({cell["durability"] for cell in cells}, key=level_order)
+    axes.set_xlabel(f"trials that ended valid, of all; {', '.join(levels)}")
+    handles = [
+        Patch(facecolor=colour, edgecolor="#999999", label=name)
+        for name, colour in zip(_OUTCOMES, _OUTCOME_COLOURS, strict=True)
+    ]
+    canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.9, 0.85), frameon=False)
+    return canvas
+
+
+def _worst(cells: Sequence[Figure]) -> tuple[int, str]:
+    if not cells:
+        return 0, ""
+    valid, trials = sum(cell["valid"] for cell in cells), sum(cell["trials"] for cell in cells)
+    worst = 3 if any(cell["anomaly"] for cell in cells) else 2 if any(cell["unknown"] for cell in cells) else 1
+    return worst, f"{valid}/{trials}"

@@ -1,0 +1,72 @@
+"""Figures about faults below the process: what was tried of each backend at each level, and what was found.
+
+Pure functions from rows to plain dicts, in an order that depends on their content only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from harness.checkers.prefix import Found
+from harness.sweeps.gate import SILENT, is_wrong
+
+Row = Mapping[str, Any]
+Figure = dict[str, Any]
+
+KEY = ("durability", "fault", "variant", "backend")
+_APART = (Found.VALID, Found.NOTICED, Found.HARNESS_ERROR)
+
+
+def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
+    """One figure per level, fault, variant and backend.
+
+    ``distinct`` counts the states of power loss that differ by paths and bytes, of other faults the trials.
+    ``lost_at_most`` is in commits, among whole states. ``restored`` were noticed; ``silent`` is wrong content that
+    nobody noticed; ``other`` is whatever else was not valid; ``wrong`` are the trials that fail the run.
+    """
+    trials = _grouped(rows.get("effect", ()))
+    figures = []
+    for key, slices in sorted(_grouped(rows.get("effect_slice", ())).items()):
+        own = trials.get(key, [])
+        found = Counter(str(row["result"]) for row in own)
+        figures.append(
+            {
+                "kind": "effect",
+                **dict(zip(KEY, key, strict=True)),
+                "points": sum(row["points"] for row in slices),
+                "states": sum(row["states"] for row in slices),
+                "trials": len(own),
+                "distinct": len({row["digest"] or place for place, row in enumerate(own)}),
+                "lost_at_most": max((_lost(row) for row in own), default=0),
+                "restored": found[Found.NOTICED],
+                "torn": found[Found.TORN] + found[Found.PHANTOM],
+                "silent": sum(found[result] for result in SILENT),
+                "other": sum(number for result, number in found.items() if result not in (*_APART, *SILENT)),
+                "no_verdict": found[Found.HARNESS_ERROR],
+                "unexpected": sum(not row["expected"] for row in own),
+                "wrong": sum(is_wrong(row) for row in own),
+                "seconds": sum(row["seconds"] for row in slices),
+                "blind_spots": next((row["blind_spots"] for row in slices if row["blind_spots"]), ""),
+            }
+        )
+    return figures
+
+
+def mutants(rows: Iterable[Row]) -> list[Figure]:
+    """Each defect with the fault that was to find it, or not to see it, and after how many states it did."""
+    figures = [{**row, "kind": "mutant"} for row in rows]
+    return sorted(figures, key=lambda figure: (figure["mutant"], figure["backend"], figure["wanted"], figure["slice"]))
+
+
+def _lost(row: Row) -> int:
+    """How many acknowledged commits a whole state lacks."""
+    return 0 if row["state"] is None else max(0, int(row["acknowledged"]) - int(row["state"]))
+
+
+def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    return groups

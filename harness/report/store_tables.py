@@ -1,0 +1,124 @@
+"""The tables of a report about stores by themselves. Each names its durability level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.report import text
+from harness.report.figures import Figure, distinct
+from harness.report.table import Table
+
+Figures = Mapping[str, Sequence[Figure]]
+
+_YCSB = "ycsb-"
+
+
+def amplification_table(figures: Figures) -> Table:
+    """One line per backend and size of the open transaction."""
+    head = (
+        "backend",
+        "level",
+        "records in the open transaction",
+        "staged",
+        "just committed",
+        "committed before",
+        "absent",
+        "bytes written per byte put",
+    )
+    rows = [
+        [
+            figure["backend"],
+            figure["durability"],
+            text.exact(figure["staged_records"]),
+            *(text.ratio(figure[f"lookups_{place}"]) for place in ("staged", "just_committed", "committed", "absent")),
+            text.ratio(figure["written_per_byte"]),
+        ]
+        for figure in figures["amplification"]
+    ]
+    return Table("Lookups in an engine per get, by where the key is, and bytes given to it", head, rows, range(2, 8))
+
+
+def ycsb_tables(figures: Figures) -> list[Table]:
+    """One table per level: a line per backend, a column per core workload."""
+    measured = [figure for figure in figures["benchmark"] if figure["suite"].startswith(_YCSB)]
+    suites = sorted({figure["suite"] for figure in measured})
+    speed = {
+        (figure["subject"], figure["durability"], figure["suite"]): text.count(figure["records_per_s"])
+        for figure in measured
+    }
+    return [
+        Table(
+            f"YCSB's core workloads, level {durability}, operations/s",
+            ["backend", *(suite.removeprefix(_YCSB).upper() for suite in suites)],
+            [
+                [subject, *(speed.get((subject, durability, suite), text.NONE) for suite in suites)]
+                for (subject, level) in distinct(measured, "subject", "durability")
+                if level == durability
+            ],
+            range(1, 1 + len(suites)),
+        )
+        for (durability,) in distinct(measured, "durability")
+    ]
+
+
+def benchmark_tables(figures: Figures) -> list[Table]:
+    """One table per suite and level, but YCSB's."""
+    plain = [figure for figure in figures["benchmark"] if not figure["suite"].startswith(_YCSB)]
+    head = (
+        "benchmark",
+        "subject",
+        "records per commit",
+        "keys",
+        "records/s",
+        "median of a round",
+        "interquartile range",
+        "rounds",
+    )
+    return [
+        Table(
+            f"Suite `{suite}`, level {durability or text.NONE}",
+            head,
+            [
+                [
+                    figure["name"],
+                    figure["subject"],
+                    text.exact(figure["records_per_commit"]),
+                    figure["distribution"] or text.NONE,
+                    text.count(figure["records_per_s"]),
+                    text.duration(figure["median_s"]),
+                    text.duration(figure["iqr_s"]),
+                    text.exact(figure["rounds"]),
+                ]
+                for figure in plain
+                if (figure["suite"], figure["durability"]) == (suite, durability)
+            ],
+            (2, 4, 5, 6, 7),
+        )
+        for suite, durability in distinct(plain, "suite", "durability")
+    ]
+
+
+def opening_tables(figures: Figures) -> list[Table]:
+    """One table per level."""
+    head = ("backend", "records in the store", "open", "restore", "replayed", "ready, median", "ready, slowest")
+    return [
+        Table(
+            f"Level {durability}, killed with a commit open, then opened in a fresh process",
+            head,
+            [
+                [
+                    figure["backend"],
+                    text.exact(figure["records"]),
+                    text.duration(figure["open_s"]),
+                    text.duration(figure["restore_s"]),
+                    text.exact(figure["replayed"]),
+                    text.duration(figure["ready_s"]),
+                    text.duration(figure["ready_s_high"]),
+                ]
+                for figure in figures["opening"]
+                if figure["durability"] == durability
+            ],
+            range(1, 7),
+        )
+        for (durability,) in distinct(figures["opening"], "durability")
+    ]

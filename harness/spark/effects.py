@@ -1,0 +1,28 @@
+"""The stage of faults below the process: everything planned, as a report takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from harness.spark.stages import Row, Say, now_and_then
+from harness.spark.sweeps import finished_slices, run_sweeps
+from harness.sweeps.plan import Convicted, Swept
+
+
+def effect_rows(spark: SparkSession, planned: Sequence[Swept | Convicted], folder: Path, say: Say) -> list[Row]:
+    """Rows of the kinds "effect", "effect_slice" and "mutant".
+
+    ``folder``, which all executors see, takes what is needed to repeat a trial that was not as expected.
+    """
+
+    def tell() -> str:
+        done, total = finished_slices(folder)
+        return f"{done}/{total} slices" if total else "recording"
+
+    with now_and_then(tell, say):
+        rows = run_sweeps(spark, planned, folder)
+    say(f"{sum(row['kind'] == 'effect' for row in rows):,} states and trials")
+    return rows

@@ -1,0 +1,143 @@
+"""Faults below the process as a Spark job: recordings are made once, then each task explores a slice of one case.
+
+A slice that is finished leaves its rows in a file, put there by a rename. A task that is run again, because its
+executor was killed, takes those up and explores only what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from harness.sweeps.columns import KINDS
+from harness.sweeps.plan import Convicted, Swept
+from harness.sweeps.slices import Recorded, Slice, Victim, explore, make_recording, slices_of
+from harness.sweeps.workshop import Row
+from stores.errors import ConfigError
+
+_TYPES = {name: type_ for columns in KINDS.values() for name, type_ in columns.items()}
+SCHEMA = pyarrow.schema({"kind": pyarrow.string(), **_TYPES, "attempt": pyarrow.int64()})
+_RECORDED = pyarrow.schema({"recorded": pyarrow.string()})
+_SQL_NAMES = {"string": "string", "int64": "long", "double": "double", "bool": "boolean"}
+
+
+def run_sweeps(
+    spark: SparkSession, planned: Iterable[Swept | Convicted], folder: Path, *, points_per_slice: int | None = None
+) -> list[Row]:
+    """Explore everything planned: rows of the kinds "effect", one per trial, "effect_slice" and "mutant".
+
+    They are kept in ``folder`` as ``effects.parquet``; beside it, in ``recordings``, whatever a case that was not as
+    expected is repeated from. A run needs a folder of its own, which all executors see. ``points_per_slice`` is chosen
+    by the fault unless given.
+
+    Raises: ConfigError where the folder holds an earlier run.
+    """
+    wanted = list(dict.fromkeys(planned))
+    folder = folder.absolute()
+    target = folder / "effects.parquet"
+    if target.exists():
+        raise ConfigError(f"{target} is there already: give each run a folder of its own")
+    if not wanted:
+        return []
+    finished, recordings = folder / "finished", folder / "recordings"
+    for made in (finished, recordings):
+        made.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    try:
+        victims = list(dict.fromkeys(Victim.of(each) for each in wanted if isinstance(each, Swept)))
+        slices = slices_of(wanted, _recorded(spark, victims, recordings), recordings, points_per_slice)
+        _total(folder).write_text(str(len(slices)))
+        # Written once and read back: every action on the frame itself would explore the slices again.
+        (
+            spark.range(0, len(slices), 1, max(1, len(slices)))
+            .mapInArrow(_explore(slices, finished), _ddl(SCHEMA))
+            .write.parquet(target.as_uri())
+        )
+        rows = [_as_kept(row) for row in pyarrow.parquet.read_table(target).to_pylist()]
+        return sorted(rows, key=lambda row: (row["slice"], row["kind"], row.get("point") or 0))
+    finally:
+        shutil.rmtree(finished, ignore_errors=True)
+        _total(folder).unlink(missing_ok=True)
+        _remove_but(recordings, [row["repeat"] for row in rows if row.get("repeat")])
+
+
+def finished_slices(folder: Path) -> tuple[int, int]:
+    """How many slices of the run in ``folder`` are done so far, of how many; 0 of 0 while recordings are made."""
+    try:
+        total = int(_total(folder).read_text())
+    except (OSError, ValueError):
+        return 0, 0
+    return sum(1 for _ in (folder / "finished").glob("*.json")), total
+
+
+def _recorded(spark: SparkSession, victims: Sequence[Victim], recordings: Path) -> dict[Victim, Recorded]:
+    if not victims:
+        return {}
+
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                victim = victims[number]
+                recorded = make_recording(victim, recordings / victim.name)
+                text = json.dumps([number, recorded.effects, recorded.damages, recorded.blind_spots, recorded.error])
+                yield pyarrow.RecordBatch.from_pylist([{"recorded": text}], schema=_RECORDED)
+
+    frame = spark.range(0, len(victims), 1, len(victims)).mapInArrow(run, _ddl(_RECORDED))
+    told = [json.loads(row["recorded"]) for row in frame.collect()]
+    return {victims[number]: Recorded(*rest) for number, *rest in told}
+
+
+def _explore(
+    slices: Sequence[Slice], finished: Path
+) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        context = TaskContext.get()
+        attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                rows = _once(slices[number], finished, attempt, task)
+                yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+    return run
+
+
+def _once(slice_: Slice, finished: Path, attempt: int, task: int) -> list[Row]:
+    """The rows of a slice: of an earlier attempt where there was one, else of this one."""
+    target = finished / f"{slice_.number}.json"
+    if target.exists():
+        earlier: list[Row] = json.loads(target.read_text())
+        return earlier
+    rows = [row | {"attempt": attempt} for row in explore(slice_)]
+    beside = target.with_name(f"{slice_.number}-{task}.new")
+    beside.write_text(json.dumps(rows))
+    beside.replace(target)
+    return rows
+
+
+def _as_kept(row: Row) -> Row:
+    """A row with the columns of its kind alone."""
+    return {name: row[name] for name in ("kind", *KINDS[row["kind"]])}
+
+
+def _remove_but(recordings: Path, commands: Sequence[str]) -> None:
+    for file in recordings.iterdir():
+        # As it stands at the end of a path in JSON.
+        if not any(f'/{file.name}"' in command for command in commands):
+            file.unlink()
+    if not any(recordings.iterdir()):
+        recordings.rmdir()
+
+
+def _total(folder: Path) -> Path:
+    return folder / "slices"
+
+
+def _ddl(schema: pyarrow.Schema) -> str:
+    return ", ".join(f"{column.name} {_SQL_NAMES[str(column.type)]}" for column in schema)

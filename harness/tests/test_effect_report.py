@@ -1,0 +1,196 @@
+"""What is told of faults below the process: counts by backend, level and model, what broke, and what was skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import bench
+from harness.cli import main
+from harness.report.effect_section import SKIPPED, effect_failure_lines, effect_section
+from harness.report.figures import all_figures
+from harness.report.rows import new_run, read_rows, write_facts, write_rows
+from harness.report.write import write_report
+from harness.sweeps.columns import KINDS
+from harness.tests.made_up_rows import FACTS
+from stores.errors import ConfigError
+
+REPEAT = "python -m harness effect '{}'"
+
+
+def effect(**settings: Any) -> dict[str, Any]:
+    shared = {
+        "kind": "effect",
+        "scenario": "",
+        "slice": 0,
+        "backend": "lmdb-indexed-batch",
+        "durability": "DISK",
+        "fault": "power",
+        "variant": "gate",
+        "seed": 1,
+        "point": 4,
+        "only": "",
+        "description": "power lost before effect 4",
+        "digest": "",
+        "states": 1,
+        "acknowledged": 3,
+        "state": 3,
+        "attempted": 4,
+        "result": "valid",
+        "detail": "",
+        "expected": True,
+        "repeat": "",
+    }
+    return shared | settings
+
+
+def rows() -> dict[str, list[dict[str, Any]]]:
+    trials = [
+        effect(digest="a"),
+        effect(digest="a"),
+        effect(digest="b"),
+        effect(variant="strict", state=1, result="lost", expected=False, repeat=REPEAT),
+        effect(durability="CHANGELOG", state=0),
+        effect(durability="CHANGELOG", state=None, result="noticed"),
+        effect(fault="damage", variant="flipped", state=None, result="phantom", expected=False, repeat=REPEAT),
+        effect(fault="kill", variant="", state=None, result="torn", detail="half", expected=False, repeat=REPEAT),
+    ]
+    keys = dict.fromkeys((row["durability"], row["fault"], row["variant"]) for row in trials)
+    slices = [
+        {
+            **{name: effect()[name] for name in ("scenario", "slice", "backend", "seed")},
+            "kind": "effect_slice",
+            "durability": level,
+            "fault": fault,
+            "variant": variant,
+            "points": 10,
+            "states": 40,
+            "trials": 3,
+            "seconds": 1.5,
+            "blind_spots": "lock.mdb",
+        }
+        for level, fault, variant in keys
+        for _ in range(2)
+    ]
+    shared = {name: effect()[name] for name in ("scenario", "slice", "backend", "durability", "variant", "seed")}
+    mutants = [
+        {
+            **shared,
+            "kind": "mutant",
+            "mutant": "no-sync",
+            "meaning": "no syncs",
+            "fault": fault,
+            "states": states,
+            "wanted": wanted,
+            "result": result,
+            "description": "",
+            "detail": "",
+            "expected": True,
+            "repeat": "",
+            "seconds": 1.0,
+        }
+        for fault, states, wanted, result in (("power", 7, "found", "lost"), ("kill", 24, "not seen", ""))
+    ]
+    return {"effect": trials, "effect_slice": slices, "mutant": mutants}
+
+
+def told(facts: dict[str, Any] | None = None) -> str:
+    made = rows()
+    return effect_section(all_figures(made), [*made["effect"], *made["mutant"]], facts or {})
+
+
+def figure(**wanted: str) -> dict[str, Any]:
+    (found,) = [each for each in all_figures(rows())["effect"] if all(each[name] == wanted[name] for name in wanted)]
+    return found
+
+
+def test_rows_have_the_columns_of_their_kind_and_come_back_as_written(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "smoke", FACTS)
+    for kind, given in rows().items():
+        assert {name for row in given for name in row} == {"kind", *KINDS[kind]}
+        write_rows(run, kind, given)
+        assert read_rows(run, kind) == [{"kind": kind, **row} for row in given]
+
+
+def test_equal_states_are_counted_once_and_costs_are_summed_up_over_slices() -> None:
+    gate = figure(durability="DISK", fault="power", variant="gate")
+    assert (gate["points"], gate["states"], gate["trials"], gate["distinct"], gate["seconds"]) == (20, 80, 3, 2, 3.0)
+
+
+def test_what_was_lost_is_counted_in_commits() -> None:
+    assert figure(durability="DISK", fault="power", variant="strict")["lost_at_most"] == 2
+    below = figure(durability="CHANGELOG", fault="power", variant="gate")
+    assert (below["lost_at_most"], below["restored"], below["unexpected"]) == (3, 1, 0)
+
+
+def test_only_what_somebody_promised_fails_a_run() -> None:
+    wrong = {(each["fault"], each["variant"]): each["wrong"] for each in all_figures(rows())["effect"] if each["wrong"]}
+    assert wrong == {("kill", ""): 1}
+    (line,) = effect_failure_lines([row for kind in rows().values() for row in kind])
+    assert "torn" in line
+    assert REPEAT in line
+
+
+def test_a_mutant_that_was_not_found_is_a_failure() -> None:
+    (found, _) = rows()["mutant"]
+    assert effect_failure_lines([found]) == []
+    assert len(effect_failure_lines([{**found, "result": "", "expected": False}])) == 1
+
+
+def test_the_report_names_models_blind_spots_mutants_and_what_it_can_not_show() -> None:
+    section = told()
+    for word in ("| gate |", "| strict |", "`lock.mdb`", "`no-sync`", "not seen", "What is not simulated", REPEAT):
+        assert word in section
+    for level in ("DISK", "CHANGELOG"):
+        assert f"Power loss at level {level}" in section
+
+
+def test_what_was_skipped_is_said_with_its_reason(tmp_path: Path) -> None:
+    reason = "no C compiler works here"
+    assert reason in told({SKIPPED: reason})
+    run = new_run(tmp_path / "runs", "smoke", FACTS)
+    write_facts(run, {**FACTS, SKIPPED: reason})
+    assert reason in write_report(run, tmp_path / "results").read_text()
+
+
+def test_without_a_compiler_a_bench_skips_the_stage_and_a_scenario_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> Path:
+        raise ConfigError("no C compiler works here")
+
+    for module in ("harness.bench", "harness.proof", "harness.sweeps.command"):
+        monkeypatch.setattr(f"{module}.recorder_library", refuse)
+    assert bench._cannot_steer(bench.Request(only=("effects",))) == "no C compiler works here"
+    assert bench._cannot_steer(bench.Request(only=("crash",))) == ""
+    case = '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"kill"},"point":0,"seed":1}'
+    for command in (["scenario", "torn_write", "--runs", str(tmp_path / "runs")], ["effect", case]):
+        assert main(command) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"power"},"point":100000,"seed":1}',
+        '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"power"},"point":1,"seed":1,"only":"nothing"}',
+        '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"kill"},"point":-1,"seed":1}',
+        '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"kill"},"point":"one","seed":1}',
+        '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"kill","commits":"x"},"point":1,"seed":1}',
+        '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"tear","recording":"gone"},"point":1,"seed":1}',
+        '{"case":[],"point":1}',
+        '["case"]',
+    ],
+)
+def test_a_trial_that_does_not_exist_is_one_sentence_and_status_2(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["effect", case]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1

@@ -1,0 +1,133 @@
+"""What a strategy asks of its engines for one get and for one byte put: its read and write amplification.
+
+Counted, not timed, so that it is the same on every run. A lookup is one ``get`` of an engine, which may still cost
+several reads of files, or none (Bloom filters, caches); what engines make of the bytes they are given, in logs and
+compactions, shows in what whole tasks write. One process per backend, ``python -m harness.throughput.amplification
+FOLDER``, because counting changes the engine's class.
+
+Source: KIP-844, the disadvantages of its secondary store.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.throughput.job import read_figures, write_figures
+from harness.throughput.run import figures_of
+from harness.trials.child import end_with_starter
+from harness.workloads.payload import Values, keys_of
+from stores.engines.engine import Engine, Writes
+from stores.interface import Durability, KeyValueStore
+from stores.registry import backend_named, open_store
+
+KEYS = 1_000
+"""How many keys are asked for in each place."""
+STAGED = (KEYS, 10 * KEYS)
+"""The records of a transaction that fits into ``SMALL_BUFFER``, and of one that does not."""
+SMALL_BUFFER: Mapping[str, int] = {"staging_buffer_bytes": 256 << 10}
+"""Options that bound what a strategy which has them keeps of a transaction in memory."""
+DEADLINE_S = 60
+_ORDER_FILE, _FIGURES_FILE = "order", "counted"
+
+
+def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any]]:
+    """Rows of kind "amplification", one per backend and size of the open transaction, at level CHANGELOG.
+
+    ``lookups_...`` are per get, by where the key is. Raises: MeasurementFailedError.
+    """
+    rows = []
+    for backend in backends:
+        with tempfile.TemporaryDirectory(prefix="amplification-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            write_figures(folder / _ORDER_FILE, {"backend": backend, "seed": seed})
+            found = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+        rows += [{"kind": "amplification", "seed": seed, **row} for row in found["rows"]]
+    return rows
+
+
+class Counter:
+    """Counts what every engine of a class is asked for, from when it is made on."""
+
+    def __init__(self, engine: type[Engine]) -> None:
+        self.lookups = 0
+        self.bytes_written = 0
+        get, put, write = engine.get, engine.put, engine.write
+
+        def counted_get(opened: Engine, key: bytes) -> bytes | None:
+            self.lookups += 1
+            return get(opened, key)
+
+        def counted_put(opened: Engine, key: bytes, value: bytes | None) -> None:
+            self.bytes_written += len(key) + len(value or b"")
+            put(opened, key, value)
+
+        def counted_write(opened: Engine, layers: Sequence[Writes], *arguments: Any, **settings: Any) -> None:
+            self.bytes_written += sum(
+                len(key) + len(value or b"") for layer in layers for key, value in layer.writes.items()
+            )
+            write(opened, layers, *arguments, **settings)
+
+        for name, counted in (("get", counted_get), ("put", counted_put), ("write", counted_write)):
+            setattr(engine, name, counted)
+
+    def lookups_per_get(self, get: Callable[[bytes], bytes | None], keys: Sequence[bytes]) -> float:
+        """The mean over ``keys``."""
+        before = self.lookups
+        for key in keys:
+            get(key)
+        return (self.lookups - before) / len(keys)
+
+
+def count(backend: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+    """A row for a small transaction and one for a large one, each over a store of its own in ``folder``."""
+    chosen = backend_named(backend)
+    options = {name: value for name, value in SMALL_BUFFER.items() if name in chosen.options}
+    counter = Counter(chosen.load_engine())
+    rows = []
+    for staged in STAGED:
+        with open_store(chosen.name, folder / str(staged), durability=Durability.CHANGELOG, options=options) as store:
+            counted = _counted(store, counter, staged, seed)
+        rows.append({"backend": chosen.name, "durability": "CHANGELOG", "staged_records": staged, **counted})
+    return rows
+
+
+def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> dict[str, float]:
+    keys, values = keys_of(np.arange(3 * KEYS + staged)), Values(seed)
+    pairs = [(key, values.value(key, number)) for number, key in enumerate(keys)]
+    for first in (0, KEYS):
+        store.put_all(pairs[first : first + KEYS])
+        store.commit()
+    written = counter.bytes_written
+    store.put_all(pairs[3 * KEYS :])
+    asked = {
+        # Every n-th, so that none of them is asked for because it came last.
+        "lookups_staged": keys[3 * KEYS :: staged // KEYS],
+        "lookups_just_committed": keys[KEYS : 2 * KEYS],
+        "lookups_committed": keys[:KEYS],
+        "lookups_absent": keys[2 * KEYS : 3 * KEYS],
+    }
+    lookups = {place: counter.lookups_per_get(store.get, some) for place, some in asked.items()}
+    store.commit()
+    return {
+        **lookups,
+        "bytes_put": sum(len(key) + len(value) for key, value in pairs[3 * KEYS :]),
+        "bytes_written": counter.bytes_written - written,
+    }
+
+
+def main() -> None:
+    """What the process does."""
+    end_with_starter()
+    folder = Path(sys.argv[1])
+    order = read_figures(folder / _ORDER_FILE)
+    write_figures(folder / _FIGURES_FILE, {"rows": count(order["backend"], order["seed"], folder)})
+
+
+if __name__ == "__main__":
+    main()
