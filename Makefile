@@ -29,7 +29,7 @@ endif
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 	@echo
-	@echo "  PROFILE=smoke (a minute), default (ten) or full (hours) for bench; S=name for scenario"
+	@echo "  PROFILE=smoke (a minute or two), default (a quarter of an hour) or full (hours) for bench; S=name for scenario"
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
@@ -39,14 +39,18 @@ test: $(STAMP) java ## run every test of stores and harness, two files at a time
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full
 	@$(RUN) -m harness bench --profile $(PROFILE) $(ARGS)
 
-report: $(STAMP) ## write results/ again from the rows that lie in runs/
+report: $(STAMP) ## write the newest run's report again: a whole run's to results/, another's beside its rows
 	@$(RUN) -m harness report
 
 scenario: name $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit
 	@$(RUN) -m harness scenario $(S)
 
 lint: $(STAMP) ## ruff and mypy
-	@status=0; $(RUN) -m ruff check . || status=1; $(RUN) -m mypy || status=1; exit $$status
+	@status=0; \
+	 $(RUN) -m ruff check . || status=1; \
+	 $(RUN) -m ruff format --check --quiet stores harness scenarios || \
+	   { echo "Not formatted: run .venv/bin/ruff format stores harness scenarios" >&2; status=1; }; \
+	 $(RUN) -m mypy || status=1; exit $$status
 
 clean: ## remove .venv, caches, runs/ and whatever else was built; nothing that is tracked
 	@rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
