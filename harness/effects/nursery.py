@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,6 @@ from typing import Any, Self
 
 import harness
 from harness.effects.library import recorder_library
-
-QUIT = b"quit\n"
-"""The line upon which the warm parent ends, and leaves the folders to whoever started it."""
 
 
 class NurseryError(Exception):
@@ -48,7 +46,7 @@ class Nursery:
 
     Each child has a process group of its own, so that nothing it started outlives it. Children start in a folder that
     is removed with the nursery and see a clean environment. ``preload`` gives them the recorder (see steering).
-    ``scratch`` is a folder of the caller's: where this process is killed before it closes the nursery, it is removed.
+    ``scratch``, a folder for what they work on, is removed with it too: also where this process is killed.
 
     Raises: ConfigError where the recorder can't be had.
     """
@@ -57,12 +55,13 @@ class Nursery:
         environment = _environment()
         if preload:
             environment["LD_PRELOAD"] = str(recorder_library())
-        self._folder = tempfile.TemporaryDirectory(prefix="nursery-")
+        self._folder = tempfile.TemporaryDirectory(prefix="nursery-", ignore_cleanup_errors=True)
+        self._scratch = scratch
         self._complaints = Path(self._folder.name, "complaints")
-        left_behind = [self._folder.name, *([] if scratch is None else [str(scratch)])]
+        folders = [self._folder.name, *([] if scratch is None else [str(scratch)])]
         with self._complaints.open("wb") as stderr:
             self._parent = subprocess.Popen(
-                [sys.executable, "-P", "-m", "harness.effects.warm_parent", *left_behind],
+                [sys.executable, "-P", "-m", "harness.effects.warm_parent", *folders],
                 cwd=self._folder.name,
                 env=environment | {"TMPDIR": self._folder.name},
                 stdin=subprocess.PIPE,
@@ -100,16 +99,18 @@ class Nursery:
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         with suppress(BrokenPipeError):
-            self._parent.stdin.write(QUIT)
             self._parent.stdin.close()
         try:
-            # It kills its child, then ends by itself.
+            # It kills its child, removes the folders and ends: whatever may become of this process meanwhile.
             self._parent.wait(5)
         except subprocess.TimeoutExpired:
             self._parent.kill()
             self._parent.wait()
         self._parent.stdout.close()
+        # Where it could not.
         self._folder.cleanup()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

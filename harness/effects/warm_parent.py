@@ -1,10 +1,8 @@
 """The warm parent of a nursery: ``python -m harness.effects.warm_parent FOLDER ...``. Requests in, answers out.
 
-Each is one line. Where its standard input ends without a word the starter was killed: what it leaves behind, the
-folders, is removed here.
-
-It has imported every engine and opened none (after a fork with RocksDB opened the child hangs), runs no thread of its
-own, and ends with its standard input. Children die with it.
+Each is one line. It has imported every engine and opened none (after a fork with RocksDB opened the child hangs), and
+runs no thread of its own. It ends with its standard input, closed by its starter or by the starter's death, and the
+folders with it. Children die with it.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
-from harness.effects.nursery import QUIT
 from stores.registry import backends
 
 _COMPLAINT_BYTES = 2000
@@ -42,8 +39,6 @@ def main() -> None:
         sys.modules[heavy] = None  # type: ignore[assignment]
     gc.freeze()
     for line in iter(sys.stdin.buffer.readline, b""):
-        if line == QUIT:
-            return
         request = json.loads(line)
         answer = _refusal(request) or _run(request)
         with suppress(BrokenPipeError):

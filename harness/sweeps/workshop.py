@@ -206,6 +206,7 @@ class Workshop:
         except NurseryError as error:
             # Of this trial nothing is known; those after it are for a nursery that lives.
             self._nursery.close()
+            self._folder.mkdir()
             self._nursery = Nursery(scratch=self._folder)
             return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
 
@@ -235,9 +236,8 @@ class Workshop:
         return self._folder / name
 
     def close(self) -> None:
-        """End every process and remove the folder."""
+        """End every process, and the folder with them."""
         self._nursery.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

@@ -128,10 +128,12 @@ def test_when_the_starter_is_killed_nothing_is_left(tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_a_folder_of_the_caller_s_outlives_a_nursery_that_is_closed(tmp_path: Path) -> None:
-    with Nursery(preload=False, scratch=tmp_path):
-        (tmp_path / "mine").touch()
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+def test_the_scratch_folder_goes_with_the_nursery(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with Nursery(preload=False, scratch=scratch):
+        (scratch / "left").touch()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(tmp_path: Path) -> None:
