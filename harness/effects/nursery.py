@@ -70,29 +70,42 @@ class Nursery:
                 start_new_session=True,
             )
 
-    def run(self, function: str, arguments: Mapping[str, Any], *, deadline_s: float) -> Outcome:
-        """Call ``function``, "module:name", with ``arguments`` as keywords, in a fresh child; wait for it to end.
+    def run(self, function: str, arguments: Mapping[str, Any], *, deadline_s: float, shared: bool = False) -> Outcome:
+        """Call ``function``, "module:name", with ``arguments`` as keywords, in a child, and wait for what comes of it.
 
-        Arguments and what it returns pass as JSON. The module is imported in the warm parent, once.
+        Arguments and what it returns pass as JSON. The module is imported in the warm parent, once. Each call has a
+        fresh child, but for ``shared`` ones: these follow each other in one as long as they return, which saves the
+        fork. Whatever one of them leaves in its process the next one finds, unless it is retired.
 
         Raises: NurseryError where the warm parent is gone, or the module can't be imported.
         """
+        facts, result = self._ask(
+            {"function": function, "arguments": dict(arguments), "deadline_s": deadline_s, "shared": shared}
+        )
+        if "refused" in facts:
+            raise NurseryError(f"{function} can't be run: {facts['refused']}")
+        return Outcome(result=result, **facts)
+
+    def retire(self) -> None:
+        """End the child of the shared calls, if there is one: the next one has a fresh child.
+
+        Raises: NurseryError where the warm parent is gone.
+        """
+        self._ask({"retire": True})
+
+    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
-        request = {"function": function, "arguments": dict(arguments), "deadline_s": deadline_s}
         try:
             self._parent.stdin.write(json.dumps(request).encode() + b"\n")
             self._parent.stdin.flush()
-            answer = self._parent.stdout.readline()
+            facts, result = self._parent.stdout.readline(), self._parent.stdout.readline()
         except BrokenPipeError:
-            answer = b""
-        if not answer.endswith(b"\n"):
+            facts = result = b""
+        if not result.endswith(b"\n"):
             complaint = self._complaints.read_text(errors="replace")[-2000:]
-            raise NurseryError(f"the warm parent of the trials has died while it ran {function}: {complaint}")
-        told = json.loads(answer)
-        if "refused" in told:
-            raise NurseryError(f"{function} can't be run: {told['refused']}")
-        return Outcome(**told)
+            raise NurseryError(f"the warm parent of the trials has died at {request.get('function')}: {complaint}")
+        return json.loads(facts), json.loads(result)
 
     def close(self) -> None:
         """End the warm parent, and the child it may be waiting for."""

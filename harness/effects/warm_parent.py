@@ -1,13 +1,14 @@
 """The warm parent of a nursery: ``python -m harness.effects.warm_parent FOLDER ...``. Requests in, answers out.
 
-Each is one line. It has imported every engine and opened none (after a fork with RocksDB opened the child hangs), and
-runs no thread of its own. It ends with its standard input, closed by its starter or by the starter's death, and the
-folders with it. Children die with it.
+A request is a line, an answer two. It has imported every engine and opened none (after a fork with RocksDB opened the
+child hangs), and runs no thread of its own. It ends with its standard input, closed by its starter or by the starter's
+death, and the folders with it. Children die with it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -19,11 +20,13 @@ import time
 import traceback
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from stores.registry import backends
 
 _COMPLAINT_BYTES = 2000
+_SHARED_RUNS_MAX = 200
+"""After so many requests a shared child is replaced: whatever it may gather does not grow for ever."""
 _PR_SET_PDEATHSIG = 1
 """Source: prctl(2)."""
 _prctl = ctypes.CDLL(None).prctl
@@ -38,14 +41,52 @@ def main() -> None:
         # sqlite-utils takes them along where it finds them, and with them threads and 80 MB for each fork to map.
         sys.modules[heavy] = None  # type: ignore[assignment]
     gc.freeze()
+    children = _Children()
     for line in iter(sys.stdin.buffer.readline, b""):
         request = json.loads(line)
-        answer = _refusal(request) or _run(request)
+        if "retire" in request:
+            children.retire()
+            answer = _Answer({})
+        else:
+            refusal = _refusal(request)
+            answer = _Answer(refusal) if refusal else children.run(request)
         with suppress(BrokenPipeError):
-            sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+            sys.stdout.buffer.write(json.dumps(answer.facts).encode() + b"\n" + answer.body + b"\n")
             sys.stdout.buffer.flush()
+    children.retire()
     for folder in sys.argv[1:]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Answer(NamedTuple):
+    """Two lines: facts about a request, and what its function returned, as the child wrote it."""
+
+    facts: dict[str, Any]
+    body: bytes = b"null"
+
+
+class _Children:
+    """One for each request, and at most one that waits for the next shared request."""
+
+    def __init__(self) -> None:
+        self._shared: _Child | None = None
+
+    def run(self, request: dict[str, Any]) -> _Answer:
+        """What came of ``request``."""
+        child = (self._shared if request["shared"] else None) or _Child()
+        if request["shared"]:
+            self._shared = child
+        answer = child.run(request)
+        if not child.lives and child is self._shared:
+            self._shared = None
+        _learn(answer.facts.pop("imported", []))
+        return answer
+
+    def retire(self) -> None:
+        """End the one that waits."""
+        if self._shared is not None:
+            self._shared.end()
+            self._shared = None
 
 
 def _refusal(request: dict[str, Any]) -> dict[str, str] | None:
@@ -59,32 +100,84 @@ def _refusal(request: dict[str, Any]) -> dict[str, str] | None:
     return None
 
 
-def _run(request: dict[str, Any]) -> dict[str, Any]:
-    parent = os.getpid()
-    said = os.memfd_create("complaint")
-    outlet, inlet = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _be_the_child(parent, request, inlet, said)
-    os.close(inlet)
-    try:
-        told, timed_out, wait_status = _await(child, outlet, time.monotonic() + request["deadline_s"])
-        length = os.fstat(said).st_size
-        complaint = os.pread(said, _COMPLAINT_BYTES, max(0, length - _COMPLAINT_BYTES))
-    finally:
-        os.close(outlet)
-        os.close(said)
-    code = os.waitstatus_to_exitcode(wait_status)
-    answer: dict[str, Any] = {"result": None, "error": ""}
-    if told.endswith(b"\n"):
-        answer |= json.loads(told)
-        _learn(answer.pop("imported", []))
-    return answer | {
-        "status": code if code >= 0 else None,
-        "signal": -code if code < 0 else None,
-        "timed_out": timed_out,
-        "complaint": complaint.decode(errors="replace").strip(),
-    }
+class _Child:
+    """A forked process: it carries out one request, or shared ones until something is wrong with one of them."""
+
+    def __init__(self) -> None:
+        parent = os.getpid()
+        self._said = os.memfd_create("complaint")
+        # Emptied before each request: whatever is written goes to its end.
+        fcntl.fcntl(self._said, fcntl.F_SETFL, os.O_APPEND)
+        self._outlet, answers = os.pipe()
+        requests, self._inlet = os.pipe()
+        self._number = os.fork()
+        if self._number == 0:
+            _be_the_child(parent, requests, answers, self._said)
+        os.close(answers)
+        os.close(requests)
+        os.set_blocking(self._outlet, False)
+        self._ended = os.pidfd_open(self._number)
+        self._runs = 0
+        self.lives = True
+
+    def run(self, request: dict[str, Any]) -> _Answer:
+        """What came of ``request``. Afterwards the child lives only where that is a result, and another may follow."""
+        self._runs += 1
+        goes_on = request["shared"] and self._runs < _SHARED_RUNS_MAX
+        os.ftruncate(self._said, 0)
+        told = bytearray()
+        timed_out, code = False, 0
+        try:
+            with suppress(BrokenPipeError):
+                _write(self._inlet, json.dumps({**request, "goes_on": goes_on}).encode() + b"\n")
+            timed_out = self._await(told, time.monotonic() + request["deadline_s"], goes_on=goes_on)
+        finally:
+            if not (goes_on and _is_result(told)):
+                code = self.end(told)
+        head, _, body = bytes(told).partition(b"\n")
+        facts: dict[str, Any] = {"error": "", **(json.loads(head) if body.endswith(b"\n") else {})}
+        length = os.fstat(self._said).st_size
+        complaint = os.pread(self._said, _COMPLAINT_BYTES, max(0, length - _COMPLAINT_BYTES))
+        if not self.lives:
+            os.close(self._said)
+        facts |= {
+            "status": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "timed_out": timed_out,
+            "complaint": complaint.decode(errors="replace").strip(),
+        }
+        return _Answer(facts, body.rstrip(b"\n") or b"null")
+
+    def end(self, told: bytearray | None = None) -> int:
+        """Kill it if it has not ended, take what else it ``told``, and return its exit code."""
+        # The group too: nothing that the child started may outlive it. Until it is waited for, its number is its own.
+        _kill(self._number)
+        code = os.waitstatus_to_exitcode(os.waitpid(self._number, 0)[1])
+        _drain(self._outlet, bytearray() if told is None else told)
+        for descriptor in (self._outlet, self._inlet, self._ended):
+            os.close(descriptor)
+        self.lives = False
+        return code
+
+    def _await(self, told: bytearray, deadline: float, *, goes_on: bool) -> bool:
+        """Wait for its end, or for a result if it ``goes_on`` after it; returns whether the deadline came first."""
+        poll = select.poll()
+        poll.register(self._ended, select.POLLIN)
+        poll.register(self._outlet, select.POLLIN)
+        # No event but its end: whoever started this parent is gone then.
+        poll.register(0, 0)
+        while True:
+            left_s = deadline - time.monotonic()
+            ready = [descriptor for descriptor, _ in poll.poll(max(0, left_s) * 1000)] if left_s > 0 else []
+            if self._outlet in ready and not _drain(self._outlet, told):
+                poll.unregister(self._outlet)
+            if not ready or self._ended in ready or 0 in ready or (goes_on and _is_result(told)):
+                return not ready
+
+
+def _is_result(told: bytearray) -> bool:
+    head, _, body = told.partition(b"\n")
+    return body.endswith(b"\n") and not json.loads(head)["error"]
 
 
 def _learn(imported: list[str]) -> None:
@@ -95,7 +188,7 @@ def _learn(imported: list[str]) -> None:
             import_module(module)
 
 
-def _be_the_child(parent: int, request: dict[str, Any], inlet: int, said: int) -> NoReturn:
+def _be_the_child(parent: int, requests: int, answers: int, said: int) -> NoReturn:
     status = 1
     try:
         os.setpgid(0, 0)
@@ -105,52 +198,36 @@ def _be_the_child(parent: int, request: dict[str, Any], inlet: int, said: int) -
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, descriptor in ((nothing, 0), (said, 1), (said, 2)):
             os.dup2(source, descriptor)
-        module, _, name = request["function"].partition(":")
-        before = set(sys.modules)
-        try:
-            result = getattr(import_module(module), name)(**request["arguments"])
-            text = json.dumps({"result": result, "imported": [each for each in sys.modules if each not in before]})
-            status = 0
-        except BaseException as error:
-            sys.stdout.flush()
-            traceback.print_exc()
-            text = json.dumps({"error": _named(error)})
-        sys.stdout.flush()
-        sys.stderr.flush()
-        left = memoryview(text.encode() + b"\n")
-        while left:
-            left = left[os.write(inlet, left) :]
+        with open(requests, "rb", closefd=False) as lines:
+            for line in lines:
+                request = json.loads(line)
+                facts, result = _carry_out(request)
+                sys.stdout.flush()
+                sys.stderr.flush()
+                _write(answers, f"{json.dumps(facts)}\n{json.dumps(result)}\n".encode())
+                if facts["error"] or not request["goes_on"]:
+                    status = int(bool(facts["error"]))
+                    break
     finally:
         os._exit(status)
 
 
-def _await(child: int, outlet: int, deadline: float) -> tuple[bytes, bool, int]:
-    """What the child said, whether it was killed at the deadline, and its wait status."""
-    told = bytearray()
-    timed_out = False
-    os.set_blocking(outlet, False)
-    ended = os.pidfd_open(child)
-    poll = select.poll()
-    poll.register(ended, select.POLLIN)
-    poll.register(outlet, select.POLLIN)
-    # No event but its end: whoever started this parent is gone then.
-    poll.register(0, 0)
+def _carry_out(request: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    module, _, name = request["function"].partition(":")
+    before = set(sys.modules)
     try:
-        while True:
-            left_s = deadline - time.monotonic()
-            ready = [descriptor for descriptor, _ in poll.poll(max(0, left_s) * 1000)] if left_s > 0 else []
-            if outlet in ready and not _drain(outlet, told):
-                poll.unregister(outlet)
-            timed_out = not ready
-            if timed_out or ended in ready or 0 in ready:
-                break
-    finally:
-        os.close(ended)
-        # The group too: nothing that the child started may outlive it. Until it is waited for, its number is its own.
-        _kill(child)
-        wait_status = os.waitpid(child, 0)[1]
-    _drain(outlet, told)
-    return bytes(told), timed_out, wait_status
+        result = getattr(import_module(module), name)(**request["arguments"])
+    except BaseException as error:
+        sys.stdout.flush()
+        traceback.print_exc()
+        return {"error": _named(error)}, None
+    return {"error": "", "imported": [each for each in sys.modules if each not in before]}, result
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    left = memoryview(text)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _drain(outlet: int, told: bytearray) -> bool:

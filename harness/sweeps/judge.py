@@ -64,7 +64,7 @@ def remains(told: Mapping[str, Any]) -> Remains:
     fields = dict(told)
     for name in ("state", "added", "later", "wanted", "restored"):
         if fields.get(name) is not None:
-            fields[name] = {key.encode("latin-1"): value.encode("latin-1") for key, value in fields[name].items()}
+            fields[name] = {bytes.fromhex(key): bytes.fromhex(value) for key, value in fields[name].items()}
     return Remains(**fields)
 
 
@@ -135,7 +135,7 @@ def _boot(name: str) -> None:
 
 def _text(state: Mapping[bytes, bytes]) -> dict[str, str]:
     """A state as JSON carries it."""
-    return {key.decode("latin-1"): value.decode("latin-1") for key, value in state.items()}
+    return {key.hex(): value.hex() for key, value in state.items()}
 
 
 def _told(stage: str, error: Exception) -> str:

@@ -33,6 +33,7 @@ PRESSURE: Mapping[str, object] = {
     "copy_part_bytes": 4 << 10,
     "map_size_bytes": 16 << 20,
     "block_cache_size_bytes": 1 << 20,
+    "max_file_opening_threads": 1,
 }
 """Options that make an engine or strategy which has them flush, compact, checkpoint and spill within a few commits."""
 _PART_BYTES = 4 << 10

@@ -123,7 +123,12 @@ class Workshop:
         )
 
     def look(self, told: Promised, *, boot: str) -> Remains:
-        """What a judge sees below the root."""
+        """What a judge sees below the root.
+
+        Judges follow each other in one process while they have nothing to object to. A mutant's may remember what it
+        did, and has a process of its own.
+        """
+        shared = not self.case.mutant
         outcome = self._nursery.run(
             "harness.sweeps.judge:run",
             self._subject
@@ -135,6 +140,7 @@ class Workshop:
                 "boot": boot,
             },
             deadline_s=self._deadline_s,
+            shared=shared,
         )
         if outcome.timed_out:
             return Remains(ending="deadline")
@@ -144,6 +150,9 @@ class Workshop:
             return Remains(ending=f"signal {outcome.signal}")
         if outcome.error or not isinstance(outcome.result, dict):
             return Remains(trouble=f"the judge raised {outcome.error or 'nothing, and told nothing'}")
+        if shared and outcome.result.keys() & {"error", "leaked"}:
+            # It may have left its subject open.
+            self._nursery.retire()
         return remains(outcome.result)
 
     def judge(self, told: Promised, demanded: Demand, *, boot: str = "") -> Judgement:

@@ -226,6 +226,10 @@ def begin_twice(root: str) -> None:
     begin(root, None, None)
 
 
+def process() -> int:
+    return os.getpid()
+
+
 def add(one: int, other: int) -> int:
     return one + other
 

@@ -157,3 +157,32 @@ def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(t
     assert not psutil.pid_exists(child)
     # Nobody is left who knew of the other one.
     os.kill(other, signal.SIGKILL)
+
+
+def test_shared_calls_follow_each_other_in_one_process_until_one_fails_or_is_retired(nursery: Nursery) -> None:
+    def process() -> int:
+        return int(nursery.run(WORK + "process", {}, deadline_s=10, shared=True).result)
+
+    first = process()
+    assert process() == first
+    alone = nursery.run(WORK + "process", {}, deadline_s=10).result
+    assert alone != first
+    assert process() == first
+    failed = nursery.run(WORK + "fail", {"message": "of no use"}, deadline_s=10, shared=True)
+    assert (failed.status, failed.error) == (1, "ValueError: of no use")
+    assert failed.complaint.startswith("on the way")
+    second = process()
+    assert second != first
+    killed = nursery.run(WORK + "die_by", {"signal": signal.SIGSEGV}, deadline_s=10, shared=True)
+    assert (killed.status, killed.signal) == (None, signal.SIGSEGV)
+    third = process()
+    nursery.retire()
+    fourth = process()
+    assert len({first, second, third, fourth}) == 4
+    assert alive([psutil.Process(number) for number in (first, second, third) if psutil.pid_exists(number)]) == []
+
+
+def test_a_shared_call_that_hangs_is_killed_at_its_deadline(nursery: Nursery, tmp_path: Path) -> None:
+    outcome = nursery.run(WORK + "hang", {"note": str(tmp_path / "note")}, deadline_s=1.5, shared=True)
+    assert (outcome.status, outcome.signal, outcome.timed_out) == (None, signal.SIGKILL, True)
+    assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10, shared=True).result == 3
