@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,31 +45,38 @@ class Outcome:
 class Nursery:
     """Runs functions in forked children, one after the other, from one thread; use it in a ``with`` block.
 
-    Each child has a process group of its own, so that nothing it started outlives it. Children start in a folder that
-    is removed with the nursery and see a clean environment. ``preload`` gives them the recorder (see steering).
-    ``scratch``, a folder for what they work on, is removed with it too: also where this process is killed.
+    Each child has a process group of its own, so that nothing it started outlives it. Children start in the nursery's
+    folder, made below ``within`` (unless given, where temporary folders are), and see a clean environment. ``preload``
+    gives them the recorder (see steering).
 
     Raises: ConfigError where the recorder can't be had.
     """
 
-    def __init__(self, *, preload: bool = True, scratch: Path | None = None) -> None:
+    def __init__(self, *, preload: bool = True, within: Path | None = None) -> None:
         environment = _environment()
         if preload:
             environment["LD_PRELOAD"] = str(recorder_library())
-        self._folder = tempfile.TemporaryDirectory(prefix="nursery-", ignore_cleanup_errors=True)
-        self._scratch = scratch
-        self._complaints = Path(self._folder.name, "complaints")
-        folders = [self._folder.name, *([] if scratch is None else [str(scratch)])]
-        with self._complaints.open("wb") as stderr:
-            self._parent = subprocess.Popen(
-                [sys.executable, "-P", "-m", "harness.effects.warm_parent", *folders],
-                cwd=self._folder.name,
-                env=environment | {"TMPDIR": self._folder.name},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-            )
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the nursery.
+        self._parent = subprocess.Popen(
+            [sys.executable, "-P", "-m", "harness.effects.warm_parent", str(within or tempfile.gettempdir())],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            start_new_session=True,
+        )
+
+    @cached_property
+    def folder(self) -> Path:
+        """A folder for what children work on. It goes with the nursery, also where this process is killed.
+
+        Raises: NurseryError where the warm parent could not begin.
+        """
+        assert self._parent.stdout is not None
+        told = self._parent.stdout.readline()
+        if not told.endswith(b"\n"):
+            raise self._has_died("it began")
+        return Path(os.fsdecode(told[:-1]))
 
     def run(self, function: str, arguments: Mapping[str, Any], *, deadline_s: float, shared: bool = False) -> Outcome:
         """Call ``function``, "module:name", with ``arguments`` as keywords, in a child, and wait for what comes of it.
@@ -96,6 +104,7 @@ class Nursery:
     def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
+        assert self.folder
         try:
             self._parent.stdin.write(json.dumps(request).encode() + b"\n")
             self._parent.stdin.flush()
@@ -103,9 +112,13 @@ class Nursery:
         except BrokenPipeError:
             facts = result = b""
         if not result.endswith(b"\n"):
-            complaint = self._complaints.read_text(errors="replace")[-2000:]
-            raise NurseryError(f"the warm parent of the trials has died at {request.get('function')}: {complaint}")
+            raise self._has_died(f"it ran {request.get('function', 'nothing')}")
         return json.loads(facts), json.loads(result)
+
+    def _has_died(self, when: str) -> NurseryError:
+        self._complaints.seek(0)
+        complaint = self._complaints.read().decode(errors="replace")[-2000:]
+        return NurseryError(f"the warm parent of the trials has died when {when}: {complaint}")
 
     def close(self) -> None:
         """End the warm parent, and the child it may be waiting for."""
@@ -114,16 +127,16 @@ class Nursery:
         with suppress(BrokenPipeError):
             self._parent.stdin.close()
         try:
-            # It kills its child, removes the folders and ends: whatever may become of this process meanwhile.
+            # It kills its child, removes the folder and ends: whatever may become of this process meanwhile.
             self._parent.wait(5)
         except subprocess.TimeoutExpired:
             self._parent.kill()
             self._parent.wait()
-        self._parent.stdout.close()
         # Where it could not.
-        self._folder.cleanup()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        with suppress(NurseryError):
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._parent.stdout.close()
+        self._complaints.close()
 
     def __enter__(self) -> Self:
         return self

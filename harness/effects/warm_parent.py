@@ -1,8 +1,8 @@
-"""The warm parent of a nursery: ``python -m harness.effects.warm_parent FOLDER ...``. Requests in, answers out.
+"""The warm parent of a nursery: ``python -m harness.effects.warm_parent FOLDER``. Requests in, answers out.
 
-A request is a line, an answer two. It has imported every engine and opened none (after a fork with RocksDB opened the
-child hangs), and runs no thread of its own. It ends with its standard input, closed by its starter or by the starter's
-death, and the folders with it. Children die with it.
+First it tells the folder that it has made below FOLDER. A request is a line, an answer two. It has imported every
+engine and opened none (after a fork with RocksDB opened the child hangs), and runs no thread of its own. It ends with
+its standard input, closed by its starter or by the starter's death, and the folder with it. Children die with it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import select
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import suppress
@@ -34,6 +35,17 @@ _prctl = ctypes.CDLL(None).prctl
 
 def main() -> None:
     """Answer requests until standard input ends."""
+    folder = tempfile.mkdtemp(prefix="nursery-", dir=sys.argv[1])
+    try:
+        _answer_requests(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answer_requests(folder: str) -> None:
+    os.chdir(folder)
+    os.environ["TMPDIR"] = folder
+    _tell(os.fsencode(folder))
     for backend in backends().values():
         backend.load_engine()
         backend.load_strategy()
@@ -50,12 +62,14 @@ def main() -> None:
         else:
             refusal = _refusal(request)
             answer = _Answer(refusal) if refusal else children.run(request)
-        with suppress(BrokenPipeError):
-            sys.stdout.buffer.write(json.dumps(answer.facts).encode() + b"\n" + answer.body + b"\n")
-            sys.stdout.buffer.flush()
+        _tell(json.dumps(answer.facts).encode(), answer.body)
     children.retire()
-    for folder in sys.argv[1:]:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(*lines: bytes) -> None:
+    with suppress(BrokenPipeError):
+        sys.stdout.buffer.write(b"".join(line + b"\n" for line in lines))
+        sys.stdout.buffer.flush()
 
 
 class _Answer(NamedTuple):

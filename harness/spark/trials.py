@@ -10,8 +10,9 @@ import json
 import random
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow
@@ -19,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from harness.effects.nursery import Nursery
+from harness.folders import quick_folder
 from harness.spark.session import code_path
 from harness.trials.row import TEXT_COLUMNS, Row, row
 from harness.trials.run import DEADLINE_S, Outcome, examine
@@ -56,20 +58,18 @@ def run_trials(
         raise ConfigError(f"{target} is there already: give each run a folder of its own")
     if not texts:
         return []
-    finished, work = folder / "finished", folder / "work"
-    for made in (finished, work):
-        made.mkdir(parents=True, exist_ok=True)
+    finished = folder / "finished"
+    finished.mkdir(parents=True, exist_ok=True)
     slices = min(len(texts), SLICES_PER_CORE * spark.sparkContext.defaultParallelism)
     try:
         # Written once and read back: every action on the frame itself would run the trials again.
         (
             spark.range(0, len(texts), 1, slices)
-            .mapInArrow(_slice(texts, finished, work, code_path(), deadline_s), DDL)
+            .mapInArrow(_slice(texts, finished, code_path(), deadline_s), DDL)
             .write.parquet(target.as_uri())
         )
         return sorted((found.asDict() for found in spark.read.parquet(target.as_uri()).collect()), key=_trial_id)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(finished, ignore_errors=True)
 
 
@@ -79,24 +79,33 @@ def finished_trials(folder: Path) -> int:
 
 
 def _slice(
-    texts: Sequence[str], finished: Path, work: Path, code: str, deadline_s: float
+    texts: Sequence[str], finished: Path, code: str, deadline_s: float
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         context = TaskContext.get()
         attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
         # Where the driver's own folder is here too, processes start quicker from it than from the zip file.
         here = code if Path(code, "harness").is_dir() else code_path()
-        # Forked where the system can, which saves an interpreter's start for each process.
-        with Nursery(preload=False) if sys.platform == "linux" else nullcontext() as nursery:
+        with _nursery() as (nursery, work):
             for batch in batches:
                 rows = []
                 for number in batch.column(0).to_pylist():
                     trial = from_text(texts[number])
-                    folder = work / f"{trial.id}-{task}"
-                    rows.append(_once(trial, finished, folder, here, deadline_s, attempt, nursery))
+                    rows.append(_once(trial, finished, work / f"{trial.id}-{task}", here, deadline_s, attempt, nursery))
                 yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
     return run
+
+
+@contextmanager
+def _nursery() -> Iterator[tuple[Nursery | None, Path]]:
+    """A folder to work in, and, where the system can fork, what saves an interpreter's start for each process."""
+    if sys.platform == "linux":
+        with Nursery(preload=False, within=quick_folder()) as nursery:
+            yield nursery, nursery.folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="trials-", ignore_cleanup_errors=True) as folder:
+            yield None, Path(folder)
 
 
 def _once(

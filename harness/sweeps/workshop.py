@@ -6,7 +6,6 @@ is too late or raises makes the trial a harness error, never a find.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import tempfile
@@ -21,6 +20,7 @@ from harness.checkers.prefix import Demand, Found, Judgement, Promised, Remains,
 from harness.disk.files import Tree
 from harness.effects.nursery import Nursery, NurseryError, Outcome
 from harness.effects.recording import Effect, read_recording
+from harness.folders import quick_folder
 from harness.sweeps.case import Case, repeat_command
 from harness.sweeps.judge import remains
 from harness.sweeps.subjects import is_transactional, shown
@@ -31,8 +31,6 @@ DEADLINE_S = 10.0
 """How long a victim or a judge may take; they take a hundredth of a second to two."""
 PATIENCE = 4
 """How many times longer one that was too late may take when it is tried again."""
-
-_MEMORY = Path("/dev/shm")
 
 Row = dict[str, Any]
 Plan = list[Any]
@@ -56,12 +54,7 @@ class Workshop:
 
     def __init__(self, case: Case, seed: int) -> None:
         self.case, self.seed = case, seed
-        self._folder = Path(tempfile.mkdtemp(prefix="sweep-", dir=_fast_folder()))
-        try:
-            self._nursery = Nursery(scratch=self._folder)
-        except BaseException:
-            shutil.rmtree(self._folder)
-            raise
+        self._nursery = Nursery(within=quick_folder())
         self._deadline_s = DEADLINE_S
         states = models(seed, case.commits)
         self._models = [shown(case.subject, state) for state in states]
@@ -75,7 +68,7 @@ class Workshop:
     @property
     def root(self) -> Path:
         """The folder that the subject lies in."""
-        return self._folder / "root"
+        return self.scratch("root")
 
     def clear(self) -> Path:
         """An empty root."""
@@ -90,7 +83,7 @@ class Workshop:
     def victim(self, plan: Plan, recording: Path | None = None) -> Life:
         """Let a victim work below a root of its own, under ``plan``."""
         self.clear()
-        account = self._folder / "account"
+        account = self.scratch("account")
         account.unlink(missing_ok=True)
         outcome = self._nursery.run(
             "harness.sweeps.victim:run",
@@ -215,8 +208,7 @@ class Workshop:
         except NurseryError as error:
             # Of this trial nothing is known; those after it are for a nursery that lives.
             self._nursery.close()
-            self._folder.mkdir()
-            self._nursery = Nursery(scratch=self._folder)
+            self._nursery = Nursery(within=quick_folder())
             return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
 
     def recording(self) -> list[Effect]:
@@ -242,7 +234,7 @@ class Workshop:
 
     def scratch(self, name: str) -> Path:
         """A path beside the root, for what a sweep keeps meanwhile."""
-        return self._folder / name
+        return self._nursery.folder / name
 
     def close(self) -> None:
         """End every process, and the folder with them."""
@@ -277,8 +269,3 @@ def folded(notes: Sequence[str], demanded: Demand) -> Promised:
         return promised(notes, keeps=demanded.keeps and demanded.transactional)
     except ValueError as error:
         return Promised(trouble=str(error))
-
-
-def _fast_folder() -> str | None:
-    """Memory, where there is a file system in it: nothing here need outlive the machine."""
-    return str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None

@@ -20,7 +20,8 @@ STARTER = """
 import sys
 from harness.effects.nursery import Nursery
 from pathlib import Path
-with Nursery(preload=False, scratch=Path(sys.argv[2])) as nursery:
+with Nursery(preload=False, within=Path(sys.argv[2])) as nursery:
+    nursery.folder.joinpath("left").touch()
     nursery.run("harness.tests.effects_work:hang", {"note": sys.argv[1]}, deadline_s=1000)
 """
 
@@ -110,12 +111,11 @@ def test_a_function_that_cannot_be_imported_is_no_trial(nursery: Nursery) -> Non
 
 
 def test_when_the_starter_is_killed_nothing_is_left(tmp_path: Path) -> None:
-    note, temporary, scratch = (tmp_path / name for name in ("note", "temporary", "scratch"))
+    note, temporary, within = (tmp_path / name for name in ("note", "temporary", "within"))
     temporary.mkdir()
-    scratch.mkdir()
-    (scratch / "left").touch()
+    within.mkdir()
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(note), str(scratch)], env={**os.environ, "TMPDIR": str(temporary)}
+        [sys.executable, "-c", STARTER, str(note), str(within)], env={**os.environ, "TMPDIR": str(temporary)}
     )
     try:
         noted = processes_noted(note)
@@ -124,16 +124,8 @@ def test_when_the_starter_is_killed_nothing_is_left(tmp_path: Path) -> None:
         starter.kill()
         starter.wait()
     assert alive([warm, *noted]) == []
-    assert not scratch.exists()
+    assert list(within.iterdir()) == []
     assert list(temporary.iterdir()) == []
-
-
-def test_the_scratch_folder_goes_with_the_nursery(tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    with Nursery(preload=False, scratch=scratch):
-        (scratch / "left").touch()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_trial_that_is_too_late_twice_found_something_hanging(monkeypatch: pyt
 
 
 def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.sweeps.workshop._MEMORY", tmp_path)
+    monkeypatch.setattr("harness.folders._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Workshop(Case(CHECKPOINT, "DISK", "power", commits=2), SEED) as shop:
         recording = shop.recording()

@@ -27,17 +27,26 @@ SMALL = Mix(records=48)
 TRIALS = [Trial(BACKEND, KillAfter(number), mix=SMALL, commit_every=6, seed=number) for number in range(1, 25)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the trials of every process that is started here work."""
+    folder = tmp_path_factory.mktemp("work")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        yield folder
+
+
 # First, because it has a session of its own: a process has one at a time, and the fixture's lasts to the end.
 @pytest.mark.timeout(600)
-def test_a_killed_executor_neither_loses_nor_doubles_a_trial(tmp_path: Path) -> None:
+def test_a_killed_executor_neither_loses_nor_doubles_a_trial(tmp_path: Path, work: Path) -> None:
     with Cluster(workers=2) as cluster, session("trials on a cluster", cluster.master, max_failures=4) as spark:
         rows = run_while(cluster.kill_executor, spark, tmp_path)
     assert_one_valid_row_each(rows)
-    assert left_of_trials(tmp_path) == []
+    assert left_of_trials(work) == []
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(work: Path) -> Iterator[SparkSession]:
     with session("trials test", "local[2]", max_failures=3) as started:
         yield started
 
@@ -66,10 +75,10 @@ def test_no_trials_are_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert run_trials(spark, [], tmp_path) == []
 
 
-def test_a_killed_worker_neither_loses_nor_doubles_a_trial(spark: SparkSession, tmp_path: Path) -> None:
-    rows = run_while(lambda: kill_a_worker_process(tmp_path), spark, tmp_path)
+def test_a_killed_worker_neither_loses_nor_doubles_a_trial(spark: SparkSession, tmp_path: Path, work: Path) -> None:
+    rows = run_while(lambda: kill_a_worker_process(work), spark, tmp_path)
     assert_one_valid_row_each(rows)
-    assert left_of_trials(tmp_path) == []
+    assert left_of_trials(work) == []
 
 
 def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -> list[Row]:
@@ -122,9 +131,10 @@ def processes_of_trials(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def left_of_trials(folder: Path) -> list[psutil.Process]:
-    """Those that have not ended in some seconds."""
-    return list(psutil.wait_procs(processes_of_trials(folder), timeout=10)[1])
+def left_of_trials(folder: Path) -> list[object]:
+    """Processes that have not ended in some seconds, and folders of trials."""
+    _, alive = psutil.wait_procs(processes_of_trials(folder), timeout=10)
+    return [*alive, *folder.glob("nursery-*")]
 
 
 def assert_one_valid_row_each(rows: list[Row]) -> None:
