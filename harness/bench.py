@@ -58,7 +58,7 @@ PROFILES = ("smoke", "default", "full")
 WHOLE_PROFILES = ("default", "full")
 """The profiles whose reports belong into ``results/``, where nothing was left out."""
 
-CRASH_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 2, "full": 5})
+CRASH_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 3, "full": 5})
 """How many seeds a profile's crash matrix has."""
 
 

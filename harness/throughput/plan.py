@@ -67,7 +67,8 @@ PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType(
         ),
         "default": (
             Sweep("flights", None),
-            Sweep("count", 30_000, records_per_commit=(100, 1_000, 10_000), repeats=2),
+            Sweep("count", 30_000, records_per_commit=(100, 10_000)),
+            Sweep("count", 30_000, repeats=2),
             Sweep("count", 30_000, durabilities=_SYNCED),
         ),
         "full": (
