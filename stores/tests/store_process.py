@@ -175,11 +175,19 @@ class _Commands:
         kind = getattr(resource, resource_name)
         resource.setrlimit(kind, (size, resource.getrlimit(kind)[1]))
 
-    def peak_memory_bytes(self) -> int:
-        """The most memory that this process has had in use so far."""
+    def leave_room(self, room_bytes: int) -> None:
+        """Allow this process ``room_bytes`` of memory beyond what it has mapped now (``RLIMIT_AS``)."""
         import resource
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        self.limit("RLIMIT_AS", mapped + room_bytes)
+
+    def can_allocate(self, size: int) -> bool:
+        """Whether this process may have ``size`` bytes more."""
+        try:
+            return len(bytearray(size)) == size
+        except MemoryError:
+            return False
 
     def put_many(self, first: int, end: int, value: bytes) -> None:
         """Put ``value`` under the numbers from ``first`` up to ``end``, as keys of eight digits."""
