@@ -11,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,13 +34,13 @@ class ProcessDied(Exception):
 
 
 class StoreProcess:
-    """Starts at once. ``with`` it: afterwards the process is gone."""
+    """Starts at once, with ``variables`` added to its environment. ``with`` it: afterwards the process is gone."""
 
-    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(self, *, deadline_s: float = DEADLINE_S, **variables: str) -> None:
         self._deadline_s = deadline_s
         self.timed_out = False
         # Packages that only the caller has on its path must be found there as well.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
@@ -175,19 +176,16 @@ class _Commands:
         kind = getattr(resource, resource_name)
         resource.setrlimit(kind, (size, resource.getrlimit(kind)[1]))
 
-    def leave_room(self, room_bytes: int) -> None:
-        """Allow this process ``room_bytes`` of memory beyond what it has mapped now (``RLIMIT_AS``)."""
-        import resource
+    def limit_memory(self, room_bytes: int) -> int:
+        """Allow this process ``room_bytes`` beyond what it has mapped (``RLIMIT_AS``, ``RLIMIT_DATA``).
 
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        self.limit("RLIMIT_AS", mapped + room_bytes)
-
-    def can_allocate(self, size: int) -> bool:
-        """Whether this process may have ``size`` bytes more."""
-        try:
-            return len(bytearray(size)) == size
-        except MemoryError:
-            return False
+        Returns how many bytes in one piece it can have then, to within a MiB: some of what is mapped is free.
+        """
+        lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+        used = {words[0]: int(words[1]) << 10 for words in lines if words[0] in ("VmSize:", "VmData:")}
+        self.limit("RLIMIT_AS", used["VmSize:"] + room_bytes)
+        self.limit("RLIMIT_DATA", used["VmData:"] + room_bytes)
+        return bisect_left(range(1 << 12), True, key=lambda mib: not _can_allocate(mib << 20)) << 20
 
     def put_many(self, first: int, end: int, value: bytes) -> None:
         """Put ``value`` under the numbers from ``first`` up to ``end``, as keys of eight digits."""
@@ -202,6 +200,13 @@ class _Commands:
             self.store.put(b"%d" % (number % keys), b"%d:%b" % (number, padding))
             self.store.advance_position(TopicPartition("input", 0), number)
             self.store.commit({TopicPartition("changelog", 0): number})
+
+
+def _can_allocate(size: int) -> bool:
+    try:
+        return len(bytearray(size)) == size
+    except MemoryError:
+        return False
 
 
 def _serve() -> None:
