@@ -76,11 +76,11 @@ def lay_over(
         shown = [pair for pair in chunk if pair[0] not in hidden] if hidden else chunk
         for staged in above.take_to(chunk[-1][0]):
             cut = _count_to(shown, staged[0][0] if reverse else staged[-1][0], reverse=reverse)
-            yield _merged(shown[:cut], staged, reverse=reverse)
+            yield merged(shown[:cut], staged, reverse=reverse)
             shown = shown[cut:]
         yield shown
     while staged := above.take_some():
-        yield _merged([], staged, reverse=reverse)
+        yield merged([], staged, reverse=reverse)
 
 
 def _count_to(chunk: list[Pair], key: bytes, *, reverse: bool) -> int:
@@ -90,19 +90,19 @@ def _count_to(chunk: list[Pair], key: bytes, *, reverse: bool) -> int:
     return bisect_left(chunk, (key + b"\x00",))
 
 
-def _merged(chunk: list[Pair], staged: list[Staged], *, reverse: bool) -> list[Pair]:
-    """Both in one list; a staged write replaces the pair of its key, None removes it."""
-    merged: list[Pair] = []
+def merged(chunk: list[Pair], staged: list[Staged], *, reverse: bool) -> list[Pair]:
+    """A chunk and staged writes, ascending, in one list; a write replaces the pair of its key, None removes it."""
+    result: list[Pair] = []
     at = 0
     if reverse:
         chunk = chunk[::-1]
     for key, value in staged:
         found = bisect_left(chunk, (key,), at)
-        merged += chunk[at:found]
+        result += chunk[at:found]
         at = found + 1 if found < len(chunk) and chunk[found][0] == key else found
         if value is not None:
-            merged.append((key, value))
-    merged += chunk[at:]
+            result.append((key, value))
+    result += chunk[at:]
     if reverse:
-        merged.reverse()
-    return merged
+        result.reverse()
+    return result

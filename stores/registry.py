@@ -36,13 +36,16 @@ _STRATEGIES: Mapping[str, str] = {
     "direct": "stores.strategies.direct:DirectStore",
     "indexed-batch": "stores.strategies.indexed_batch:IndexedBatchStore",
     "dual-store": "stores.strategies.dual_store:DualStore",
+    "native": "stores.strategies.native:NativeStore",
 }
 _BACKENDS = (
     ("rocksdb", "direct"),
     ("rocksdb", "indexed-batch"),
     ("rocksdb", "dual-store"),
     ("lmdb", "indexed-batch"),
+    ("lmdb", "native"),
     ("sqlite", "indexed-batch"),
+    ("sqlite", "native"),
     ("memory", "indexed-batch"),
 )
 _ALIASES = {"lmdb": "lmdb-indexed-batch", "sqlite": "sqlite-indexed-batch"}

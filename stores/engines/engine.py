@@ -1,7 +1,8 @@
 """What a strategy asks of an engine: committed bytes, one atomic write, and scans that are snapshots.
 
 An engine keeps two maps of bytes to bytes: the data, and beside it, never shown in a scan, the *meta* entries that
-strategies use for offsets and position. It knows nothing of transactions, threads or iterators' owners.
+strategies use for offsets and position. It knows nothing of a store's transactions, threads or iterators' owners; one
+that has transactions itself may lend them (``TransactionalEngine``).
 """
 
 from __future__ import annotations
@@ -137,3 +138,52 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything. Scans must be closed before."""
+
+
+class Transaction(ABC):
+    """Writes that an engine keeps apart by itself until ``commit``. Used from any thread, by one at a time.
+
+    An engine may have to give a transaction up, where it can't write: its writes are gone then, nothing of them was
+    committed, and every use but ``abort`` raises CommitFailedError with ``reopen``.
+    Raises, all methods: StoreCorruptedError, StoreUnavailableError, CommitFailedError.
+    """
+
+    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """The value of ``key``, with the transaction's own writes."""
+
+    @abstractmethod
+    def fetch(
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """The first pairs of a range as it is now, as many as ``take`` does, and whether there are no more."""
+
+    @abstractmethod
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write one entry; None deletes. Where it raises without ``reopen``, only this write was not made."""
+
+    @abstractmethod
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        """Remove the keys from ``start`` to ``end``, both included. Raises as ``put``."""
+
+    @abstractmethod
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        """Make everything committed, with the meta entries and the durability of the engine's level, and end.
+
+        Where it raises without ``reopen``, the transaction is still open.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget everything, and end; nothing where it has ended."""
+
+
+class TransactionalEngine(Engine):
+    """An engine with a transaction of its own, one at a time. Its other reads go on showing what was committed.
+
+    While the transaction is open, nothing is written past it.
+    """
+
+    @abstractmethod
+    def begin(self) -> Transaction:
+        """Begin the transaction; none is open. Raises: CommitFailedError."""

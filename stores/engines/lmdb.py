@@ -1,15 +1,18 @@
 """LMDB: a memory-mapped B+tree with one writer and any number of snapshots.
 
 Data and meta entries are two named databases of one environment, written in one transaction. The map grows by
-itself when a write finds it full; the write is then made again as a whole.
+itself when a write finds it full; the write is then made again as a whole. A transaction that is lent out can't be made
+again: before it begins the map is made as large as the disk, so that the disk is full first.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -18,16 +21,18 @@ from weakref import WeakSet
 import lmdb
 from lmdb.verify import verify
 
-from stores.engines.engine import Engine, Scan, Writes, take
+from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 
 Result = TypeVar("Result")
 
 _FETCH_FIRST, _FETCH = 32, 512
+_MAP_MAX = 1 << 44
+"""Most of a processor's addresses belong to 128 TiB, which other maps need as well."""
 
 
-class LmdbEngine(Engine):
+class LmdbEngine(TransactionalEngine):
     """One environment per store. Below DISK nothing is synced: power loss may tear it; a kill loses nothing."""
 
     name: ClassVar[str] = "lmdb"
@@ -45,6 +50,7 @@ class LmdbEngine(Engine):
         self._data = env.open_db(b"data")
         self._meta = env.open_db(b"meta")
         self.max_key_bytes = env.max_key_size()
+        self._page_bytes = int(env.stat()["psize"])
         self._scans: WeakSet[_LmdbScan] = WeakSet()
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
@@ -112,13 +118,16 @@ class LmdbEngine(Engine):
                     for start, end in ranges:
                         _delete_range(txn, start, end)
                     _apply(txn, writes)
-                for name, entry in meta.items():
-                    if entry is None:
-                        txn.delete(name, db=self._meta)
-                    else:
-                        txn.put(name, entry, db=self._meta)
+                self._apply_meta(txn, meta)
 
         self._growing(apply)
+
+    def _apply_meta(self, txn: Any, meta: Mapping[bytes, bytes | None]) -> None:
+        for name, entry in meta.items():
+            if entry is None:
+                txn.delete(name, db=self._meta)
+            else:
+                txn.put(name, entry, db=self._meta)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self.write([Writes((), {key: value})], {})
@@ -147,13 +156,36 @@ class LmdbEngine(Engine):
                 f"the disk of {path} is full ({free:,} bytes left): make room and commit again"
             ) from cause
         with self._map:
-            self._drop_reader()
-            for scan in list(self._scans):
-                scan.detach()
             try:
-                self._env.set_mapsize(2 * size)
+                self._resize(2 * size)
             except (lmdb.Error, MemoryError, OSError) as error:
                 raise CommitFailedError(f"LMDB can't grow the map of {path} to {2 * size:,} bytes: {error}") from error
+
+    def _resize(self, size: int) -> None:
+        # Where this fails LMDB is left without any map, and reading ends the process: it is tried elsewhere first.
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+        self._drop_reader()
+        for scan in list(self._scans):
+            scan.detach()
+        self._env.set_mapsize(size)
+
+    def begin(self) -> Transaction:
+        with self._map:
+            self._reserve()
+            try:
+                return _LmdbTransaction(self, self._env.begin(self._data, write=True))
+            except lmdb.Error as error:
+                raise _writing_error(error) from error
+
+    def _reserve(self) -> None:
+        """Let the map have room for all that the disk has room for: that takes addresses, neither memory nor disk."""
+        info = self._env.info()
+        used = (info["last_pgno"] + 1) * self._page_bytes
+        # Where there is neither an answer nor room for such a map, the transaction may still fit into this one.
+        with suppress(lmdb.Error, MemoryError, OSError):
+            free = shutil.disk_usage(self._env.path()).free
+            if used + free > info["map_size"] and (size := min(used + 2 * free, _MAP_MAX)) > info["map_size"]:
+                self._resize(size)
 
     def _drop_reader(self) -> None:
         # A snapshot that outlived the write would pin the pages it replaces.
@@ -190,14 +222,8 @@ class _LmdbScan(Scan):
         self._size = _FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
-        cursor = txn.cursor()
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
-        if reverse:
-            found = _seek_last(cursor, end, end_open=end_open)
-            self._pairs: Iterator[tuple[bytes, bytes]] = cursor.iterprev() if found else iter(())
-        else:
-            found = cursor.set_range(start) if start else cursor.first()
-            self._pairs = cursor.iternext() if found else iter(())
+        self._pairs = _pairs_from(txn.cursor(), start, end, end_open=end_open, reverse=reverse)
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         with self._lock:
@@ -213,15 +239,10 @@ class _LmdbScan(Scan):
             if ended:
                 self._release()
             self._size = min(2 * self._size, _FETCH)
-            if chunk and not self._within(chunk[-1][0]):
+            within, ended = _cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
+            if ended:
                 self._release()
-                chunk = [pair for pair in chunk if self._within(pair[0])]
-            return chunk
-
-    def _within(self, key: bytes) -> bool:
-        if self._reverse:
-            return self._start is None or key >= self._start
-        return self._end is None or key < self._end or (key == self._end and not self._end_open)
+            return within
 
     def detach(self) -> None:
         """Read the rest into memory and end the transaction."""
@@ -242,6 +263,99 @@ class _LmdbScan(Scan):
         with self._lock:
             self._rest = []
             self._release()
+
+
+class _LmdbTransaction(Transaction):
+    """A write transaction. After any error LMDB refuses all further use of it."""
+
+    def __init__(self, engine: LmdbEngine, txn: Any) -> None:
+        self._engine, self._txn = engine, txn
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._txn.get(key)  # type: ignore[no-any-return]
+        except lmdb.BadValsizeError:
+            return None
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+
+    def fetch(
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        try:
+            with self._txn.cursor() as cursor:
+                chunk, ended = take(_pairs_from(cursor, start, end, end_open=end_open, reverse=reverse), most)
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+        within, beyond = _cut(chunk, start, end, end_open=end_open, reverse=reverse)
+        return within, ended or beyond
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        try:
+            if value is None:
+                self._txn.delete(key)
+            else:
+                self._txn.put(key, value)
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        try:
+            _delete_range(self._txn, start, end)
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        try:
+            self._engine._apply_meta(self._txn, meta)
+            self._txn.commit()
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+        with self._engine._map:
+            # Lookups would go on showing what was there before.
+            self._engine._drop_reader()
+
+    def abort(self) -> None:
+        self._txn.abort()
+
+    def _given_up(self, error: lmdb.Error) -> StoreError:
+        self._txn.abort()
+        told = _writing_error(error)
+        if not isinstance(told, CommitFailedError) or told.reopen:
+            return told
+        return CommitFailedError(
+            f"LMDB has given up the transaction: {error}. Mend that, close the store, open it again and go on from its "
+            "committed offset",
+            reopen=True,
+        )
+
+
+def _pairs_from(
+    cursor: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Pairs from where a range begins on, also those behind its other end."""
+    pairs: Iterator[tuple[bytes, bytes]] = iter(())
+    if reverse:
+        if _seek_last(cursor, end, end_open=end_open):
+            pairs = cursor.iterprev()
+    elif cursor.set_range(start) if start else cursor.first():
+        pairs = cursor.iternext()
+    return pairs
+
+
+def _cut(
+    chunk: list[tuple[bytes, bytes]], start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The pairs of ``chunk`` that lie before a range's other end, and whether there are more that don't."""
+
+    def within(key: bytes) -> bool:
+        if reverse:
+            return start is None or key >= start
+        return end is None or key < end or (key == end and not end_open)
+
+    if not chunk or within(chunk[-1][0]):
+        return chunk, False
+    return [pair for pair in chunk if within(pair[0])], True
 
 
 def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock, get_ident
 from typing import ClassVar, Self, cast
 
-from stores.engines.engine import Engine, Scan, Writes, take
+from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.sqlite_file import missing_bytes, write_ahead
@@ -23,7 +23,7 @@ _FETCH_FIRST, _FETCH = 32, 512
 _POOL = 4
 
 
-class SqliteEngine(Engine):
+class SqliteEngine(TransactionalEngine):
     """One file per store. PROCESS syncs at SQLite's own checkpoints only, DISK in every commit."""
 
     name: ClassVar[str] = "sqlite"
@@ -84,7 +84,8 @@ class SqliteEngine(Engine):
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            if get_ident() == self._owner:
+            # While a transaction is lent out, the writing connection shows what is in it.
+            if get_ident() == self._owner and not self._writer.in_transaction:
                 row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
             else:
                 reader = self._borrow()
@@ -98,16 +99,7 @@ class SqliteEngine(Engine):
         return [self.get(key) for key in keys]
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        conditions, bounds = [], []
-        if start is not None:
-            conditions.append("key >= ?")
-            bounds.append(start)
-        if end is not None:
-            conditions.append("key < ?" if end_open else "key <= ?")
-            bounds.append(end)
-        where = f"where {' and '.join(conditions)} " if conditions else ""
-        statement = f"select key, value from data {where}order by key {'desc' if reverse else 'asc'}"
-        return _SqliteScan(self, statement, bounds)
+        return _SqliteScan(self, *_selection(start, end, end_open=end_open, reverse=reverse))
 
     def meta(self) -> dict[bytes, bytes]:
         try:
@@ -122,9 +114,7 @@ class SqliteEngine(Engine):
             try:
                 for ranges, writes in layers:
                     for start, end in ranges:
-                        writer.execute(
-                            "delete from data where key >= ? and (? is null or key <= ?)", (start or b"", end, end)
-                        )
+                        _delete_range(writer, start, end)
                     _apply(writer, "data", writes)
                 _apply(writer, "meta", meta)
                 writer.execute("commit")
@@ -138,6 +128,13 @@ class SqliteEngine(Engine):
     def put(self, key: bytes, value: bytes | None) -> None:
         self.write([Writes((), {key: value})], {})
 
+    def begin(self) -> Transaction:
+        try:
+            self._writer.execute("begin immediate")
+        except sqlite3.Error as error:
+            raise _writing_error(error, self._file) from error
+        return _SqliteTransaction(self._writer, self._file)
+
     def persist(self) -> None:
         """A killed process loses nothing: every write is in the page cache."""
 
@@ -147,11 +144,13 @@ class SqliteEngine(Engine):
     def approximate_num_entries(self) -> int:
         # A count would read the table; SQLite keeps no estimate without ANALYZE, so size stands in for it.
         try:
-            pages = self._writer.execute("pragma page_count").fetchone()[0]
-            size = self._writer.execute("pragma page_size").fetchone()[0]
-            sample = self._writer.execute(
+            reader = self._borrow()
+            pages = reader.execute("pragma page_count").fetchone()[0]
+            size = reader.execute("pragma page_size").fetchone()[0]
+            sample = reader.execute(
                 "select count(*), sum(length(key) + length(value)) from (select key, value from data limit 100)"
             ).fetchone()
+            self._give_back(reader)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
         count, total = sample
@@ -223,6 +222,94 @@ class _SqliteScan(Scan):
         self.close()
 
 
+class _SqliteTransaction(Transaction):
+    """The writing connection, while it is in a transaction: outside of one its writes would be committed at once."""
+
+    def __init__(self, writer: sqlite3.Connection, file: Path) -> None:
+        self._writer, self._file = writer, file
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check_open()
+        try:
+            row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        return None if row is None else row[0]
+
+    def fetch(
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        self._check_open()
+        try:
+            rows = self._writer.execute(*_selection(start, end, end_open=end_open, reverse=reverse))
+            try:
+                return take(rows, most)
+            finally:
+                # A statement that is not at its end would be in the way of a rollback.
+                rows.close()
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self._check_open()
+        try:
+            if value is None:
+                self._writer.execute("delete from data where key = ?", (key,))
+            else:
+                self._writer.execute("replace into data values (?, ?)", (key, value))
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._check_open()
+        try:
+            _delete_range(self._writer, start, end)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        self._check_open()
+        try:
+            _apply(self._writer, "meta", meta)
+            self._writer.execute("commit")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def abort(self) -> None:
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute("rollback")
+        except sqlite3.Error as error:
+            raise _writing_error(error, self._file) from error
+
+    def _check_open(self) -> None:
+        if not self._writer.in_transaction:
+            raise _given_up("its writes are gone", self._file)
+
+    def _failed(self, error: sqlite3.Error) -> StoreError:
+        told = _writing_error(error, self._file)
+        if isinstance(told, CommitFailedError) and not told.reopen and not self._writer.in_transaction:
+            return _given_up(error, self._file)
+        return told
+
+
+def _selection(start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> tuple[str, list[bytes]]:
+    """A range as a statement and what is bound to it."""
+    conditions, bounds = [], []
+    if start is not None:
+        conditions.append("key >= ?")
+        bounds.append(start)
+    if end is not None:
+        conditions.append("key < ?" if end_open else "key <= ?")
+        bounds.append(end)
+    where = f"where {' and '.join(conditions)} " if conditions else ""
+    return f"select key, value from data {where}order by key {'desc' if reverse else 'asc'}", bounds
+
+
+def _delete_range(writer: sqlite3.Connection, start: bytes | None, end: bytes | None) -> None:
+    writer.execute("delete from data where key >= ? and (? is null or key <= ?)", (start or b"", end, end))
+
+
 def _create(writer: sqlite3.Connection) -> None:
     # Imported here: it takes 0.3 s, and only creation needs it.
     from sqlite_utils import Database
@@ -267,6 +354,14 @@ def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
 
 def _reading_error(error: sqlite3.Error, file: Path) -> StoreError:
     return _damage(error, file) if _is_damage(error) else StoreUnavailableError(f"SQLite can't read {file}: {error}")
+
+
+def _given_up(reason: object, file: Path) -> StoreError:
+    return CommitFailedError(
+        f"SQLite has given up the transaction on {file}: {reason}. Mend that, close the store, open it again and go on "
+        "from its committed offset",
+        reopen=True,
+    )
 
 
 def _writing_error(error: sqlite3.Error, file: Path) -> StoreError:

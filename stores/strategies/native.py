@@ -1,0 +1,243 @@
+"""Uncommitted writes stay in a transaction of the engine's own; a commit is that transaction's.
+
+What is staged takes what room the engine gives it, and is written once. In memory are the staged keys with the lengths
+of their values, so that uncommitted bytes are exact; no values. Where a scan is open, what it needs of the past is kept
+beside (``undo``); a rollback or a range delete under an open scan copies the staged values, once, for it to go on.
+
+An engine that can't write gives its transaction up, and with it what is staged: a commit, or a write, that failed so
+says that the store must be opened again (``CommitFailedError.reopen``). The changelog's tail is replayed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar, Self
+from weakref import WeakSet
+
+from stores.buffer import Layer
+from stores.directory import StoreDirectory
+from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine
+from stores.errors import ConfigError, StoreError
+from stores.failpoints import declare, reach
+from stores.interface import IsolationLevel, TopicPartition
+from stores.merge import Pair, chunks_of, lay_over, merged
+from stores.ranges import KeyRanges
+from stores.sorted_map import SortedMap
+from stores.strategies.iterator import Pin
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
+from stores.strategies.undo import LiveScan, Undo
+
+BEFORE_COMMIT = declare("native.before_commit", "everything is in the engine's transaction, which is about to commit")
+AFTER_COMMIT = declare("native.after_commit", "the engine's transaction is committed, the caller does not know yet")
+
+
+class NativeStore(EngineStore):
+    """Carries transactions as large as the engine's own; its staged keys must fit into memory."""
+
+    strategy: ClassVar[str] = "native"
+    failpoints: ClassVar[tuple[str, ...]] = (BEFORE_COMMIT, AFTER_COMMIT, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
+
+    @classmethod
+    def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:
+        if not issubclass(engine, TransactionalEngine):
+            raise ConfigError(f"{traits.backend}: the engine {engine.name!r} has no transactions of its own")
+        return super().open(engine, path, options, traits)
+
+    def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
+        super().__init__(engine, directory, traits)
+        assert isinstance(engine, TransactionalEngine)
+        self._transactions = engine
+        # Whatever an engine must make room for is made before there are scans that it would be made under.
+        engine.begin().abort()
+        self._transaction: Transaction | None = None
+        # Held by whoever uses the transaction, and while it begins or ends: readers on other threads see it whole.
+        self._lock = Lock()
+        self._scans: WeakSet[LiveScan] = WeakSet()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lengths: SortedMap[int] = SortedMap()
+        """Of the staged values, by key; 0 for a delete."""
+        self._num_bytes = 0
+        self._ranges = KeyRanges()
+        self._undo = Undo()
+
+    # Staging
+
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        with self._lock:
+            transaction = self._begun()
+            if self._undo.layers:
+                self._note(transaction, key)
+            transaction.put(key, value)
+            length = 0 if value is None else len(value)
+            old = self._lengths.writes.get(key)
+            self._num_bytes += len(key) + length if old is None else length - old
+            self._lengths.writes[key] = length
+
+    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
+        with self._lock:
+            transaction = self._begun()
+            if self._is_watched():
+                # To note each key would copy the range, which may be all there is; this copies what is staged.
+                self._part(self._copy(transaction))
+            transaction.delete_range(start, end)
+            self._num_bytes -= sum(len(key) + length for key, length in self._lengths.discard_range(start, end))
+            self._ranges.add(start, end)
+
+    def _begun(self) -> Transaction:
+        if self._transaction is None:
+            self._transaction = self._transactions.begin()
+        return self._transaction
+
+    def _note(self, transaction: Transaction, key: bytes) -> None:
+        self._undo.settle()
+        if self._undo.layers and not self._undo.is_noted(key):
+            self._undo.note(key, transaction.get(key))
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        self._check_open()
+        return self._num_bytes
+
+    def _is_clean(self) -> bool:
+        return self._transaction is None
+
+    # Ending
+
+    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
+        reach(BEFORE_COMMIT)
+        with self._lock:
+            if self._transaction is not None:
+                self._transaction.commit(meta)
+                self._transaction = None
+                self._part(None)
+                self._forget()
+            elif meta:
+                self._write_at_once([], meta)
+        reach(AFTER_COMMIT)
+
+    def _rollback(self) -> None:
+        with self._lock:
+            transaction = self._transaction
+            if transaction is None:
+                return
+            if self._is_watched():
+                try:
+                    self._part(self._copy(transaction))
+                except StoreError as error:
+                    # The engine has given the transaction up: nobody can tell any more what the scans would have shown.
+                    for scan in self._open_scans():
+                        scan.rest = _raising(error)
+            transaction.abort()
+            self._transaction = None
+            self._forget()
+
+    def _close_staging(self) -> None:
+        with self._lock:
+            if self._transaction is not None:
+                self._transaction.abort()
+                self._transaction = None
+
+    # Reading
+
+    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
+            with self._lock:
+                if self._transaction is not None:
+                    return self._transaction.get(key)
+        return self._engine.get(key)
+
+    def _scan(
+        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> tuple[Iterator[list[Pair]], Pin]:
+        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
+            with self._lock:
+                if self._transaction is not None:
+                    live = LiveScan(self._undo.pin(), start, end, end_open=end_open, reverse=reverse)
+                    self._scans.add(live)
+                    return self._chunks(live), Pin(partial(self._release, live))
+        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+        return chunks_of(scan), Pin(scan.close)
+
+    def _chunks(self, scan: LiveScan) -> Iterator[list[Pair]]:
+        ended = False
+        while not ended:
+            with self._lock:
+                if scan.rest is not None:
+                    break
+                chunk, ended = self._fetch(scan)
+            yield chunk
+        else:
+            return
+        yield from scan.rest
+
+    def _fetch(self, scan: LiveScan) -> tuple[list[Pair], bool]:
+        """The next pairs from the open transaction, as they were when the scan was made, and whether they are all."""
+        if self._transaction is None:
+            # Only a scan that was released meanwhile, on another thread, is still here: it says so itself.
+            return [], True
+        chunk, ended = self._transaction.fetch(
+            scan.start, scan.end, scan.fetch_most, end_open=scan.end_open, reverse=scan.reverse
+        )
+        low, high, end_open = scan.covers(chunk, ended=ended)
+        held: dict[bytes, bytes | None] = {}
+        for layer in self._undo.since(scan.layer):
+            held.update(
+                (key, layer.staged.writes[key]) for key in layer.staged.keys_between(low, high, end_open=end_open)
+            )
+        if not ended:
+            scan.go_on_after(chunk[-1][0])
+        return merged(chunk, sorted(held.items()), reverse=scan.reverse) if held else chunk, ended
+
+    # Scans that outlive what they read
+
+    def _is_watched(self) -> bool:
+        """Whether a scan of the transaction is open."""
+        self._undo.settle()
+        return bool(self._undo.layers)
+
+    def _open_scans(self) -> list[LiveScan]:
+        return [scan for scan in self._scans if not scan.released and scan.rest is None]
+
+    def _copy(self, transaction: Transaction) -> Layer:
+        """What the transaction has changed, in memory."""
+        copied = Layer()
+        copied.ranges.update(self._ranges)
+        copied.staged.writes.update((key, transaction.get(key)) for key in self._lengths.writes)
+        return copied
+
+    def _part(self, copied: Layer | None) -> None:
+        """Let the open scans go on from what is committed, with what was ``copied`` and their undo laid over it."""
+        for scan in self._open_scans():
+            layers = [*([] if copied is None else [copied]), *self._undo.since(scan.layer)]
+            try:
+                scan.below = self._engine.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
+            except StoreError as error:
+                scan.rest = _raising(error)
+                continue
+            scan.rest = self._lay_over(scan.below, layers, scan)
+            if scan.released:
+                # Meanwhile, by another thread, which may not have seen what is below now.
+                scan.release()
+        self._undo = Undo()
+
+    def _lay_over(self, below: Scan, layers: list[Layer], scan: LiveScan) -> Iterator[list[Pair]]:
+        chunks = chunks_of(below)
+        for layer in layers:
+            with self._lock:
+                # Sorts the layer, which other scans may have as well.
+                staged = layer.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
+            chunks = lay_over(chunks, staged, layer.ranges, reverse=scan.reverse)
+        yield from chunks
+
+    def _release(self, scan: LiveScan) -> None:
+        self._undo.release(scan.layer)
+        scan.release()
+
+
+def _raising(error: StoreError) -> Iterator[list[Pair]]:
+    raise error
+    yield []
