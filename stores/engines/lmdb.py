@@ -55,6 +55,7 @@ class LmdbEngine(TransactionalEngine):
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._reader: Any = None
+        self._committing = False
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -84,6 +85,10 @@ class LmdbEngine(TransactionalEngine):
             try:
                 reader = self._reader
                 if reader is None:
+                    if self._committing:
+                        # Kept, this one would soon show less than a scan has shown already.
+                        with self._env.begin(self._data) as passing:
+                            return passing.get(key)  # type: ignore[no-any-return]
                     reader = self._reader = self._env.begin(self._data)
                 return reader.get(key)  # type: ignore[no-any-return]
             except lmdb.BadValsizeError:
@@ -306,14 +311,17 @@ class _LmdbTransaction(Transaction):
             raise self._given_up(error) from error
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        engine = self._engine
+        with engine._map:
+            engine._drop_reader()
+            engine._committing = True
         try:
-            self._engine._apply_meta(self._txn, meta)
+            engine._apply_meta(self._txn, meta)
             self._txn.commit()
         except lmdb.Error as error:
             raise self._given_up(error) from error
-        with self._engine._map:
-            # Lookups would go on showing what was there before.
-            self._engine._drop_reader()
+        finally:
+            engine._committing = False
 
     def abort(self) -> None:
         self._txn.abort()
