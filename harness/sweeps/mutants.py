@@ -14,9 +14,10 @@ from typing import Any
 
 from harness.sweeps.subjects import CHECKPOINT, is_transactional, subjects
 from stores import directory
-from stores.engines.engine import Engine, Writes
+from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError, ConfigError
 from stores.interface import Durability, TopicPartition
+from stores.ranges import Bounds
 from stores.registry import backends
 from stores.strategies.store import EngineStore
 
@@ -89,9 +90,51 @@ def _early_acknowledgement(subject: str) -> None:
     _replace(strategy, "commit", broken)
 
 
+class _WrittenLater(Transaction):
+    """A transaction that commits as one ``write`` of its engine, which may be broken, and not by itself."""
+
+    def __init__(self, engine: Engine, own: Transaction) -> None:
+        self._engine, self._own = engine, own
+        self._layers: list[tuple[Sequence[Bounds], dict[bytes, bytes | None]]] = [((), {})]
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._own.get(key)
+
+    def fetch(self, *range_and_most: Any, **direction: Any) -> tuple[list[tuple[bytes, bytes]], bool]:
+        return self._own.fetch(*range_and_most, **direction)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self._own.put(key, value)
+        self._layers[-1][1][key] = value
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._own.delete_range(start, end)
+        self._layers.append(([(start, end)], {}))
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        self._own.abort()
+        self._engine.write([Writes(*layer) for layer in self._layers], meta)
+
+    def abort(self) -> None:
+        self._own.abort()
+
+
+def _written_engine(subject: str) -> type[Engine]:
+    """The subject's engine, whose ``write`` is then what makes every commit."""
+    engine = _engine(subject)
+    if issubclass(engine, TransactionalEngine):
+        begin = engine.begin
+
+        def broken(self: TransactionalEngine) -> Transaction:
+            return _WrittenLater(self, begin(self))
+
+        _replace(engine, "begin", broken)
+    return engine
+
+
 def _offsets_apart(*, first: bool) -> Callable[[str], None]:
     def apply(subject: str) -> None:
-        engine = _engine(subject)
+        engine = _written_engine(subject)
         write = engine.write
 
         def broken(
@@ -109,7 +152,7 @@ def _offsets_apart(*, first: bool) -> Callable[[str], None]:
 
 
 def _write_per_key(subject: str) -> None:
-    engine = _engine(subject)
+    engine = _written_engine(subject)
     write = engine.write
 
     def broken(

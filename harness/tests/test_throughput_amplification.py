@@ -28,6 +28,13 @@ def test_an_indexed_batch_asks_its_engine_for_nothing_that_it_has_in_memory(back
         assert row["bytes_written"] == row["bytes_put"]
 
 
+@pytest.mark.parametrize("backend", [name for name in backends() if name.endswith("-native")])
+def test_a_native_store_asks_its_engine_for_all_and_writes_once(backend: str) -> None:
+    for row in amplification_rows([backend], 1):
+        assert lookups(row) == [1, 1, 1, 1]
+        assert row["bytes_written"] == row["bytes_put"]
+
+
 def test_a_dual_store_writes_twice_and_once_it_has_spilled_looks_into_both_stores() -> None:
     """Source: KIP-844, the disadvantages of its secondary store."""
     small, large = amplification_rows(["rocksdb-dual-store"], 1)

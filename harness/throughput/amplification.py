@@ -22,7 +22,7 @@ from harness.throughput.job import read_figures, write_figures
 from harness.throughput.run import figures_of
 from harness.trials.child import end_with_starter
 from harness.workloads.payload import Values, keys_of
-from stores.engines.engine import Engine, Writes
+from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
 from stores.registry import backend_named, open_store
 
@@ -52,20 +52,12 @@ def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any
 
 
 class Counter:
-    """Counts what every engine of a class is asked for, from when it is made on."""
+    """Counts what every engine of a class, and a transaction of its own, is asked for, from when it is made on."""
 
     def __init__(self, engine: type[Engine]) -> None:
         self.lookups = 0
         self.bytes_written = 0
-        get, put, write = engine.get, engine.put, engine.write
-
-        def counted_get(opened: Engine, key: bytes) -> bytes | None:
-            self.lookups += 1
-            return get(opened, key)
-
-        def counted_put(opened: Engine, key: bytes, value: bytes | None) -> None:
-            self.bytes_written += len(key) + len(value or b"")
-            put(opened, key, value)
+        write = engine.write
 
         def counted_write(opened: Engine, layers: Sequence[Writes], *arguments: Any, **settings: Any) -> None:
             self.bytes_written += sum(
@@ -73,8 +65,32 @@ class Counter:
             )
             write(opened, layers, *arguments, **settings)
 
-        for name, counted in (("get", counted_get), ("put", counted_put), ("write", counted_write)):
-            setattr(engine, name, counted)
+        setattr(engine, "write", counted_write)  # noqa: B010
+        self._count_single(engine, engine.get, engine.put)
+        if issubclass(engine, TransactionalEngine):
+            begin = engine.begin
+
+            def counted_begin(opened: TransactionalEngine) -> Transaction:
+                begun = begin(opened)
+                self._count_single(begun, begun.get, begun.put)
+                return begun
+
+            setattr(engine, "begin", counted_begin)  # noqa: B010
+
+    def _count_single(self, owner: object, get: Callable[..., bytes | None], put: Callable[..., None]) -> None:
+        """Count lookups and writes of one entry that ``owner``, a class or an object, is asked for."""
+
+        def counted_get(*asked: Any) -> bytes | None:
+            self.lookups += 1
+            return get(*asked)
+
+        def counted_put(*asked: Any) -> None:
+            key, value = asked[-2:]
+            self.bytes_written += len(key) + len(value or b"")
+            put(*asked)
+
+        setattr(owner, "get", counted_get)  # noqa: B010
+        setattr(owner, "put", counted_put)  # noqa: B010
 
     def lookups_per_get(self, get: Callable[[bytes], bytes | None], keys: Sequence[bytes]) -> float:
         """The mean over ``keys``."""
