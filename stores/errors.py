@@ -46,7 +46,8 @@ class CommitFailedError(StoreError):
     """A commit changed nothing that can be read, and the staged writes are as they were.
 
     Where ``reopen`` is false the commit may simply be tried again. Where it is true the engine can't tell how
-    much reached the disk: close the store, open it again, read its committed offset and go on from there.
+    much reached the disk, or has given up what was staged: close the store, open it again, read its committed offset
+    and go on from there.
     """
 
     def __init__(self, message: str, *, reopen: bool = False) -> None:

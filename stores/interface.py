@@ -193,7 +193,7 @@ class StateStore(Closeable):
 
         Offsets (0 or more; the changelog record most recently reflected) merge into those already kept:
         an empty mapping or None changes none, ``{tp: None}`` clears one. After a failed commit everything
-        staged is as it was. An offset never moves backwards.
+        staged is as it was, unless the error asks to open the store again. An offset never moves backwards.
 
         Raises: ValueError for a negative offset or one below the committed one, CommitFailedError,
         WrongThreadError, StoreClosedError.

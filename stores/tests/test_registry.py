@@ -13,8 +13,8 @@ from stores.failpoints import declared
 from stores.registry import backend_named, backends
 
 OURS = {
-    "rocksdb-direct", "rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-indexed-batch", "sqlite-indexed-batch",
-    "memory-indexed-batch",
+    "rocksdb-direct", "rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-indexed-batch", "lmdb-native",
+    "sqlite-indexed-batch", "sqlite-native", "memory-indexed-batch",
 }  # fmt: skip
 
 
