@@ -2,7 +2,7 @@
 
 Data and meta entries are two named databases of one environment, written in one transaction. The map grows by
 itself when a write finds it full; the write is then made again as a whole. A transaction that is lent out can't be made
-again: before it begins the map is made as large as the disk, so that the disk is full first.
+again: the map has room for it before it begins.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -28,8 +27,9 @@ from stores.interface import Durability
 Result = TypeVar("Result")
 
 _FETCH_FIRST, _FETCH = 32, 512
-_MAP_MAX = 1 << 44
-"""Most of a processor's addresses belong to 128 TiB, which other maps need as well."""
+_ROOM_BYTES = 256 << 30
+"""What the map has room for, about, when a transaction begins: far more than one takes. It costs addresses, neither
+memory nor disk; a process has 128 TiB of them, for all of its stores."""
 
 
 class LmdbEngine(TransactionalEngine):
@@ -183,14 +183,18 @@ class LmdbEngine(TransactionalEngine):
                 raise _writing_error(error) from error
 
     def _reserve(self) -> None:
-        """Let the map have room for all that the disk has room for: that takes addresses, neither memory nor disk."""
         info = self._env.info()
-        used = (info["last_pgno"] + 1) * self._page_bytes
-        # Where there is neither an answer nor room for such a map, the transaction may still fit into this one.
-        with suppress(lmdb.Error, MemoryError, OSError):
-            free = shutil.disk_usage(self._env.path()).free
-            if used + free > info["map_size"] and (size := min(used + 2 * free, _MAP_MAX)) > info["map_size"]:
-                self._resize(size)
+        used, room = (info["last_pgno"] + 1) * self._page_bytes, _ROOM_BYTES
+        if info["map_size"] - used >= room // 2:
+            return
+        while used + room > info["map_size"]:
+            # Where addresses are few, what there is will do for most transactions.
+            try:
+                self._resize(used + room)
+            except (lmdb.Error, MemoryError, OSError):
+                room //= 2
+            else:
+                return
 
     def _drop_reader(self) -> None:
         # A snapshot that outlived the write would pin the pages it replaces.

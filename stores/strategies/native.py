@@ -69,18 +69,18 @@ class NativeStore(EngineStore):
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         with self._lock:
-            transaction = self._begun()
+            transaction = self._transaction or self._begin()
             if self._undo.layers:
                 self._note(transaction, key)
             transaction.put(key, value)
-            length = 0 if value is None else len(value)
-            old = self._lengths.writes.get(key)
+            lengths, length = self._lengths.writes, 0 if value is None else len(value)
+            old = lengths.get(key)
             self._num_bytes += len(key) + length if old is None else length - old
-            self._lengths.writes[key] = length
+            lengths[key] = length
 
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
         with self._lock:
-            transaction = self._begun()
+            transaction = self._transaction or self._begin()
             if self._is_watched():
                 # To note each key would copy the range, which may be all there is; this copies what is staged.
                 self._part(self._copy(transaction))
@@ -88,10 +88,9 @@ class NativeStore(EngineStore):
             self._num_bytes -= sum(len(key) + length for key, length in self._lengths.discard_range(start, end))
             self._ranges.add(start, end)
 
-    def _begun(self) -> Transaction:
-        if self._transaction is None:
-            self._transaction = self._transactions.begin()
-        return self._transaction
+    def _begin(self) -> Transaction:
+        self._transaction = begun = self._transactions.begin()
+        return begun
 
     def _note(self, transaction: Transaction, key: bytes) -> None:
         self._undo.settle()
