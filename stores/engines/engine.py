@@ -184,6 +184,9 @@ class TransactionalEngine(Engine):
     While the transaction is open, nothing is written past it.
     """
 
+    def prepare(self) -> None:
+        """Make what room transactions need while no scan is open yet, so that none has to give way to it later."""
+
     @abstractmethod
     def begin(self) -> Transaction:
         """Begin the transaction; none is open. Raises: CommitFailedError."""

@@ -56,6 +56,7 @@ class LmdbEngine(TransactionalEngine):
         self._map = RLock()
         self._reader: Any = None
         self._committing = False
+        self._room_bytes = _ROOM_BYTES
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -174,25 +175,32 @@ class LmdbEngine(TransactionalEngine):
             scan.detach()
         self._env.set_mapsize(size)
 
+    def prepare(self) -> None:
+        with self._map:
+            try:
+                self._reserve()
+            except lmdb.Error as error:
+                raise _reading_error(error) from error
+
     def begin(self) -> Transaction:
         with self._map:
-            self._reserve()
             try:
+                self._reserve()
                 return _LmdbTransaction(self, self._env.begin(self._data, write=True))
             except lmdb.Error as error:
                 raise _writing_error(error) from error
 
     def _reserve(self) -> None:
         info = self._env.info()
-        used, room = (info["last_pgno"] + 1) * self._page_bytes, _ROOM_BYTES
-        if info["map_size"] - used >= room // 2:
+        used = (info["last_pgno"] + 1) * self._page_bytes
+        if info["map_size"] - used >= self._room_bytes // 2:
             return
-        while used + room > info["map_size"]:
+        while used + self._room_bytes > info["map_size"]:
             # Where addresses are few, what there is will do for most transactions.
             try:
-                self._resize(used + room)
+                self._resize(used + self._room_bytes)
             except (lmdb.Error, MemoryError, OSError):
-                room //= 2
+                self._room_bytes //= 2
             else:
                 return
 

@@ -50,8 +50,7 @@ class NativeStore(EngineStore):
         super().__init__(engine, directory, traits)
         assert isinstance(engine, TransactionalEngine)
         self._transactions = engine
-        # Whatever an engine must make room for is made before there are scans that it would be made under.
-        engine.begin().abort()
+        engine.prepare()
         self._transaction: Transaction | None = None
         # Held by whoever uses the transaction, and while it begins or ends: readers on other threads see it whole.
         self._lock = Lock()
