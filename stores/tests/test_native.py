@@ -33,6 +33,9 @@ from stores.tests.test_engine_errors import Instead, named
 
 NATIVE = [name for name in backends() if name.endswith("-native")]
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
+in_linux = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="what a process has mapped is asked of Linux"
+)
 KEYS = [b"%02d" % number for number in range(60)]
 
 
@@ -202,16 +205,32 @@ def test_a_transaction_that_does_not_fit_into_lmdb_s_map_is_given_up_and_said_so
         assert list(store.all()) == [(b"first", b"1"), (b"second", b"2")]
 
 
+@in_linux
 def test_lmdb_s_map_is_content_with_the_addresses_that_there_are(path: Path) -> None:
     with StoreProcess() as process:
         process.call("load_backend", "lmdb-native")
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        mapped = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmSize"))
-        process.call("limit", "RLIMIT_AS", mapped + (512 << 20))
+        process.call("leave_room", 512 << 20)
         process.call("open", "lmdb-native", path, Durability.PROCESS, {"map_size_bytes": 64 << 10})
         process.call("put_many", 0, 2000, b"v" * 10_000)
         process.call("commit")
         assert len(process.call("scan")) == 2000
+
+
+@in_linux
+def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed_by_sqlite(path: Path) -> None:
+    room_bytes, value = 8 << 20, b"v" * 8000
+    records = 10 * room_bytes // len(value)
+    with StoreProcess() as process:
+        process.call("open", "sqlite-native", path, Durability.CHANGELOG, {"cache_size_bytes": 1 << 20})
+        process.call("leave_room", room_bytes)
+        assert not process.call("can_allocate", 2 * room_bytes)
+        process.call("put_many", 0, records, value)
+        assert process.call("get", b"%08d" % 5) == value
+        process.call("commit", {LOG: 1})
+        process.call("close")
+    with open_store("sqlite-native", path) as store:
+        assert store.committed_offset(LOG) == 1
+        assert sum(1 for _ in store.all()) == records
 
 
 def test_a_write_for_which_sqlite_has_no_room_gives_the_transaction_up(path: Path) -> None:
