@@ -188,10 +188,10 @@ class _Commands:
         return bisect_left(range(1 << 12), True, key=lambda mib: not _can_allocate(mib << 20)) << 20
 
     def put_many(self, first: int, end: int, value: bytes) -> None:
-        """Put ``value`` under the numbers from ``first`` up to ``end``, as keys of eight digits."""
+        """Put ``value``, each time in memory of its own, under the numbers from ``first`` up to ``end``, in 8 digits."""
         assert self.store is not None
         for number in range(first, end):
-            self.store.put(b"%08d" % number, value)
+            self.store.put(b"%08d" % number, bytes(bytearray(value)))
 
     def commit_numbers(self, first: int, end: int, keys: int, padding: bytes) -> None:
         """Commit each number by itself: under the key that is its rest by ``keys``, as offset and as position."""
