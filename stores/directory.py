@@ -1,6 +1,6 @@
 """A store's folder: what it is, who has it open, and how it comes into being whole or not at all.
 
-    store.json   backend and format version, written once
+    store.json   backend and format version (see ``stores.identity``)
     lock         held (flock) while the store is open; names the process
     open         there while the store is open: the boot it was opened in, the level, and whether a sync has failed
     data/        the engine's files
@@ -27,13 +27,13 @@ from stores.errors import (
     ConfigError,
     StoreCorruptedError,
     StoreIncompatibleError,
-    StoreLockedError,
     StoreUnavailableError,
 )
 from stores.failpoints import declare, reach
+from stores.identity import FILE as IDENTITY_FILE
+from stores.identity import Identity, checked_identity, present_version
 from stores.interface import Durability
-
-FORMAT_VERSION = 1
+from stores.locks import take
 
 CREATE_BUILDING = declare("create.building", "the new store's files are being made beside its final place")
 CREATE_BUILT = declare("create.built", "the new store is complete beside its final place, not yet synced")
@@ -44,12 +44,16 @@ FAILPOINTS = (CREATE_BUILDING, CREATE_BUILT, CREATE_SYNCED, CREATE_RENAMED)
 _PARTS = frozenset({"store", "lock", "open", "data", "commit"})
 """How the names of all that is in a store's folder begin, up to a dot."""
 
+_REMAINS = (".new", ".wiped")
+"""How the names of folders end in which a store is being made or removed."""
+
 
 class StoreDirectory:
     """An open store's folder, locked for this process until ``close``."""
 
-    def __init__(self, path: Path, lock: int, durability: Durability, *, tearable: bool) -> None:
+    def __init__(self, path: Path, identity: Identity, lock: int, durability: Durability, *, tearable: bool) -> None:
         self.path = path
+        self.identity = identity
         self._lock = lock
         self._durability = durability
         self._tearable = tearable
@@ -83,8 +87,7 @@ class StoreDirectory:
                 raise StoreUnavailableError(f"{path} is a file, not a store's folder: choose another path")
             if _is_vacant(path):
                 _create(path, backend, build)
-            _check_identity(path, backend)
-            directory = cls(path, _lock(path), durability, tearable=tearable)
+            directory = cls._held(path, backend, durability, tearable=tearable)
             try:
                 if durability is Durability.DISK:
                     # Whoever created it may have been killed before it did so.
@@ -95,6 +98,33 @@ class StoreDirectory:
                 directory.give_up()
                 raise
         return directory
+
+    @classmethod
+    def hold(cls, path: Path, backend: str) -> Self:
+        """Lock the store at ``path``, which is there, and leave no mark that it was open; then ``give_up``.
+
+        For who opens its engine at DISK only, which nothing tears. Raises: as ``open``.
+        """
+        with system_errors_told(path):
+            held = cls._held(path, backend, Durability.DISK, tearable=False)
+            held.clean = not (path / "open").exists()
+        return held
+
+    @classmethod
+    def _held(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
+        if not is_store(path):
+            raise StoreIncompatibleError(
+                f"{path} is a folder of something else: choose another path; nothing was changed"
+            )
+        # Before anything is touched: what this release can't read is left as it is.
+        checked_identity(path, backend)
+        lock = take(path / "lock")
+        try:
+            # Once more: until the lock was taken another process may have migrated it.
+            return cls(path, checked_identity(path, backend), lock, durability, tearable=tearable)
+        except BaseException:
+            os.close(lock)
+            raise
 
     def _check_mark(self) -> None:
         mark = self.path / "open"
@@ -148,15 +178,13 @@ class StoreDirectory:
             "tearable": self._tearable or self._unsynced,
             "unsynced": self._unsynced,
         }
-        new = self.path / "open.new"
-        with open(new, "w") as file:
-            json.dump(mark, file)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        new.replace(self.path / "open")
-        if durable:
-            sync_folder(self.path)
+        replace_file(self.path / "open", json.dumps(mark), durable=durable)
+
+    def identify(self, identity: Identity) -> None:
+        """Let the store be what ``identity`` says from now on, after syncing all that makes it so. Raises: OSError."""
+        sync_tree(self.path)
+        replace_file(self.path / IDENTITY_FILE, identity.text())
+        self.identity = identity
 
     def close(self, *, clean: bool) -> None:
         """Give the folder back, whatever happens; ``clean`` says that the engine closed without an error.
@@ -222,11 +250,11 @@ def wipe(path: Path) -> None:
             shutil.rmtree(unfinished)
         if not path.exists():
             return
-        if not path.is_dir() or not (_is_ours(path) or _is_vacant(path)):
+        if not path.is_dir() or not (is_store(path) or _is_vacant(path)):
             raise StoreIncompatibleError(f"{path} is not a store's folder: nothing was removed")
         # Renamed first, so that a wipe cut short never leaves half a store behind.
         doomed = path.with_name(path.name + ".wiped")
-        lock = _lock(path)
+        lock = take(path / "lock")
         try:
             if doomed.exists():
                 shutil.rmtree(doomed)
@@ -248,15 +276,32 @@ def boot_id() -> str:
         return f"boot-{int((time.time() - time.monotonic()) // 60)}"
 
 
-def make_folder(path: Path) -> None:
-    """Make the folder ``path`` and those above it that are missing; their names survive power loss. Raises: OSError."""
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make the folder ``path`` and those above it that are missing; their names survive power loss.
+
+    ``mode`` is that of ``path`` where it is made here, less what the process's mask takes away. Raises: OSError.
+    """
     missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
+    folder = path
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
     for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode if folder == path else 0o777, exist_ok=True)
         sync_folder(folder.parent)
+
+
+def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
+    """Put a file with ``text`` at ``path`` in one move; unless ``durable``, power loss may tear it. Raises: OSError."""
+    new = path.with_name(path.name + ".new")
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    new.replace(path)
+    if durable:
+        sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -280,12 +325,16 @@ def _is_vacant(path: Path) -> bool:
     return not path.exists() or not any(path.iterdir())
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether the folder is a store's, also one that has lost its identity: with a lock, data, and nothing foreign."""
-    if (path / "store.json").exists():
+def is_store(path: Path) -> bool:
+    """Whether the folder is a store's, also one that has lost its identity, or what is left of one that was cut short.
+
+    It has a lock, data, and nothing foreign. Raises: OSError.
+    """
+    if (path / IDENTITY_FILE).exists():
         return True
     names = {entry.name for entry in path.iterdir()}
-    return names >= {"lock", "data"} and {name.split(".")[0] for name in names} <= _PARTS
+    complete = names >= {"lock", "data"} or path.suffix in _REMAINS
+    return complete and {name.split(".")[0] for name in names} <= _PARTS
 
 
 def _create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
@@ -302,7 +351,7 @@ def _create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
         try:
             new.mkdir()
             (new / "lock").touch()
-            (new / "store.json").write_text(json.dumps({"backend": backend, "format_version": FORMAT_VERSION}) + "\n")
+            (new / IDENTITY_FILE).write_text(Identity(backend, present_version()).text())
             reach(CREATE_BUILDING)
             build(new)
             reach(CREATE_BUILT)
@@ -326,45 +375,3 @@ def _sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _check_identity(path: Path, backend: str) -> None:
-    identity = path / "store.json"
-    if not _is_ours(path):
-        raise StoreIncompatibleError(f"{path} is a folder of something else: choose another path; nothing was changed")
-    if not identity.exists():
-        raise StoreCorruptedError(f"{identity} is gone: wipe the store and restore it from its changelog")
-    try:
-        told = json.loads(identity.read_text())
-        kept, version = told["backend"], int(told["format_version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorruptedError(
-            f"{identity} can't be read: wipe the store and restore it from its changelog"
-        ) from error
-    if version > FORMAT_VERSION:
-        raise StoreIncompatibleError(
-            f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}: "
-            "open it with a newer release, or wipe the store and restore it from its changelog"
-        )
-    if kept != backend:
-        raise StoreIncompatibleError(
-            f"{path} holds a store of the backend {kept!r}, not {backend!r}: open it as that, or choose another path"
-        )
-
-
-def _lock(path: Path) -> int:
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        who = "this process" if holder == str(os.getpid()) else f"process {holder}"
-        raise StoreLockedError(f"{path} is open in {who}: close it there first") from error
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor

@@ -28,9 +28,16 @@ class StoreLockedError(StoreError):
 
 
 class StoreIncompatibleError(StoreError):
-    """The folder holds something else: another backend's store, a newer format, or no store at all.
+    """The folder holds something else: another backend's store, or no store at all.
 
     Open it with what wrote it, or choose another path.
+    """
+
+
+class StoreTooNewError(StoreIncompatibleError):
+    """A newer release wrote the store, in a format that this one can't read. Nothing was changed.
+
+    Open it with that release, or wipe it and restore it from the changelog, as a task does.
     """
 
 

@@ -83,6 +83,12 @@ class Backend:
         return self.load_engine().persistent
 
     @property
+    def manages_offsets(self) -> bool:
+        """Whether its stores keep offsets with their data."""
+        # A constant of the strategy; there is no store to ask.
+        return bool(object.__new__(self.load_strategy()).manages_offsets)
+
+    @property
     def failpoints(self) -> tuple[str, ...]:
         """The failpoints that its creation, commits, recovery and restore reach."""
         creation = FAILPOINTS if self.persistent else ()

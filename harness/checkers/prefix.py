@@ -15,7 +15,13 @@ from harness.checkers.evidence import State
 
 Given = Mapping[bytes, Sequence[tuple[int, bytes | None]]]
 """By key: each value it was given, in order, with the number of the commit that gave it; (0, None) comes first."""
-NOTICING = ("StoreCorruptedError", "StoreIncompatibleError", "TaskCorruptedError", "ChangelogError")
+NOTICING = (
+    "StoreCorruptedError",
+    "StoreIncompatibleError",
+    "StoreTooNewError",
+    "TaskCorruptedError",
+    "ChangelogError",
+)
 """Errors that say that the state can't be trusted, upon which it is wiped and restored from the changelog."""
 
 

@@ -16,6 +16,7 @@ from harness.sweeps.subjects import CHECKPOINT, is_transactional, subjects
 from stores import directory
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError, ConfigError
+from stores.identity import Identity, present_version
 from stores.interface import Durability, TopicPartition
 from stores.ranges import Bounds
 from stores.registry import backends
@@ -241,7 +242,7 @@ def _creation_in_place(subject: str) -> None:
     def broken(path: Path, backend: str, build: Callable[[Path], None]) -> None:
         path.mkdir(parents=True, exist_ok=True)
         (path / "lock").touch()
-        (path / "store.json").write_text(f'{{"backend": "{backend}", "format_version": {directory.FORMAT_VERSION}}}\n')
+        (path / "store.json").write_text(Identity(backend, present_version()).text())
         build(path)
 
     _replace(directory, "_create", broken)

@@ -31,6 +31,7 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.merge import Pair
+from stores.migration import migrate
 from stores.ranges import prefix_bounds
 from stores.rehearsal import rehearse
 from stores.strategies.arguments import as_bytes, check_bounds, check_offset, check_partition
@@ -75,6 +76,7 @@ class EngineStore(KeyValueStore):
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         try:
+            migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
             with system_errors_told(directory.data):
                 missing = not directory.data.is_dir() or not any(directory.data.iterdir())
             if missing:

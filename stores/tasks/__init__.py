@@ -4,15 +4,20 @@ from stores.config import StoreConfig as StoreSettings
 from stores.interface import ProcessingGuarantee
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
+from stores.tasks.offset_sum import freshest_first, offset_sum
 from stores.tasks.restore import RestoreProgress, RestoreReport
+from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
 
 __all__ = [
     "ProcessingGuarantee",
     "RestoreProgress",
     "RestoreReport",
+    "StateDirectory",
     "StoreSettings",
     "StreamTask",
     "TaskContext",
     "TaskId",
+    "freshest_first",
+    "offset_sum",
 ]

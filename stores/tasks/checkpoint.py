@@ -50,13 +50,19 @@ class CheckpointFile:
             raise self._garbage("its lines contradict each other")
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
-    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file by one with ``offsets``, or remove it where there are none; survives power loss."""
+    def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Replace the file by one with ``offsets``, or remove it where there are none; survives power loss.
+
+        None stands for an offset that is not known: it is written as such, and read as none.
+        """
         if not offsets:
             self._remove()
             return
         lines = [str(VERSION), str(len(offsets))]
-        lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+        lines += [
+            f"{topic} {partition} {UNKNOWN_OFFSET if offset is None else offset}"
+            for (topic, partition), offset in sorted(offsets.items())
+        ]
         new = self.path.with_name(self.path.name + ".new")
         with system_errors_told(self.path):
             with open(new, "w", encoding="ascii") as file:

@@ -41,11 +41,6 @@ class StoreGroup:
         self._uncommitted_bytes = 0
 
     @property
-    def is_open(self) -> bool:
-        """Whether any of them is open."""
-        return bool(self._opened)
-
-    @property
     def partitions(self) -> list[TopicPartition]:
         """Their changelog partitions."""
         return [store.partition for store in self._stores]
@@ -115,19 +110,23 @@ class StoreGroup:
             self._checkpoint.write(self.vouched_offsets(running=True))
         reach(AFTER_CHECKPOINT)
 
-    def vouched_offsets(self, *, running: bool) -> dict[TopicPartition, int]:
+    def offsets(self) -> dict[TopicPartition, int | None]:
+        """The offset of each store's committed state; None where it is not known."""
+        return {store.partition: store.offset for store in self._stores}
+
+    def vouched_offsets(self, *, running: bool) -> dict[TopicPartition, int | None]:
         """What the checkpoint file may say of the persistent stores, after making that true.
 
         While the task is running exactly once, it says nothing of stores that it alone would vouch for: they mix
         uncommitted writes with committed ones (KIP-844, step 4).
         """
-        offsets = {}
+        offsets: dict[TopicPartition, int | None] = {}
         for store in self._stores:
             if store.checkpointed:
                 if running and self._exactly_once:
                     continue
                 store.store.persist()
-            if store.offset is not None and store.store.persistent:
+            if store.store.persistent:
                 offsets[store.partition] = store.offset
         return offsets
 

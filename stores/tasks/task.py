@@ -11,7 +11,7 @@ from os import PathLike
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.directory import checked_path, make_folder, system_errors_told
+from stores.directory import checked_path
 from stores.errors import ConfigError, ProducerFencedError, StoreClosedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
@@ -20,7 +20,9 @@ from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
+from stores.tasks.state_directory import CHECKPOINT_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
+from stores.tasks.task_lock import TaskLock
 from stores.tasks.task_store import TaskStore
 
 BEFORE_LOG_COMMIT = declare("task.before_log_commit", "everything is staged, nothing of it is committed anywhere")
@@ -35,7 +37,6 @@ FAILPOINTS = (
 )
 """What a task's commits and restores reach, in this order, beside those of its changelog and stores."""
 
-CHECKPOINT_FILE = ".checkpoint"
 _NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 """What may be part of a topic's name and of a path."""
 _RUN_RECORDS = 10_000
@@ -45,10 +46,11 @@ _RUN_RECORDS = 10_000
 class StreamTask:
     """A function over input partitions, with stores; open it, give it records, commit, close it. For one thread.
 
-    Each of ``stores`` lies in ``state_dir/TASK/NAME`` and follows the changelog topic ``APPLICATION-NAME-changelog``,
-    partition ``task_id.partition``, made where there is none. Input offsets are committed for the group
-    ``application_id``. Commits come after ``commit_every_records`` records, when the function asks for one, when the
-    stores together have staged about as much as the lowest ``uncommitted_max_bytes`` among them, and at ``commit``.
+    Each of ``stores`` lies in ``state_dir/TASK/NAME``, and ``state_dir/TASK`` is locked while the task is open. A store
+    follows the changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, made where there is
+    none. Input offsets are committed for the group ``application_id``. Commits come after ``commit_every_records``
+    records, when the function asks for one, when the stores together have staged about as much as the lowest
+    ``uncommitted_max_bytes`` among them, and at ``commit``.
 
     ``guarantee`` is what the stores' configurations say (``processing.guarantee``) unless it is given, and exactly once
     where nobody says anything.
@@ -92,12 +94,13 @@ class StreamTask:
         self._changelog = changelog
         self._function = process
         self._inputs = tuple(TopicPartition(*partition) for partition in inputs)
-        self._folder = checked_path(state_dir) / str(task_id)
-        self._checkpoint = CheckpointFile(self._folder / CHECKPOINT_FILE)
+        self._state = StateDirectory(checked_path(state_dir))
+        folder = self._state.folder(task_id)
+        self._checkpoint = CheckpointFile(folder / CHECKPOINT_FILE)
         members = [
             TaskStore(
                 name,
-                self._folder / name,
+                folder / name,
                 config,
                 TopicPartition(f"{application_id}-{name}-changelog", task_id.partition),
                 changelog,
@@ -110,6 +113,7 @@ class StreamTask:
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
         self._context = TaskContext(task_id, changelog)
         self._ready = False
+        self._lock: TaskLock | None = None
         self._failure: BaseException | None = None
         self._next: dict[TopicPartition, int] = {}
         self._processed = 0
@@ -120,13 +124,12 @@ class StreamTask:
         Aborts what another instance of this task has left open, and fences that instance. Where a store can't be
         trusted (see the report's ``reason``), it is wiped and restored whole.
 
-        Raises: StoreLockedError where another instance has the stores open, and as ``open_store``.
+        Raises: StoreLockedError where another instance has the task's folder, and as ``open_store``.
         """
-        if self._stores.is_open:
+        if self._lock is not None:
             raise StoreError(f"task {self.task_id} is open already")
         self._failure = None
-        with system_errors_told(self._folder):
-            make_folder(self._folder)
+        self._lock = self._state.lock(self.task_id, self)
         try:
             self._stores.open()
             self._create_topics()
@@ -195,6 +198,12 @@ class StreamTask:
             raise self._unready()
         return dict(self._next)
 
+    def changelog_offsets(self) -> dict[TopicPartition, int | None]:
+        """The offset that each store's committed state is at, None if unknown; read from no file."""
+        if not self._ready:
+            raise self._unready()
+        return self._stores.offsets()
+
     def store(self, name: str) -> ReadOnlyKeyValueStore:
         """A store of the task, to look into from outside its function; shows what is staged, too. For any thread."""
         if not self._ready:
@@ -249,9 +258,7 @@ class StreamTask:
             with suppress(StoreError):
                 self._close_all()
             raise
-        self._close_all()
-        if offsets is not None:
-            self._checkpoint.write(offsets)
+        self._close_all(offsets)
 
     def _create_topics(self) -> None:
         existing = self._changelog.topics()
@@ -304,15 +311,22 @@ class StreamTask:
         self._ready = False
         self._failure = error
 
-    def _close_all(self) -> None:
-        """Close everything, whatever goes wrong; then raise the first error."""
+    def _close_all(self, offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        """Close everything, whatever goes wrong; then raise the first error. Where there is none, keep ``offsets``."""
         self._ready = False
         self._context.record = NO_RECORD
         try:
-            self._stores.close()
+            try:
+                self._stores.close()
+            finally:
+                if hasattr(self._context, "producer"):
+                    self._context.producer.close()
+            if offsets is not None:
+                self._checkpoint.write(offsets)
         finally:
-            if hasattr(self._context, "producer"):
-                self._context.producer.close()
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                lock.release()
 
     def _unready(self) -> StoreError:
         if isinstance(self._failure, ProducerFencedError):

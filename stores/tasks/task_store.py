@@ -15,9 +15,12 @@ from stores.errors import (
     OffsetOutOfRangeError,
     StoreCorruptedError,
     StoreError,
+    StoreTooNewError,
     StoreUnavailableError,
 )
 from stores.interface import KeyValueStore, RecoveryOutcome, TopicPartition
+from stores.position import merge
+from stores.tasks.adoption import adopt, is_adoptable
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.logged_store import LoggedStore
@@ -58,6 +61,8 @@ class TaskStore:
         self._config = config
         self._changelog = changelog
         self._checkpoint = checkpoint
+        # The first is where Kafka Streams keeps it, the second where KIP-892 says that it lies.
+        self._position_files = (path.with_name(f"{name}.position"), path / ".position")
         self._wipe_unclean = wipe_unclean
         self._wiped_because: str | None = None
         self._logged: LoggedStore | None = None
@@ -70,18 +75,42 @@ class TaskStore:
         return self.store.persistent and not self.store.manages_offsets
 
     def open(self, checkpointed_offset: int | None) -> None:
-        """Open the store, which recovers by itself, and find out which offset it is at."""
+        """Open the store, which recovers by itself, and find out which offset it is at.
+
+        One that another backend of the same engine left with a checkpoint is adopted; one of a newer format is wiped.
+        """
         began = perf_counter()
+        if not self.path.exists():
+            # Whoever removed it has left the checkpoint behind, which vouches for what is gone.
+            checkpointed_offset = None
         try:
+            if is_adoptable(self.path, self._config):
+                self._adopt(checkpointed_offset)
             self._open()
             self.offset = (
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )
             if self._wipe_unclean and self.checkpointed and not self._is_vouched_for():
                 self._wipe(UNCLEAN)
-        except StoreCorruptedError as error:
+            if self.store.manages_offsets:
+                self._remove_position_files()
+        except (StoreCorruptedError, StoreTooNewError) as error:
             self._wipe(str(error))
         self._opened_in_s = perf_counter() - began
+
+    def _adopt(self, checkpointed_offset: int | None) -> None:
+        position: dict[TopicPartition, int] = {}
+        for file in self._position_files:
+            with suppress(StoreCorruptedError):
+                # Without it queries wait until the position has come by again: no data is lost.
+                position = merge(position, CheckpointFile(file).read())
+        offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
+        adopt(self.path, self._config, offsets, position, must_be_clean=self._wipe_unclean)
+
+    def _remove_position_files(self) -> None:
+        """What they told is in the store, or was not the store's."""
+        for file in self._position_files:
+            CheckpointFile(file).write({})
 
     def restore(self, on_restore: OnRestore | None) -> RestoreReport:
         """Write the changelog's tail into the store; all of the changelog where the two don't fit together."""
@@ -199,6 +228,7 @@ class TaskStore:
             self._close()
         # First: a checkpoint that outlived the data would vouch for what a restore cut short has written.
         self._checkpoint.forget(self.partition)
+        self._remove_position_files()
         wipe(self.path)
         self.offset = None
         self._open()

@@ -16,6 +16,7 @@ from stores import (
     StoreCorruptedError,
     StoreIncompatibleError,
     StoreLockedError,
+    StoreTooNewError,
     StoreUnavailableError,
     open_store,
 )
@@ -107,7 +108,7 @@ def test_a_newer_format_is_refused_and_left_alone(case: Case, path: Path) -> Non
         identity = path / "store.json"
         identity.write_text(json.dumps({**json.loads(identity.read_text()), "format_version": 99}))
         before = contents(path)
-        with pytest.raises(StoreIncompatibleError):
+        with pytest.raises(StoreTooNewError):
             case.open(path)
         assert contents(path) == before
 

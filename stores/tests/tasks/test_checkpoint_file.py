@@ -48,6 +48,15 @@ def test_an_unknown_offset_is_no_offset(tmp_path: Path) -> None:
     assert file.read() == {TopicPartition("b", 1): 5}
 
 
+def test_an_offset_that_is_not_known_is_written_as_such(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    file.write({A: None, B: 5})
+    assert file.path.read_text() == "0\n2\na 0 -4\nb-changelog 12 5\n"
+    assert file.read() == {B: 5}
+    file.forget(B)
+    assert file.read() == {}
+
+
 @pytest.mark.parametrize(
     "garbage",
     [

@@ -1,0 +1,81 @@
+"""What a store's folder says it is: the backend that reads it, and the version of its form on disk.
+
+A version is one more than that before it, and a step leads from each to the next; a store is brought to the present
+one when it is opened (``stores.migration``). Version 1 is the first there was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from stores.engines.engine import Engine
+from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreTooNewError
+
+FILE = "store.json"
+
+OpenEngine = Callable[[Path], Engine]
+Step = Callable[[Path, OpenEngine], None]
+"""Turns a store's folder, in which nothing is open, from one version into the next; opens engine folders itself.
+
+It may be cut short at any effect, and is then run again from its beginning over what it has left: what is done already
+it finds done. It need not sync: that is seen to before the new version is noted.
+"""
+
+STEPS: list[Step] = []
+"""The step at place N leads from version N + 1 to N + 2."""
+
+
+def present_version() -> int:
+    """The version in which stores are made and kept."""
+    return 1 + len(STEPS)
+
+
+class Identity(NamedTuple):
+    """What ``store.json`` holds."""
+
+    backend: str
+    format_version: int
+
+    def text(self) -> str:
+        """The file's content."""
+        return json.dumps(self._asdict()) + "\n"
+
+
+def read_identity(path: Path) -> Identity:
+    """What the store at ``path`` says it is. Raises: OSError, StoreCorruptedError where it says nothing sensible."""
+    file = path / FILE
+    try:
+        told = json.loads(file.read_text())
+        identity = Identity(told["backend"], int(told["format_version"]))
+    except FileNotFoundError as error:
+        raise StoreCorruptedError(f"{file} is gone: wipe the store and restore it from its changelog") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptedError(f"{file} can't be read: wipe the store and restore it from its changelog") from error
+    if identity.format_version < 1:
+        raise StoreCorruptedError(
+            f"{file} tells of format version {identity.format_version}, which never was: wipe the store and restore it "
+            "from its changelog"
+        )
+    return identity
+
+
+def checked_identity(path: Path, backend: str) -> Identity:
+    """The identity of the store at ``path``, which ``backend`` can open, after a migration where that is due.
+
+    Raises: as ``read_identity``; StoreTooNewError; StoreIncompatibleError where it belongs to another backend.
+    """
+    identity = read_identity(path)
+    if identity.format_version > present_version():
+        raise StoreTooNewError(
+            f"{path} has format version {identity.format_version}; this release reads up to {present_version()}: "
+            "open it with the release that wrote it, or wipe the store and restore it from its changelog"
+        )
+    if identity.backend != backend:
+        raise StoreIncompatibleError(
+            f"{path} holds a store of the backend {identity.backend!r}, not {backend!r}: open it as that, or choose "
+            "another path"
+        )
+    return identity

@@ -1,0 +1,181 @@
+"""The state directory of an application on this machine: a folder for each task, whose owner alone works in it.
+
+    0_3/                 a task's folder, for its user alone (mode 0700)
+        .lock            held (flock) while the task is open; names the process
+        .checkpoint      offsets of its stores, as of its last opening or closing
+        NAME/            a store
+    0_3.removed/         what is left of a folder whose removal was cut short
+    .cleaning            held while somebody removes folders
+
+Source: Kafka Streams, ``StateDirectory``; KIP-1259 for the age at which a folder is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from stat import S_IMODE
+
+from stores.directory import is_store, make_folder, sync_folder, system_errors_told
+from stores.errors import StoreCorruptedError, StoreLockedError
+from stores.failpoints import declare, reach
+from stores.interface import TopicPartition
+from stores.locks import take
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.identifier import TaskId
+from stores.tasks.offset_sum import offset_sum
+from stores.tasks.task_lock import TaskLock
+
+CHECKPOINT_FILE, LOCK_FILE = ".checkpoint", ".lock"
+_REMOVED = ".removed"
+_FILES = (LOCK_FILE, CHECKPOINT_FILE, f"{CHECKPOINT_FILE}.new")
+
+REMOVING = declare("state_directory.removing", "a task's folder has lost its name, and is there still")
+
+
+class StateDirectory:
+    """The folder ``path``, made when a task is first locked; tasks of one application share it. For any thread.
+
+    Raises, all methods: StoreUnavailableError where the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def folder(self, task_id: TaskId) -> Path:
+        """Where the task's stores lie."""
+        return self.path / str(task_id)
+
+    def tasks(self) -> list[TaskId]:
+        """The tasks that have a folder here, in order."""
+        with system_errors_told(self.path):
+            found = list(self.path.iterdir()) if self.path.exists() else []
+            return sorted(
+                TaskId.parse(entry.name)
+                for entry in found
+                if _is_task(entry.name) and entry.is_dir() and not entry.is_symlink()
+            )
+
+    def lock(self, task_id: TaskId, owner: object) -> TaskLock:
+        """Take the task's folder, making it where there is none, until ``release`` of what is returned.
+
+        ``owner`` may take it again, and then has to release it as often; nobody else can, here or in another process.
+        What a process that has ended held is free. Raises: StoreLockedError where another owner has it.
+        """
+        folder = self.folder(task_id)
+        with system_errors_told(folder):
+            while True:
+                if not self.path.exists():
+                    make_folder(self.path, 0o700)
+                make_folder(folder, 0o700)
+                try:
+                    lock = TaskLock.take(folder / LOCK_FILE, owner)
+                except FileNotFoundError:
+                    # Whoever cleans up was faster, and has taken the folder away.
+                    continue
+                if S_IMODE(folder.stat().st_mode) & 0o077:
+                    folder.chmod(0o700)
+                return lock
+
+    def clean(self, older_than_s: float) -> list[TaskId]:
+        """Remove the folders of tasks that were not used for ``older_than_s`` seconds; returns whose they were.
+
+        A folder that is locked, or in which anything is locked or not the library's, stays, whole. One that is removed
+        goes in one step, so that no half of it is ever found. Nothing is done where another process is at it already.
+        """
+        with system_errors_told(self.path), ExitStack() as held:
+            if not self.path.exists():
+                return []
+            try:
+                _hold(held, self.path / ".cleaning")
+            except StoreLockedError:
+                return []
+            for entry in self.path.iterdir():
+                if entry.name.endswith(_REMOVED) and _is_task(entry.name.removesuffix(_REMOVED)):
+                    shutil.rmtree(entry)
+            oldest = time.time() - older_than_s
+            return [task_id for task_id in self.tasks() if self._removed(self.folder(task_id), oldest)]
+
+    def offsets(self, task_id: TaskId) -> dict[TopicPartition, int]:
+        """The changelog offsets that the task's stores are known to be at, without opening any of them.
+
+        As of the task's last opening, or closing, if that was later. Empty where nothing is known.
+        Source: KIP-892, "Offsets for Consumer Rebalances".
+        """
+        try:
+            return CheckpointFile(self.folder(task_id) / CHECKPOINT_FILE).read()
+        except StoreCorruptedError:
+            return {}
+
+    def offset_sums(
+        self, running: Mapping[TaskId, Mapping[TopicPartition, int | None]] | None = None
+    ) -> dict[TaskId, int]:
+        """How far this machine's copy of each task is: the higher, the less of it would have to be restored.
+
+        ``running`` holds the offsets of tasks that are open here: of these no file is read.
+        """
+        known = running or {}
+        return {
+            task_id: offset_sum(known[task_id] if task_id in known else self.offsets(task_id))
+            for task_id in sorted({*self.tasks(), *known})
+        }
+
+    def _removed(self, folder: Path, oldest: float) -> bool:
+        try:
+            if _last_used(folder) > oldest or not all(map(_is_ours, folder.iterdir())):
+                return False
+            with ExitStack() as held:
+                _hold(held, folder / LOCK_FILE)
+                for entry in folder.iterdir():
+                    if entry.is_dir() and (entry / "lock").exists():
+                        _hold(held, entry / "lock")
+                # Until it was locked somebody may have come and gone.
+                if _last_used(folder) > oldest:
+                    return False
+                doomed = folder.with_name(folder.name + _REMOVED)
+                folder.rename(doomed)
+                sync_folder(self.path)
+                reach(REMOVING)
+        except (StoreLockedError, FileNotFoundError):
+            # Where a file goes away meanwhile, somebody is at work.
+            return False
+        shutil.rmtree(doomed)
+        return True
+
+
+def _hold(held: ExitStack, file: Path) -> None:
+    """Lock ``file`` until ``held`` ends, and leave no trace of it: who only looks does not use."""
+    held.callback(os.close, take(file, note=False))
+
+
+def _is_task(name: str) -> bool:
+    try:
+        TaskId.parse(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ours(entry: Path) -> bool:
+    """Whether something in a task's folder is the library's own."""
+    if entry.is_symlink():
+        return False
+    if entry.is_dir():
+        return is_store(entry)
+    return entry.name in _FILES or entry.name.removesuffix(".new").endswith(".position")
+
+
+def _last_used(folder: Path) -> float:
+    """When a file in there was last changed; of what has no files but its lock, when that was taken."""
+    times = [
+        Path(inside, name).lstat().st_mtime
+        for inside, _, names in os.walk(folder)
+        for name in names
+        if Path(inside, name) != folder / LOCK_FILE
+    ]
+    lock = folder / LOCK_FILE
+    return max(times, default=(lock if lock.exists() else folder).stat().st_mtime)

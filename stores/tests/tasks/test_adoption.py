@@ -1,0 +1,191 @@
+"""A store that was used without offsets of its own is taken over with those of its checkpoint and position files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import failpoints
+from stores.changelog import MemoryChangelog
+from stores.directory import wipe
+from stores.identity import STEPS, read_identity
+from stores.interface import IsolationLevel, TopicPartition
+from stores.registry import open_store
+from stores.tasks import StreamTask
+from stores.tasks.adoption import FAILPOINTS
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tests.tasks.setup import (
+    AT_LEAST_ONCE,
+    DIRECT,
+    EXACTLY_ONCE,
+    INDEXED,
+    INPUT,
+    LEFT,
+    RIGHT,
+    Crash,
+    checkpoint,
+    counting_task,
+    crash,
+    expected_state,
+    feed,
+    outputs,
+    state,
+)
+
+DUAL = "rocksdb-dual-store"
+ELSEWHERE = TopicPartition("elsewhere", 3)
+
+
+@pytest.fixture(autouse=True)
+def nothing_armed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+def used_directly(folder: Path, log: MemoryChangelog, **settings: Any) -> Path:
+    """The task's folder after three records with stores that keep no offsets."""
+    feed(log, [1, 2, 1])
+    task = counting_task(folder, log, DIRECT, **settings)
+    task.open()
+    task.run()
+    task.close()
+    return checkpoint(folder).path.parent
+
+
+def position_of(task: StreamTask, name: str) -> dict[TopicPartition, int]:
+    return dict(task._context.store(name).position(IsolationLevel.READ_COMMITTED))
+
+
+@pytest.mark.parametrize("backend", [INDEXED, DUAL])
+def test_offsets_and_positions_are_taken_over_and_nothing_is_restored(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    """Source: KIP-892, "Upgrading"; "Interactive Query .position Offsets"."""
+    folder = used_directly(tmp_path, log)
+    CheckpointFile(folder / "left.position").write({INPUT: 2, ELSEWHERE: 5})
+    CheckpointFile(folder / "right" / ".position").write({INPUT: 1})
+    for _ in range(2):
+        task = counting_task(tmp_path, log, backend)
+        assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+        assert task.changelog_offsets() == {LEFT: 2, RIGHT: 2}
+        assert position_of(task, "left") == {INPUT: 2, ELSEWHERE: 5}
+        assert position_of(task, "right") == {INPUT: 1}
+        assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1])
+        task.close()
+        assert list(folder.rglob("*.position*")) == []
+        assert read_identity(folder / "left").backend == backend
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_an_adoption_that_is_cut_short_is_gone_on_with(tmp_path: Path, log: MemoryChangelog, failpoint: str) -> None:
+    folder = used_directly(tmp_path, log)
+    CheckpointFile(folder / "left.position").write({INPUT: 2})
+    for _ in range(2):
+        failpoints.arm(failpoint, crash)
+        task = counting_task(tmp_path, log, INDEXED, DIRECT)
+        try:
+            task.open()
+        except Crash:
+            pass
+        else:
+            # Adopted before the crash: the second time there is nothing to pass.
+            task.close()
+        failpoints.disarm()
+    task = counting_task(tmp_path, log, INDEXED, DIRECT)
+    assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+    assert position_of(task, "left") == {INPUT: 2}
+    assert state(task, "left") == expected_state([1, 2, 1])
+    task.close()
+    assert list(folder.rglob("*.position")) == []
+
+
+def test_offsets_that_a_store_has_are_never_overwritten(tmp_path: Path, log: MemoryChangelog) -> None:
+    folder = used_directly(tmp_path, log)
+    for left, right in ((INDEXED, DIRECT), (INDEXED, INDEXED)):
+        checkpoint(tmp_path).write({LEFT: 1, RIGHT: 2})
+        CheckpointFile(folder / "left.position").write({ELSEWHERE: 9})
+        task = counting_task(tmp_path, log, left, right)
+        offsets = [report.from_offset for report in task.open()]
+        # Taken over at 1 the first time, and at the end ever after, whatever the files say.
+        assert offsets == ([2, 3] if right == DIRECT else [3, 3])
+        assert position_of(task, "left")[ELSEWHERE] == 9
+        assert state(task, "left") == expected_state([1, 2, 1])
+        task.close()
+        assert not (folder / "left.position").exists()
+
+
+def test_a_checkpoint_says_nothing_of_a_store_that_has_lost_its_first_commits(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """Its store is back at its beginning after a crash, with no offset: that of the file is not its."""
+    feed(log, [1, 2, 1])
+    task = counting_task(tmp_path, log, INDEXED)
+    task.open()
+    checkpoint(tmp_path).write({LEFT: 2, RIGHT: 2})
+    task.run()
+    task.commit()
+    task.close(clean=False)
+    left = checkpoint(tmp_path).path.with_name("left")
+    wipe(left)
+    open_store(INDEXED, left).close()
+    checkpoint(tmp_path).write({LEFT: 2, RIGHT: 2})
+    assert [report.records for report in task.open()] == [3, 0]
+    assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1])
+    task.close()
+
+
+def test_exactly_once_a_store_that_was_not_closed_cleanly_is_wiped_instead(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    folder = used_directly(tmp_path, log)
+    # As of a process that opened it, and was killed before it could write that the checkpoint is gone.
+    (folder / "left" / "open").write_text('{"boot": "", "tearable": false}')
+    task = counting_task(tmp_path, log, INDEXED)
+    assert [(report.wiped, report.records) for report in task.open()] == [(True, 3), (False, 0)]
+    assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1])
+    task.close()
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_without_an_offset_the_store_is_wiped_and_restored(
+    tmp_path: Path, log: MemoryChangelog, guarantee: Any
+) -> None:
+    used_directly(tmp_path, log, guarantee=guarantee)
+    checkpoint(tmp_path).write({})
+    task = counting_task(tmp_path, log, INDEXED, guarantee=guarantee)
+    reports = task.open()
+    assert [(report.wiped, report.records) for report in reports] == [(True, 3)] * 2
+    assert all(isinstance(report.reason, str) for report in reports)
+    assert state(task, "left") == expected_state([1, 2, 1])
+    task.close()
+
+
+def test_a_store_of_a_newer_format_is_wiped_and_restored_by_its_task(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-892, "Downgrading"."""
+    feed(log, [1, 2, 1])
+    task = counting_task(tmp_path, log, INDEXED)
+    STEPS.append(lambda folder, open_engine: None)
+    try:
+        task.open()
+        task.run()
+        task.close()
+    finally:
+        STEPS.pop()
+    reports = task.open()
+    assert [(report.wiped, report.records) for report in reports] == [(True, 3)] * 2
+    assert all(isinstance(report.reason, str) for report in reports)
+    assert state(task, "left") == expected_state([1, 2, 1])
+    task.close()
+    assert len(outputs(log)) == 3
+
+
+def test_a_checkpoint_does_not_vouch_for_a_store_that_somebody_removed(tmp_path: Path, log: MemoryChangelog) -> None:
+    folder = used_directly(tmp_path, log)
+    wipe(folder / "left")
+    task = counting_task(tmp_path, log, DIRECT)
+    assert [report.records for report in task.open()] == [3, 0]
+    assert state(task, "left") == expected_state([1, 2, 1])
+    task.close()

@@ -1,0 +1,288 @@
+"""The state directory: a folder per task, which one owner has, for its user alone, and which is not kept for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from stat import S_IMODE
+
+import pytest
+
+from stores import failpoints
+from stores.changelog import MemoryChangelog
+from stores.errors import StoreLockedError, StoreUnavailableError
+from stores.interface import TopicPartition
+from stores.registry import open_store
+from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.offset_sum import OFFSET_SUM_MAX
+from stores.tasks.state_directory import REMOVING
+from stores.tests.tasks.setup import INDEXED, LEFT, RIGHT, Crash, counting_task, crash, feed
+
+TASK, OTHER = TaskId(0, 3), TaskId(1, 0)
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+LONG_AGO = 1_000_000_000.0
+WEEK_S = 7 * 24 * 3600.0
+HOLD = """
+import sys
+from pathlib import Path
+from stores.tasks import StateDirectory, TaskId
+lock = StateDirectory(Path(sys.argv[1])).lock(TaskId(0, 3), "theirs")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDirectory:
+    return StateDirectory(tmp_path / "state")
+
+
+@pytest.fixture
+def holder(state: StateDirectory) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which has ``TASK``."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", HOLD, str(state.path)]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def used(state: StateDirectory, task_id: TaskId = TASK, *, long_ago: bool = True) -> Path:
+    """A task's folder with a store and a checkpoint."""
+    lock = state.lock(task_id, "setup")
+    folder = state.folder(task_id)
+    open_store("lmdb", folder / "counts").close()
+    CheckpointFile(folder / ".checkpoint").write({A: 7})
+    lock.release()
+    if long_ago:
+        age(folder)
+    return folder
+
+
+def age(folder: Path) -> None:
+    for entry in (folder, *folder.rglob("*")):
+        os.utime(entry, (LONG_AGO, LONG_AGO))
+
+
+def test_folders_are_made_for_their_user_alone(state: StateDirectory) -> None:
+    """Source: Kafka Streams, ``StateDirectory.configurePermissions``."""
+    state.lock(TASK, "owner").release()
+    for folder in (state.path, state.folder(TASK)):
+        assert S_IMODE(folder.stat().st_mode) == 0o700
+    state.path.chmod(0o755)
+    state.folder(TASK).chmod(0o755)
+    state.lock(TASK, "owner").release()
+    # The directory may be anybody's, what is in the task's folder is not.
+    assert S_IMODE(state.path.stat().st_mode) == 0o755
+    assert S_IMODE(state.folder(TASK).stat().st_mode) == 0o700
+
+
+def test_a_task_is_its_owners_as_often_as_that_takes_it_and_nobody_elses(state: StateDirectory) -> None:
+    first = state.lock(TASK, "owner")
+    again = StateDirectory(state.path).lock(TASK, "owner")
+    for _ in range(2):
+        with pytest.raises(StoreLockedError):
+            state.lock(TASK, "another")
+        state.lock(OTHER, "another").release()
+        again.release()
+        again = first
+    state.lock(TASK, "another").release()
+
+
+def test_a_lock_that_was_given_back_can_be_given_back_again_and_is_nobodys(state: StateDirectory) -> None:
+    lock = state.lock(TASK, "owner")
+    lock.release()
+    theirs = state.lock(TASK, "another")
+    lock.release()
+    with pytest.raises(StoreLockedError):
+        state.lock(TASK, "owner")
+    theirs.release()
+
+
+def test_a_task_of_another_process_is_refused_until_that_dies(
+    state: StateDirectory, holder: subprocess.Popen[bytes]
+) -> None:
+    """A lock file that a dead process has left behind holds nobody up."""
+    with pytest.raises(StoreLockedError) as refused:
+        state.lock(TASK, "ours")
+    assert str(holder.pid) in str(refused.value)
+    age(state.folder(TASK))
+    assert state.clean(WEEK_S) == []
+    holder.kill()
+    holder.wait()
+    assert (state.folder(TASK) / ".lock").read_text() == f"{holder.pid}\n"
+    state.lock(TASK, "ours").release()
+
+
+def test_a_forked_process_does_not_hold_what_its_parent_holds(state: StateDirectory) -> None:
+    lock = state.lock(TASK, "owner")
+    ready, done = os.pipe()
+    child = os.fork()
+    if not child:
+        lock.release()
+        os.write(done, b"x")
+        time.sleep(30)
+        os._exit(0)
+    try:
+        assert os.read(ready, 1) == b"x"
+        with pytest.raises(StoreLockedError):
+            state.lock(TASK, "another")
+        lock.release()
+        state.lock(TASK, "another").release()
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(done)
+
+
+def test_what_is_in_the_way_is_told(state: StateDirectory, tmp_path: Path) -> None:
+    state.path.mkdir()
+    state.folder(TASK).touch()
+    with pytest.raises(StoreUnavailableError):
+        state.lock(TASK, "owner")
+    with pytest.raises(StoreUnavailableError):
+        StateDirectory(state.folder(TASK)).lock(OTHER, "owner")
+
+
+def test_what_is_old_and_nobodys_is_removed_and_nothing_else(state: StateDirectory) -> None:
+    """Source: Kafka Streams, ``state.cleanup.delay.ms``; KIP-1259."""
+    assert state.clean(0.0) == []
+    old, young = used(state), used(state, OTHER, long_ago=False)
+    foreign = state.path / "notes"
+    foreign.mkdir()
+    age(foreign)
+    assert state.tasks() == [TASK, OTHER]
+    assert state.clean(WEEK_S) == [TASK]
+    assert state.clean(WEEK_S) == []
+    assert not old.exists()
+    assert young.exists()
+    assert foreign.exists()
+    assert state.tasks() == [OTHER]
+
+
+def test_a_store_in_use_makes_its_task_young(state: StateDirectory) -> None:
+    folder = used(state)
+    with open_store("lmdb", folder / "counts") as store:
+        store.put(b"key", b"value")
+        store.commit()
+    assert state.clean(WEEK_S) == []
+
+
+def test_locked_folders_stay_whoever_has_locked_what(state: StateDirectory) -> None:
+    folder = used(state)
+    lock = state.lock(TASK, "owner")
+    age(folder)
+    assert state.clean(WEEK_S) == []
+    lock.release()
+    with open_store("lmdb", folder / "counts") as store:
+        age(folder)
+        assert state.clean(WEEK_S) == []
+        assert list(store.all()) == []
+    age(folder)
+    assert state.clean(WEEK_S) == [TASK]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "folder/file", "counts.old/lock", "counts.new/mine"])
+def test_a_folder_with_anything_foreign_in_it_stays_as_it_is(state: StateDirectory, name: str) -> None:
+    folder = used(state)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).touch()
+    age(folder)
+    before = sorted(folder.rglob("*"))
+    assert state.clean(WEEK_S) == []
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_links_are_foreign(state: StateDirectory, tmp_path: Path) -> None:
+    folder = used(state)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert state.tasks() == []
+    assert state.clean(WEEK_S) == []
+    assert (tmp_path / "elsewhere" / ".checkpoint").exists()
+
+
+def test_a_removal_that_is_cut_short_leaves_no_task_and_is_finished_by_the_next(state: StateDirectory) -> None:
+    folder = used(state)
+    failpoints.arm(REMOVING, crash)
+    with pytest.raises(Crash):
+        state.clean(WEEK_S)
+    failpoints.disarm()
+    assert state.tasks() == []
+    used(state, long_ago=False)
+    assert state.clean(WEEK_S) == []
+    assert [entry.name for entry in state.path.iterdir() if entry.is_dir()] == [folder.name]
+    assert state.offsets(TASK) == {A: 7}
+
+
+def test_a_task_has_its_folder_from_opening_to_closing(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed(log, [1])
+    state = StateDirectory(tmp_path / "state")
+    task = counting_task(tmp_path, log, INDEXED)
+    for clean in (True, False):
+        task.open()
+        with pytest.raises(StoreLockedError):
+            state.lock(task.task_id, "another")
+        age(state.folder(task.task_id))
+        assert state.clean(WEEK_S) == []
+        task.run()
+        task.close(clean)
+        state.lock(task.task_id, "another").release()
+    lock = state.lock(task.task_id, "another")
+    with pytest.raises(StoreLockedError):
+        task.open()
+    lock.release()
+    task.open()
+    task.close()
+
+
+def test_offsets_of_closed_stores_are_read_and_those_of_open_ones_known(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-892, "Offsets for Consumer Rebalances"."""
+    feed(log, [1, 2])
+    state = StateDirectory(tmp_path / "state")
+    task = counting_task(tmp_path, log, INDEXED)
+    assert state.offset_sums() == {}
+    task.open()
+    assert task.changelog_offsets() == {LEFT: None, RIGHT: None}
+    assert state.offsets(task.task_id) == {}
+    task.run()
+    task.commit()
+    assert task.changelog_offsets() == {LEFT: 1, RIGHT: 1}
+    running = {task.task_id: task.changelog_offsets()}
+    # Of a task that is open the file is not even looked at.
+    (state.folder(task.task_id) / ".checkpoint").write_text("garbage")
+    assert state.offset_sums() == {task.task_id: 0}
+    assert state.offset_sums(running) == {task.task_id: 2}
+    task.close()
+    before = sorted((entry, entry.stat().st_mtime_ns) for entry in state.path.rglob("*"))
+    assert state.offsets(task.task_id) == {LEFT: 1, RIGHT: 1}
+    assert state.offset_sums() == {task.task_id: 2}
+    assert sorted((entry, entry.stat().st_mtime_ns) for entry in state.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("offsets", "total"),
+    [
+        ({}, 0),
+        ({A: 3, B: 4}, 7),
+        ({A: 3, B: None}, 3),
+        ({A: 3, B: -4}, 3),
+        ({A: OFFSET_SUM_MAX, B: 1}, OFFSET_SUM_MAX),
+    ],
+)
+def test_an_offset_sum_leaves_out_what_is_unknown_and_never_overflows(
+    offsets: dict[TopicPartition, int | None], total: int
+) -> None:
+    assert offset_sum(offsets) == total
+
+
+def test_the_freshest_copy_comes_first() -> None:
+    assert freshest_first({"b": 7, "a": 7, "c": 9, "d": 0}) == ["c", "a", "b", "d"]
