@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.sweeps.subjects import CHECKPOINT, is_transactional, subjects
+from harness.sweeps.broken_protocols import adopted_before_import, migration_noted_first, removed_in_place
+from harness.sweeps.subjects import ADOPTION, CHECKPOINT, MIGRATION, STATE_DIRECTORY, is_transactional, subjects
 from stores import directory
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError, ConfigError
@@ -267,8 +268,8 @@ def _writes_once(name: str) -> bool:
     return _keeps_apart(name) and not _marks(name)
 
 
-def _is_checkpoint(name: str) -> bool:
-    return name == CHECKPOINT
+def _only(subject: str) -> Callable[[str], bool]:
+    return lambda name: name == subject
 
 
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(
@@ -305,15 +306,30 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "unsynced-rename": Mutant(
             "a file is put in place by a rename, and its folder is not synced",
             "power",
-            _is_checkpoint,
+            _only(CHECKPOINT),
             _unsynced_rename,
             unseen_by="kill",
         ),
         "checkpoint-in-place": Mutant(
-            "the checkpoint file is written where it lies", "kill", _is_checkpoint, _checkpoint_in_place
+            "the checkpoint file is written where it lies", "kill", _only(CHECKPOINT), _checkpoint_in_place
         ),
         "creation-in-place": Mutant(
             "a store is created where it is to lie, without a sync", "kill", _keeps_apart, _creation_in_place
+        ),
+        "migration-noted-first": Mutant(
+            "a store says that it has the next format before it has", "kill", _only(MIGRATION), migration_noted_first
+        ),
+        "adopted-before-import": Mutant(
+            "a store says that it keeps its offsets before it has them",
+            "kill",
+            _only(ADOPTION),
+            adopted_before_import,
+        ),
+        "removed-in-place": Mutant(
+            "the folder of a task is removed file by file where it lies",
+            "kill",
+            _only(STATE_DIRECTORY),
+            removed_in_place,
         ),
     }
 )

@@ -1,0 +1,64 @@
+"""Mutants of the protocols that are no backend's: how a migration, an adoption and a removal can be done wrongly.
+
+Each function patches this process, a child of the nursery that asked for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stores.directory import StoreDirectory
+from stores.engines.engine import Engine
+from stores.errors import StoreLockedError
+from stores.identity import STEPS, OpenEngine, present_version
+from stores.locks import take
+from stores.registry import Backend
+from stores.strategies import store
+from stores.tasks import adoption
+from stores.tasks.state_directory import StateDirectory
+
+
+def migration_noted_first(subject: str) -> None:
+    """Note the next format when a step opens the engine, before it has written anything."""
+
+    def broken(directory: StoreDirectory, open_engine: OpenEngine) -> None:
+        def opened(folder: Path) -> Engine:
+            directory.identify(directory.identity._replace(format_version=version + 1))
+            return open_engine(folder)
+
+        while (version := directory.identity.format_version) < present_version():
+            STEPS[version - 1](directory.path, opened)
+
+    _replace(store, "migrate", broken)
+
+
+def adopted_before_import(subject: str) -> None:
+    """Name the new backend first, and only then write the offsets into the store."""
+    write = adoption._write
+
+    def broken(directory: StoreDirectory, backend: Backend, *given: Any) -> None:
+        directory.identify(directory.identity._replace(backend=backend.name))
+        write(directory, backend, *given)
+
+    _replace(adoption, "_write", broken)
+
+
+def removed_in_place(subject: str) -> None:
+    """Remove a task's folder where it lies, one file after the other."""
+
+    def broken(self: StateDirectory, folder: Path, oldest: float) -> bool:
+        try:
+            os.close(take(folder / ".lock", note=False))
+        except StoreLockedError:
+            return False
+        shutil.rmtree(folder)
+        return True
+
+    _replace(StateDirectory, "_removed", broken)
+
+
+def _replace(owner: object, name: str, broken: object) -> None:
+    setattr(owner, name, broken)

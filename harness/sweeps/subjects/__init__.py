@@ -1,0 +1,94 @@
+"""What is put to the sweeps: every persistent backend, and the library's own protocols that keep state beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.sweeps.subjects.adoption import AdoptionSubject
+from harness.sweeps.subjects.changelog import ChangelogSubject
+from harness.sweeps.subjects.checkpoint import CheckpointSubject
+from harness.sweeps.subjects.migration import MigrationSubject
+from harness.sweeps.subjects.state_directory import StateDirectorySubject
+from harness.sweeps.subjects.store import StoreSubject
+from harness.sweeps.subjects.subject import Subject
+from harness.sweeps.workload import State
+from stores.errors import ConfigError
+from stores.interface import Durability
+from stores.registry import backend_named, backends
+
+__all__ = [
+    "ADOPTION",
+    "CHANGELOG",
+    "CHECKPOINT",
+    "MIGRATION",
+    "STATE_DIRECTORY",
+    "Subject",
+    "check_subject",
+    "is_transactional",
+    "shown",
+    "subject",
+    "subjects",
+]
+
+CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
+ADOPTION, MIGRATION, STATE_DIRECTORY = "store-adoption", "format-migration", "state-directory"
+
+
+class _Own(NamedTuple):
+    """A subject that is no backend, and the levels of durability between which it makes a difference."""
+
+    make: Callable[[Path, Durability], Subject]
+    expected: Callable[[State], State]
+    levels: tuple[Durability, ...]
+
+
+_OWN: Mapping[str, _Own] = {
+    # These two make no difference between levels: they vouch for what power loss must not undo.
+    CHECKPOINT: _Own(CheckpointSubject, CheckpointSubject.expected, (Durability.DISK,)),
+    STATE_DIRECTORY: _Own(StateDirectorySubject, StateDirectorySubject.expected, (Durability.DISK,)),
+    # What it does itself it does at this level, whatever the store's is.
+    ADOPTION: _Own(AdoptionSubject, AdoptionSubject.expected, (Durability.DISK,)),
+    MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
+    CHANGELOG: _Own(ChangelogSubject, ChangelogSubject.expected, (Durability.PROCESS, Durability.DISK)),
+}
+
+
+def subject(name: str, root: Path, level: str) -> Subject:
+    """The subject called ``name``: a backend's name, or that of a protocol of the library's own."""
+    if name in _OWN:
+        return _OWN[name].make(root, Durability(level))
+    return StoreSubject(root, Durability(level), name)
+
+
+def subjects() -> list[tuple[str, str]]:
+    """Every subject there is, with each level of durability that it carries, in a fixed order."""
+    carried = [
+        (name, str(level))
+        for name, backend in backends().items()
+        if backend.persistent
+        for level in Durability
+        if level in backend.durabilities
+    ]
+    return [*carried, *((name, str(level)) for name, own in _OWN.items() for level in own.levels)]
+
+
+def shown(name: str, state: State) -> State:
+    """What the subject called ``name`` must show where the workload's model says ``state``."""
+    return _OWN[name].expected(state) if name in _OWN else Subject.expected(state)
+
+
+def is_transactional(name: str) -> bool:
+    """Whether the subject called ``name`` keeps uncommitted writes apart."""
+    backend = backends().get(name)
+    # The property is a constant of the class; there is no store to ask.
+    return backend is None or bool(object.__new__(backend.load_strategy()).transactional)
+
+
+def check_subject(name: str, level: str) -> None:
+    """Raises: ConfigError where there is no such subject, or it does not carry the level."""
+    if (name, level) not in subjects():
+        if name not in _OWN:
+            backend_named(name)
+        raise ConfigError(f"{name} is not swept at {level}; there is: {', '.join(map('@'.join, subjects()))}")

@@ -1,0 +1,80 @@
+"""A store that keeps its offsets, taken over again and again from one that left them to a checkpoint file.
+
+At the fifth commit and every ninth after it the state is put into a new folder, as a store without offsets leaves it
+when it is closed, and that is opened in place of the old one, which adopts it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import cast
+
+from harness.sweeps.subjects.store import StoreSubject
+from harness.sweeps.subjects.subject import COMMITS, NAME
+from harness.sweeps.workload import State
+from stores.changelog.memory import MemoryChangelog
+from stores.config import StoreConfig
+from stores.directory import make_folder, sync_folder, system_errors_told
+from stores.errors import CommitFailedError, StoreUnavailableError
+from stores.interface import Durability
+from stores.registry import Backend, backend_named, backends, open_store
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.task_store import TaskStore
+
+_BACKEND, _DIRECT = "lmdb-indexed-batch", "lmdb-direct"
+"""The second is made up here: of the registered engines only a slower one has such a backend."""
+_ANOTHER_DIRECT = "rocksdb-direct"
+_ADOPT_EVERY, _ADOPT_FIRST = 9, 5
+
+
+class AdoptionSubject(StoreSubject):
+    """Folders named by the number of the commit that they were made at; the last one counts."""
+
+    def __init__(self, root: Path, level: Durability) -> None:
+        super().__init__(root, level, _BACKEND)
+        direct = backend_named(_ANOTHER_DIRECT).load_strategy
+        known = cast(dict[str, Backend], backends())
+        known.setdefault(_DIRECT, Backend(_DIRECT, self._backend.load_engine, direct))
+
+    def open(self) -> int | None:
+        with system_errors_told(self.path):
+            make_folder(self.path)
+            folders = [entry for entry in self.path.iterdir() if entry.name.isdecimal()]
+            folder = max(folders, default=self.path / "000")
+            make_folder(folder)
+        checkpoint = CheckpointFile(folder / ".checkpoint")
+        config = StoreConfig(self._backend.name, self.level, options=self._options)
+        opened = TaskStore(NAME, folder / NAME, config, COMMITS, MemoryChangelog(), checkpoint, wipe_unclean=True)
+        opened.open(checkpoint.read().get(COMMITS))
+        self._store = opened.store
+        return opened.offset or 0
+
+    def commit(self, number: int) -> None:
+        super().commit(number)
+        if number % _ADOPT_EVERY == _ADOPT_FIRST:
+            state = self.read()[0]
+            self.close()
+            self._leave(state, number)
+            self.open()
+
+    def wipe(self) -> None:
+        with system_errors_told(self.path):
+            shutil.rmtree(self.path)
+
+    def _leave(self, state: State, number: int) -> None:
+        """A folder as a store that keeps no offsets has left it, at its place as a whole or not at all."""
+        folder = self.path / f"{number:03}"
+        new = folder.with_suffix(".new")
+        try:
+            with system_errors_told(new):
+                shutil.rmtree(new, ignore_errors=True)
+                make_folder(new)
+                with open_store(_DIRECT, new / NAME, durability=self.level, options=self._options) as store:
+                    store.restore(list(state.items()), {})
+                for name in (".checkpoint", f"{NAME}.position"):
+                    CheckpointFile(new / name).write({COMMITS: number})
+                new.rename(folder)
+                sync_folder(self.path)
+        except CommitFailedError as error:
+            raise StoreUnavailableError(f"{new} could not be made: {error}") from error

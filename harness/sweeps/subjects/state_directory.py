@@ -1,0 +1,94 @@
+"""A state directory: every sixth commit makes the folder of another task, and cleans away the one before it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from harness.sweeps.subjects.checkpoint import CheckpointSubject
+from harness.sweeps.subjects.subject import COMMITS
+from harness.sweeps.workload import State
+from stores.directory import make_folder, replace_file, sync_folder, system_errors_told, wipe
+from stores.identity import Identity, present_version
+from stores.interface import Durability, TopicPartition
+from stores.tasks import StateDirectory, TaskId
+from stores.tasks.checkpoint import CheckpointFile
+
+_STORE = "counts"
+_AT_ONCE_S = -1.0
+_TASK_EVERY = 6
+
+
+class StateDirectorySubject(CheckpointSubject):
+    """A task has what looks like a store, and then a checkpoint file, which the commits up to the next task replace.
+
+    Folders are there whole or not at all, but for the last one, which may still be in the making.
+    """
+
+    def __init__(self, root: Path, level: Durability) -> None:
+        super().__init__(root, level)
+        self._state = StateDirectory(self.path)
+
+    def open(self) -> int | None:
+        for task_id in self._state.tasks():
+            # Whoever had it is dead.
+            self._state.lock(task_id, self).release()
+        return self.read()[1] or 0
+
+    def commit(self, number: int) -> None:
+        self._commit({**self._offsets(self._staged), COMMITS: number})
+
+    def add(self, pairs: State, number: int) -> None:
+        self._commit({**self._last(), **self._offsets(pairs), COMMITS: number})
+
+    def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
+        offsets = self._last()
+        number = offsets.pop(COMMITS, None)
+        state = {topic.encode(): b"%d" % offset for (topic, _), offset in offsets.items()}
+        for task_id in self._state.tasks():
+            if number is not None and task_id < _task_of(number) and not self._is_whole(task_id):
+                state[b"half of task %d" % task_id.partition] = b"is left"
+        return state, number, number
+
+    def wipe(self) -> None:
+        with system_errors_told(self.path):
+            shutil.rmtree(self.path)
+
+    def _commit(self, offsets: dict[TopicPartition, int]) -> None:
+        task_id = _task_of(offsets[COMMITS])
+        lock = self._state.lock(task_id, self)
+        try:
+            if not (self._state.folder(task_id) / _STORE / "store.json").exists():
+                self._make_store(self._state.folder(task_id) / _STORE)
+            self._checkpoint(task_id).write(offsets)
+            if len(self._state.tasks()) > 1:
+                self._state.clean(_AT_ONCE_S)
+        finally:
+            lock.release()
+
+    @staticmethod
+    def _make_store(store: Path) -> None:
+        wipe(store)
+        new = store.with_name(f"{_STORE}.new")
+        with system_errors_told(store):
+            make_folder(new / "data")
+            (new / "lock").touch()
+            replace_file(new / "store.json", Identity("made up", present_version()).text())
+            new.rename(store)
+            sync_folder(store.parent)
+
+    def _last(self) -> dict[TopicPartition, int]:
+        """What the last task that is whole has in its checkpoint file."""
+        whole = [task_id for task_id in self._state.tasks() if self._is_whole(task_id)]
+        return self._checkpoint(whole[-1]).read() if whole else {}
+
+    def _is_whole(self, task_id: TaskId) -> bool:
+        folder = self._state.folder(task_id)
+        return (folder / _STORE / "store.json").exists() and bool(self._checkpoint(task_id).read())
+
+    def _checkpoint(self, task_id: TaskId) -> CheckpointFile:
+        return CheckpointFile(self._state.folder(task_id) / ".checkpoint")
+
+
+def _task_of(number: int) -> TaskId:
+    return TaskId(0, number // _TASK_EVERY)

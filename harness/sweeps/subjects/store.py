@@ -1,0 +1,94 @@
+"""A store of a registered backend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.sweeps.subjects.subject import COMMITS, NAME, Subject
+from harness.sweeps.workload import Change, State
+from stores.directory import wipe
+from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.registry import backend_named, open_store
+
+PRESSURE: Mapping[str, object] = {
+    "write_buffer_size_bytes": 64 << 10,
+    "level_zero_file_num_compaction_trigger": 2,
+    "wal_autocheckpoint_pages": 24,
+    "staging_buffer_bytes": 12 << 10,
+    "copy_part_bytes": 4 << 10,
+    "map_size_bytes": 16 << 20,
+    "block_cache_size_bytes": 1 << 20,
+    "max_file_opening_threads": 1,
+}
+"""Options that make an engine or strategy which has them flush, compact, checkpoint and spill within a few commits."""
+_PART_BYTES = 4 << 10
+
+
+class StoreSubject(Subject):
+    """The store, with options that put it under pressure."""
+
+    def __init__(self, root: Path, level: Durability, backend: str) -> None:
+        super().__init__(root, level)
+        self._backend = backend_named(backend)
+        self._options = {name: value for name, value in PRESSURE.items() if name in self._backend.options}
+        self._store: KeyValueStore | None = None
+
+    @property
+    def _open(self) -> KeyValueStore:
+        assert self._store is not None
+        return self._store
+
+    def open(self) -> int | None:
+        _copy_in_small_parts(self._backend.load_strategy().__module__)
+        self._store = open_store(self._backend.name, self.path, name=NAME, durability=self.level, options=self._options)
+        if not self._store.manages_offsets:
+            return None
+        return self._store.committed_offset(COMMITS) or 0
+
+    def stage(self, made: Sequence[Change], after: State) -> None:
+        for change in made:
+            if change.end is not None:
+                self._open.delete_range(change.key, change.end)
+            elif change.value is None:
+                self._open.delete(change.key)
+            else:
+                self._open.put(change.key, change.value)
+
+    def commit(self, number: int) -> None:
+        self._open.advance_position(COMMITS, number)
+        self._open.commit({COMMITS: number})
+
+    def add(self, pairs: State, number: int) -> None:
+        self.stage([Change(key, value) for key, value in pairs.items()], pairs)
+        self.commit(number)
+
+    def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
+        committed = self._open.read_only(IsolationLevel.READ_COMMITTED)
+        with committed.all() as pairs:
+            state = dict(pairs)
+        for key, value in state.items():
+            # Scans and lookups take different ways to the same pages; where they differ, no model is to fit.
+            if committed.get(key) != value:
+                state[key] = b"a scan and a lookup differ"
+        position = self._open.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
+        return state, self._open.committed_offset(COMMITS), position
+
+    def close(self) -> None:
+        if self._store is not None:
+            store, self._store = self._store, None
+            store.close()
+
+    def wipe(self) -> None:
+        wipe(self.path)
+
+    def restore(self, state: State, number: int) -> None:
+        self._open.restore(list(state.items()), {COMMITS: number})
+
+
+def _copy_in_small_parts(module: str) -> None:
+    """Let a strategy that copies in parts make several of what a victim commits, which is little."""
+    strategy = sys.modules[module]
+    if hasattr(strategy, "_PART_BYTES"):
+        setattr(strategy, "_PART_BYTES", _PART_BYTES)  # noqa: B010
