@@ -9,11 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from stores import Durability, StoreCorruptedError, StoreTooNewError, StoreUnavailableError, TopicPartition, open_store
+from stores import (
+    Durability,
+    RecoveryOutcome,
+    StoreCorruptedError,
+    StoreTooNewError,
+    StoreUnavailableError,
+    TopicPartition,
+    directory,
+    open_store,
+)
 from stores.directory import wipe
 from stores.engines.engine import Writes
 from stores.failpoints import arm, disarm
 from stores.identity import STEPS, Identity, OpenEngine, present_version, read_identity
+from stores.locks import take
 from stores.migration import FAILPOINTS, STEP_NOTED
 
 BACKEND = "sqlite-indexed-batch"
@@ -78,6 +88,16 @@ def test_an_older_store_is_migrated_step_by_step_on_opening(path: Path, steps: l
         assert store.committed_offset(CHANGELOG) == 7
     assert read_identity(path) == Identity(backend, 3)
     assert (path / "data" / "mark").read_text() == "3"
+
+
+def test_what_the_first_release_left_behind_is_opened(path: Path) -> None:
+    """Its files, letter by letter: what every later release has to be able to start from."""
+    made(path)
+    (path / "store.json").write_text(f'{{"backend": "{BACKEND}", "format_version": 1}}\n')
+    (path / "open").write_text('{"boot": "an earlier one", "pid": 1, "durability": "DISK", "tearable": false}')
+    with open_store(BACKEND, path) as store:
+        assert dict(store.all()) == OLD
+        assert store.recover().outcome is RecoveryOutcome.ROLLED_BACK
 
 
 @pytest.mark.parametrize("durability", list(Durability))
@@ -151,7 +171,27 @@ def test_readers_write_nothing_not_even_a_migration(path: Path, steps: list[obje
         }
 
 
-def test_two_that_open_an_older_store_one_after_the_other_migrate_it_once(path: Path, steps: list[object]) -> None:
+def test_a_store_that_another_process_migrated_meanwhile_is_not_migrated_again(
+    path: Path, steps: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(path)
+    ran = []
+
+    def count(folder: Path, open_engine: OpenEngine) -> None:
+        ran.append(folder)
+
+    steps.append(count)
+
+    def migrated_before(file: Path) -> int:
+        (path / "store.json").write_text(Identity(BACKEND, 2).text())
+        return take(file)
+
+    monkeypatch.setattr(directory, "take", migrated_before)
+    open_store(BACKEND, path).close()
+    assert ran == []
+
+
+def test_who_opens_an_older_store_twice_migrates_it_once(path: Path, steps: list[object]) -> None:
     made(path)
     ran = []
 

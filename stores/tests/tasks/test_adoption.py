@@ -15,7 +15,7 @@ from stores.identity import STEPS, read_identity
 from stores.interface import IsolationLevel, TopicPartition
 from stores.registry import open_store
 from stores.tasks import StreamTask
-from stores.tasks.adoption import FAILPOINTS
+from stores.tasks.adoption import FAILPOINTS, IMPORTED
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -115,6 +115,21 @@ def test_offsets_that_a_store_has_are_never_overwritten(tmp_path: Path, log: Mem
         assert state(task, "left") == expected_state([1, 2, 1])
         task.close()
         assert not (folder / "left.position").exists()
+
+
+def test_an_import_that_was_cut_short_keeps_the_offset_that_it_has_written(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    used_directly(tmp_path, log)
+    checkpoint(tmp_path).write({LEFT: 1, RIGHT: 2})
+    failpoints.arm(IMPORTED, crash)
+    task = counting_task(tmp_path, log, INDEXED)
+    with pytest.raises(Crash):
+        task.open()
+    failpoints.disarm()
+    checkpoint(tmp_path).write({LEFT: 2, RIGHT: 2})
+    assert [report.from_offset for report in task.open()] == [2, 3]
+    task.close()
 
 
 def test_a_checkpoint_says_nothing_of_a_store_that_has_lost_its_first_commits(

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from stores import failpoints
 from stores.changelog import MemoryChangelog
+from stores.tasks.restore import BEFORE_WRITE
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -16,8 +18,10 @@ from stores.tests.tasks.setup import (
     INDEXED,
     LEFT,
     RIGHT,
+    Crash,
     checkpoint,
     counting_task,
+    crash,
     expected_state,
     feed,
     state,
@@ -96,12 +100,14 @@ def test_no_checkpoint_is_written_in_a_thousand_commits_of_stores_that_keep_thei
     task.run(1)
     task.close()
     task.open()
-    path = checkpoint(tmp_path).path
-    os.utime(path, ns=(1, 1))
-    before = path.stat()
+    # All there is, but the engines' own files.
+    files = [file for file in (tmp_path / "state").rglob("*") if file.is_file() and "data" not in file.parts]
+    assert checkpoint(tmp_path).path in files
+    for file in files:
+        os.utime(file, ns=(1, 1))
     assert task.run() == 1_000
-    after = path.stat()
-    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+    assert files == [file for file in (tmp_path / "state").rglob("*") if file.is_file() and "data" not in file.parts]
+    assert {file.stat().st_mtime_ns for file in files} == {1}
     assert checkpoint(tmp_path).read() == {LEFT: 0, RIGHT: 0}
     task.close()
     assert checkpoint(tmp_path).read() == {LEFT: 1_000, RIGHT: 1_000}
@@ -132,3 +138,24 @@ def test_a_checkpoint_of_garbage_costs_direct_stores_their_data_and_nobody_else(
     assert [(report.wiped, report.records) for report in task.open()] == [(True, 2), (False, 0)]
     task.close()
     assert checkpoint(tmp_path).read() == {LEFT: 1, RIGHT: 1}
+
+
+def test_a_store_that_was_found_damaged_is_out_of_the_checkpoint_until_it_is_restored(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """Source: KIP-892, "Error Handling"."""
+    feed(log, [1, 2])
+    task = counting_task(tmp_path, log)
+    task.open()
+    task.run()
+    task.close()
+    (checkpoint(tmp_path).path.with_name("left") / "store.json").write_text("garbage")
+    failpoints.arm(BEFORE_WRITE, crash)
+    with pytest.raises(Crash):
+        task.open()
+    failpoints.disarm()
+    assert checkpoint(tmp_path).read() == {RIGHT: 1}
+    left, right = task.open()
+    assert (left.records, right.records) == (2, 0)
+    assert checkpoint(tmp_path).read() == {LEFT: 1, RIGHT: 1}
+    task.close()

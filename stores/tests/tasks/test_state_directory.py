@@ -16,8 +16,9 @@ from stores import failpoints
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreLockedError, StoreUnavailableError
 from stores.interface import TopicPartition
+from stores.locks import take
 from stores.registry import open_store
-from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum
+from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum, state_directory
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.offset_sum import OFFSET_SUM_MAX
 from stores.tasks.state_directory import REMOVING
@@ -126,7 +127,6 @@ def test_a_forked_process_does_not_hold_what_its_parent_holds(state: StateDirect
     ready, done = os.pipe()
     child = os.fork()
     if not child:
-        lock.release()
         os.write(done, b"x")
         time.sleep(30)
         os._exit(0)
@@ -166,6 +166,27 @@ def test_what_is_old_and_nobodys_is_removed_and_nothing_else(state: StateDirecto
     assert young.exists()
     assert foreign.exists()
     assert state.tasks() == [OTHER]
+
+
+def test_what_is_young_is_not_even_locked(state: StateDirectory) -> None:
+    """Else its owner might be refused for that moment."""
+    folder = used(state, long_ago=False)
+    (folder / ".lock").unlink()
+    assert state.clean(WEEK_S) == []
+    assert not (folder / ".lock").exists()
+
+
+def test_what_was_used_until_it_could_be_locked_stays(state: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = used(state)
+
+    def late(file: Path, *, note: bool = True) -> int:
+        if file == folder / ".lock":
+            (folder / ".checkpoint").touch()
+        return take(file, note=note)
+
+    monkeypatch.setattr(state_directory, "take", late)
+    assert state.clean(WEEK_S) == []
+    assert state.offsets(TASK) == {A: 7}
 
 
 def test_a_store_in_use_makes_its_task_young(state: StateDirectory) -> None:

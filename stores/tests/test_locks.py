@@ -1,0 +1,52 @@
+"""A lock file keeps everybody else out, whatever becomes of the folder that it lies in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from stores.errors import StoreLockedError
+from stores.locks import take
+
+
+def test_a_lock_keeps_out_this_process_too_until_it_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    descriptor = take(file)
+    assert file.read_text() == f"{os.getpid()}\n"
+    with pytest.raises(StoreLockedError):
+        take(file)
+    os.close(descriptor)
+    os.close(take(file))
+
+
+def test_who_only_looks_leaves_no_trace(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    file.write_text("somebody\n")
+    os.utime(file, (1, 1))
+    os.close(take(file, note=False))
+    assert (file.read_text(), file.stat().st_mtime) == ("somebody\n", 1)
+
+
+def test_a_lock_on_a_file_that_has_gone_meanwhile_is_taken_on_that_which_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two would have one folder: one by the lock of the old, one by that of the new."""
+    file = tmp_path / "lock"
+    real = fcntl.flock
+    calls = []
+
+    def late(descriptor: int, operation: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            file.unlink()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    descriptor = take(file)
+    assert len(calls) == 2
+    with pytest.raises(StoreLockedError):
+        take(file)
+    os.close(descriptor)
