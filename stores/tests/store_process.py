@@ -188,7 +188,7 @@ class _Commands:
         return bisect_left(range(1 << 12), True, key=lambda mib: not _can_allocate(mib << 20)) << 20
 
     def put_many(self, first: int, end: int, value: bytes) -> None:
-        """Put ``value``, each time in memory of its own, under the numbers from ``first`` up to ``end``, in 8 digits."""
+        """Put ``value``, each time in memory of its own, under the numbers from ``first`` up to ``end``."""
         assert self.store is not None
         for number in range(first, end):
             self.store.put(b"%08d" % number, bytes(bytearray(value)))
