@@ -1,7 +1,8 @@
 """The indexed batch: writes of the open transaction in memory, readable by key and in key order before the commit.
 
 It is a stack of layers. Writes go to the active one, the top. A scan freezes the stack: what is written later goes
-to a new layer, so a scan copies nothing and never changes. Layers that no scan holds any more are merged.
+to a new layer, so a scan copies nothing and never changes. Layers that no scan holds any more are merged, and where
+scans follow each other so closely that one always holds some, they are compacted, like the levels of an LSM tree.
 
 Within a layer the ranges lie below the writes: a range delete first drops the writes that it covers, and a later
 write goes on top. Source: KIP-892, "RocksDB Transactions" (WriteBatchWithIndex), and "Transactional support under
@@ -28,6 +29,11 @@ class Missing:
 MISSING: Final = Missing()
 
 
+_FROZEN_MAX = 8
+"""Where more layers than this are held by scans, they are compacted: making a scan and looking a key up take a step
+for each."""
+
+
 class Layer:
     """Staged writes (None deletes) over staged range deletes."""
 
@@ -42,14 +48,19 @@ class Layer:
         """Whether the layer changes nothing."""
         return not self.staged.writes and not self.ranges
 
+    def size(self) -> int:
+        """How many writes and ranges there are."""
+        return len(self.staged.writes) + len(self.ranges)
+
     def as_writes(self) -> Writes:
         """The layer as an engine takes it."""
         return Writes(self.ranges, self.staged.writes)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> MappedWrites:
-        """The staged writes in order. The layer is frozen; sorting it takes a lock of the caller's."""
-        keys = self.staged.keys_between(start, end, end_open=end_open)
-        return MappedWrites(keys, self.staged.writes, reverse=reverse)
+        """The staged writes in order, nothing of them copied. The layer is frozen; sorting it, which only the first of
+        its scans has to, takes a lock of the caller's."""
+        low, high = self.staged.bounds_between(start, end, end_open=end_open)
+        return MappedWrites(self.staged.sorted_keys(), low, high, self.staged.writes, reverse=reverse)
 
     def absorb(self, newer: Layer) -> None:
         """Lay ``newer`` over this layer."""
@@ -68,7 +79,8 @@ class IndexedBatch:
         self._frozen: tuple[Layer, ...] = ()
         self._active = Layer()
         self.writes = self._active.staged.writes
-        """The active layer's writes. A writer may assign a value there itself, and account for it, unless ``deep``."""
+        """The active layer's writes. A writer may assign a value to ``batch.writes[key]`` itself, and account for it,
+        unless ``deep``: in this one expression, since the interpreter changes threads between it and any other."""
         self.deep = False
         """Whether anything is staged below the active layer's writes, so that ``put`` must look there."""
         self._released: deque[tuple[Layer, ...]] = deque()
@@ -109,11 +121,14 @@ class IndexedBatch:
         return value
 
     def _get_below(self, key: bytes) -> bytes | Missing | None:
-        return lookup((*self._frozen, self._active), key)
+        # The active layer first: a reader's freeze that comes between has it among the frozen ones as well.
+        active = self._active
+        return lookup((*self._frozen, active), key)
 
     def _get_older(self, key: bytes) -> bytes | Missing | None:
         """What counts as staged for ``key`` below the active layer: MISSING also where a range delete covers it."""
-        if self._released:
+        frozen = self._frozen
+        if self._released or len(frozen) > _FROZEN_MAX or (frozen and not frozen[-1].pins):
             with self.lock:
                 self._merge()
         for layer in (self._active, *reversed(self._frozen)):
@@ -139,7 +154,8 @@ class IndexedBatch:
 
     def is_empty(self) -> bool:
         """Whether nothing is staged."""
-        return not self.writes and not self._frozen and not self._active.ranges
+        active = self._active
+        return active.is_empty() and not self._frozen
 
     def num_bytes_held(self) -> int:
         """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
@@ -160,7 +176,7 @@ class IndexedBatch:
         self._drained_bytes -= num_bytes
 
     def layers(self) -> list[Layer]:
-        """The stack, oldest first, for the writer to hand to an engine."""
+        """The stack, oldest first, for the writer to hand to an engine. The caller holds ``lock``."""
         return [layer for layer in (*self._frozen, self._active) if not layer.is_empty()]
 
     def freeze(self) -> tuple[Layer, ...]:
@@ -168,6 +184,8 @@ class IndexedBatch:
         if not self._active.is_empty():
             self._frozen = (*self._frozen, self._active)
             self._start_layer(Layer())
+        # Here as well: who only reads must not let them pile up.
+        self._settle()
         for layer in self._frozen:
             layer.pins += 1
         return self._frozen
@@ -176,11 +194,15 @@ class IndexedBatch:
         """Give a frozen stack back, from any thread, also from a finaliser: it takes no lock."""
         self._released.append(layers)
 
-    def _merge(self) -> None:
-        """Make one layer, the active one, of those on top that no scan holds. Only the writer's thread may."""
+    def _settle(self) -> None:
+        """Take account of what was given back. The caller holds ``lock``."""
         while self._released:
             for layer in self._released.popleft():
                 layer.pins -= 1
+
+    def _merge(self) -> None:
+        """Make one layer, the active one, of those on top that no scan holds. Only the writer's thread may."""
+        self._settle()
         keep = len(self._frozen)
         while keep and self._frozen[keep - 1].pins == 0:
             keep -= 1
@@ -191,6 +213,20 @@ class IndexedBatch:
                 lowest.absorb(layer)
             self._frozen = self._frozen[:keep]
             self._start_layer(lowest)
+        if len(self._frozen) > _FROZEN_MAX:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Make fewer layers of those that scans hold, from the top down while the lower one is not much the larger:
+        a write is copied as often as its layer doubles. Scans keep the layers that they have."""
+        stack = list(self._frozen)
+        while len(stack) > 1 and stack[-2].size() <= 2 * stack[-1].size():
+            newer, older = stack.pop(), stack.pop()
+            merged = Layer()
+            merged.absorb(older)
+            merged.absorb(newer)
+            stack.append(merged)
+        self._frozen = tuple(stack)
 
     def _start_layer(self, layer: Layer) -> None:
         self._active = layer

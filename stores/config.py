@@ -21,8 +21,9 @@ class StoreConfig:
 
     backend: str = "rocksdb-indexed-batch"
     durability: Durability = Durability.CHANGELOG
-    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    """What readers see that don't ask for a level. Source: KIP-892, ``default.state.isolation.level``."""
+    isolation_level: IsolationLevel | None = None
+    """What readers see that don't ask for a level. None chooses by itself: READ_COMMITTED under exactly once, else
+    READ_UNCOMMITTED. Source: KIP-892, ``default.state.isolation.level``."""
     uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES
     """A task commits when its stores together have staged more than this; -1 for never."""
     processing_guarantee: ProcessingGuarantee | None = None
@@ -33,7 +34,8 @@ class StoreConfig:
     def __post_init__(self) -> None:
         backend = backend_named(self.backend)
         checked_durability(backend, self.durability)
-        member(IsolationLevel, "isolation level", self.isolation_level)
+        if self.isolation_level is not None:
+            member(IsolationLevel, "isolation level", self.isolation_level)
         if self.processing_guarantee is not None:
             member(ProcessingGuarantee, "processing guarantee", self.processing_guarantee)
         limit = self.uncommitted_max_bytes
@@ -48,11 +50,11 @@ class StoreConfig:
         """A configuration from properties: Kafka's own names, and ``store.backend``, ``store.durability``,
         ``store.option.<name>`` for what Kafka has none for.
 
-        ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``. Values may be text. Where
-        ``processing.guarantee`` is exactly once, readers see committed data only, unless the isolation level is given,
-        too. Source: KIP-892, "Proposed Changes".
+        ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``. Values may be text. The
+        isolation level also goes by the name that Kafka 4.4 gave it, ``default.interactive.query.isolation.level``.
 
-        Raises: TypeError; ConfigError for an unknown name, with the nearest one, and for a value that does not fit.
+        Raises: TypeError; ConfigError for an unknown name, with the nearest one, and for a value that does not fit or
+        contradicts another one.
         """
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties are a mapping of names to values, not {type(properties).__name__}")
@@ -65,7 +67,9 @@ class StoreConfig:
                 options[name[len(_OPTION) :]] = value
             elif name in _PROPERTIES:
                 target, parse = _PROPERTIES[name]
-                given[target] = _parsed(name, value, parse)
+                parsed = _parsed(name, value, parse)
+                if given.setdefault(target, parsed) != parsed:
+                    raise ConfigError(f"property {name}={value} contradicts another name of the same setting: drop one")
             else:
                 raise ConfigError(f"no property {name!r}{nearest(name, _PROPERTIES)}; known: {', '.join(_PROPERTIES)}")
         transactional = given.pop("transactional", None)
@@ -75,14 +79,20 @@ class StoreConfig:
                     f"enable.transactional.statestores=false contradicts store.backend={given['backend']}: drop one"
                 )
             given["backend"] = "rocksdb-direct"
-        if given.get("processing_guarantee") is ProcessingGuarantee.EXACTLY_ONCE:
-            given.setdefault("isolation_level", IsolationLevel.READ_COMMITTED)
         known = backend_named(given.get("backend", cls.backend)).options
         given["options"] = {
             name: _parsed(_OPTION + name, value, _like(known[name])) if name in known else value
             for name, value in options.items()
         }
         return cls(**given)
+
+    @property
+    def readers_level(self) -> IsolationLevel:
+        """What readers see that don't ask for a level: ``isolation_level``, or what that chooses by itself."""
+        if self.isolation_level is not None:
+            return IsolationLevel(self.isolation_level)
+        exactly_once = self.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
+        return IsolationLevel.READ_COMMITTED if exactly_once else IsolationLevel.READ_UNCOMMITTED
 
     def open(self, path: str | PathLike[str], *, name: str = "store") -> KeyValueStore:
         """Open the store at ``path`` as configured. Raises as ``open_store``."""
@@ -92,7 +102,7 @@ class StoreConfig:
             name=name,
             durability=self.durability,
             options=self.options,
-            isolation_level=self.isolation_level,
+            isolation_level=self.readers_level,
         )
 
 
@@ -110,6 +120,7 @@ _GUARANTEES: Mapping[str, ProcessingGuarantee] = {
 _OPTION = "store.option."
 _PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "default.state.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
+    "default.interactive.query.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
     "statestore.uncommitted.max.bytes": ("uncommitted_max_bytes", int),
     "enable.transactional.statestores": ("transactional", _boolean),
     "processing.guarantee": ("processing_guarantee", lambda text: _GUARANTEES[text]),

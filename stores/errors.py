@@ -6,6 +6,9 @@ are ``TypeError`` and refused values ``ValueError``, as everywhere in Python.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class StoreError(Exception):
     """Anything the library reports about a store, a changelog or a task."""
@@ -47,6 +50,21 @@ class StoreCorruptedError(StoreError):
 
 class StoreUnavailableError(StoreError):
     """The path or the disk refuses: no permission, not a folder, no space to create. Mend that and open again."""
+
+
+class NotUpToBoundError(StoreError):
+    """The state has not reached the position that the query asks for. Ask again later, or ask another instance.
+
+    ``behind`` says how many offsets are missing, by ``TopicPartition``. Source: KIP-796, ``NOT_UP_TO_BOUND``.
+    """
+
+    def __init__(self, message: str, behind: Mapping[Any, int]) -> None:
+        super().__init__(message)
+        self.behind: dict[Any, int] = dict(behind)
+
+
+class StoreRestoringError(StoreError):
+    """The task is restoring the store from its changelog, and what it holds is no state yet. Ask again later."""
 
 
 class CommitFailedError(StoreError):

@@ -75,6 +75,34 @@ Position = Mapping[TopicPartition, int]
 """Highest input offset per topic and partition that a state reflects. Source: KIP-796."""
 
 
+@dataclass(frozen=True, slots=True)
+class PositionBound:
+    """A query's condition on the state that answers it: up to date with at least ``position``.
+
+    A partition that is not named is no condition. Raises: TypeError, ValueError for what is no position.
+    Source: KIP-796, ``PositionBound``.
+    """
+
+    position: Position = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for partition, offset in self.position.items():
+            if not isinstance(partition, TopicPartition) or not isinstance(offset, int) or isinstance(offset, bool):
+                raise TypeError(f"a bound maps TopicPartitions to offsets, not {partition!r} to {offset!r}")
+            if offset < 0:
+                raise ValueError(f"an offset is 0 or more, not {offset}")
+        # The caller's mapping may change later.
+        object.__setattr__(self, "position", dict(self.position))
+
+    def behind(self, reached: Position) -> dict[TopicPartition, int]:
+        """How many offsets ``reached`` lacks, by partition; empty where it is up to the bound."""
+        return {
+            partition: offset - reached.get(partition, -1)
+            for partition, offset in self.position.items()
+            if reached.get(partition, -1) < offset
+        }
+
+
 class Closeable(ABC):
     """What holds on to something until it is closed: use it in a ``with`` block, whose end closes it."""
 
@@ -144,6 +172,27 @@ class ReadOnlyKeyValueStore(ABC):
     @abstractmethod
     def approximate_num_entries(self) -> int:
         """How many committed keys there are, about; 0 or more. Engines estimate; it costs no scan."""
+
+
+class KeyValueView(ReadOnlyKeyValueStore):
+    """A store as other threads see it, at one isolation level; it has no way to write. For any thread.
+
+    Each lookup and each scan shows one moment: at READ_COMMITTED a whole commit, never an earlier one than it showed
+    before; at READ_UNCOMMITTED what was committed with the open transaction as it was then laid over it. That holds
+    for all keys of a ``get_many`` together. Where the view has a bound, each raises NotUpToBoundError until the state
+    has reached it.
+
+    Source: KIP-892, "Interactive Queries" and "Query-time Isolation Levels".
+    """
+
+    @property
+    @abstractmethod
+    def isolation_level(self) -> IsolationLevel:
+        """What the view shows."""
+
+    @abstractmethod
+    def position(self) -> Position:
+        """Input offsets that the next query's answer reflects at least. A copy; it needs no bound to be reached."""
 
 
 class StateStore(Closeable):
@@ -230,12 +279,15 @@ class StateStore(Closeable):
 
     @abstractmethod
     def restore(
-        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
     ) -> None:
         """Write committed changelog records straight into the engine, with their offsets, atomically per call.
 
         Bypasses the open transaction, which must be empty, and counts no uncommitted bytes. ``None`` deletes;
-        a later pair of the same key wins.
+        a later pair of the same key wins. ``position`` is what the state reflects afterwards, merged by maximum.
 
         Raises: StoreError where writes are staged, TypeError and ValueError for a pair that ``put`` would refuse,
         else as ``commit``.
@@ -255,9 +307,9 @@ class StateStore(Closeable):
 
     @abstractmethod
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
-        """Note that the staged writes reflect input up to ``offset`` (0 or more).
+        """Note that the staged writes reflect input up to ``offset`` (0 or more): to be called after them.
 
-        Committed with them, merged by maximum.
+        Committed with them, merged by maximum; a rollback drops it with them.
         """
 
     @abstractmethod
@@ -307,9 +359,11 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         """Stage the removal of every key from ``start`` to ``end``, both included; None leaves an end open."""
 
     @abstractmethod
-    def read_only(self, isolation_level: IsolationLevel | None = None) -> ReadOnlyKeyValueStore:
-        """A reader for other threads, closed with the store, at the level that the store was opened with unless
-        another one is given. It never blocks the writer and never writes.
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> KeyValueView:
+        """A view for other threads, closed with the store, at the level that the store was opened with unless
+        another one is given; it costs nothing to make. It never blocks the writer and never writes.
 
         Raises: ValueError for a level that does not exist, StoreClosedError.
         """

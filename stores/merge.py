@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from stores.engines.engine import Scan
 from stores.ranges import KeyRanges
@@ -38,11 +38,13 @@ class StagedWrites(ABC):
 
 
 class MappedWrites(StagedWrites):
-    """Writes that are in memory: ``keys``, ascending, of ``writes``."""
+    """Writes that are in memory: those of ``writes`` under ``keys[low:high]``, ascending; neither may change."""
 
-    def __init__(self, keys: list[bytes], writes: Mapping[bytes, bytes | None], *, reverse: bool) -> None:
+    def __init__(
+        self, keys: Sequence[bytes], low: int, high: int, writes: Mapping[bytes, bytes | None], *, reverse: bool
+    ) -> None:
         self._keys, self._writes, self._reverse = keys, writes, reverse
-        self._low, self._high = 0, len(keys)
+        self._low, self._high = low, high
 
     def take_to(self, key: bytes) -> Iterator[list[Staged]]:
         if self._reverse:

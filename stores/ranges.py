@@ -26,6 +26,9 @@ class KeyRanges:
     def __bool__(self) -> bool:
         return bool(self._starts)
 
+    def __len__(self) -> int:
+        return len(self._starts)
+
     def __iter__(self) -> Iterator[Bounds]:
         """The ranges as bounds, ascending."""
         return iter([(start or None, end) for start, end in zip(self._starts, self._ends, strict=True)])

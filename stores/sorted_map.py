@@ -43,10 +43,15 @@ class SortedMap(Generic[Value]):
 
     def keys_between(self, start: bytes | None, end: bytes | None, *, end_open: bool = False) -> list[bytes]:
         """A new list of the keys from ``start`` to ``end``, ascending; ``end`` itself only if not ``end_open``."""
+        low, high = self.bounds_between(start, end, end_open=end_open)
+        return self._order[low:high]
+
+    def bounds_between(self, start: bytes | None, end: bytes | None, *, end_open: bool = False) -> tuple[int, int]:
+        """Where among the sorted keys those from ``start`` to ``end`` begin and end."""
         order = self.sorted_keys()
         low = 0 if start is None else bisect_left(order, start)
         high = len(order) if end is None else bisect_left(order, end) if end_open else bisect_right(order, end)
-        return order[low:high]
+        return low, max(low, high)
 
     def discard_range(self, start: bytes | None, end: bytes | None) -> list[tuple[bytes, Value]]:
         """Remove the keys from ``start`` to ``end``, both included; returns what was removed, ascending."""

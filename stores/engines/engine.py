@@ -102,7 +102,7 @@ class Engine(ABC):
 
     @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The committed values of ``keys``, in their order."""
+        """The committed values of ``keys``, in their order, all of one moment."""
 
     @abstractmethod
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:

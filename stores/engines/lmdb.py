@@ -55,7 +55,8 @@ class LmdbEngine(TransactionalEngine):
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._reader: Any = None
-        self._committing = False
+        """What single lookups share while nothing is written."""
+        self._writing = False
         self._room_bytes = _ROOM_BYTES
 
     @classmethod
@@ -84,12 +85,13 @@ class LmdbEngine(TransactionalEngine):
     def get(self, key: bytes) -> bytes | None:
         with self._map:
             try:
+                if self._writing:
+                    # Its own look at what is committed: the write may end at any moment, and one that is kept would
+                    # soon show less than a scan has shown already.
+                    with self._env.begin(self._data) as txn:
+                        return txn.get(key)  # type: ignore[no-any-return]
                 reader = self._reader
                 if reader is None:
-                    if self._committing:
-                        # Kept, this one would soon show less than a scan has shown already.
-                        with self._env.begin(self._data) as passing:
-                            return passing.get(key)  # type: ignore[no-any-return]
                     reader = self._reader = self._env.begin(self._data)
                 return reader.get(key)  # type: ignore[no-any-return]
             except lmdb.BadValsizeError:
@@ -98,7 +100,15 @@ class LmdbEngine(TransactionalEngine):
                 raise _reading_error(error) from error
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(key) for key in keys]
+        def look(key: bytes) -> bytes | None:
+            return txn.get(key) if 0 < len(key) <= self.max_key_bytes else None
+
+        with self._map:
+            try:
+                with self._env.begin(self._data) as txn:
+                    return list(map(look, keys))
+            except lmdb.Error as error:
+                raise _reading_error(error) from error
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         with self._map:
@@ -142,9 +152,15 @@ class LmdbEngine(TransactionalEngine):
         """Run a write transaction; where the map is full, double it and run the transaction again."""
         while True:
             try:
+                # Not under the lock: readers go on reading what is committed.
                 with self._map:
                     self._drop_reader()
+                    self._writing = True
+                try:
                     return apply()
+                finally:
+                    with self._map:
+                        self._writing = False
             except lmdb.MapFullError as error:
                 self._grow(error)
             except lmdb.Error as error:
@@ -326,14 +342,15 @@ class _LmdbTransaction(Transaction):
         engine = self._engine
         with engine._map:
             engine._drop_reader()
-            engine._committing = True
+            engine._writing = True
         try:
             engine._apply_meta(self._txn, meta)
             self._txn.commit()
         except lmdb.Error as error:
             raise self._given_up(error) from error
         finally:
-            engine._committing = False
+            with engine._map:
+                engine._writing = False
 
     def abort(self) -> None:
         self._txn.abort()

@@ -7,15 +7,17 @@ One connection writes, others only ever read: with two that write or checkpoint 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from threading import RLock, get_ident
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self, TypeVar, cast
 
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.sqlite_file import missing_bytes, write_ahead
+
+Answer = TypeVar("Answer")
 
 _FILE = "store.db"
 _SYNCS = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC")
@@ -96,7 +98,18 @@ class SqliteEngine(TransactionalEngine):
         return None if row is None else row[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(key) for key in keys]
+        def look(reader: sqlite3.Connection) -> list[bytes | None]:
+            reader.execute("begin")
+            try:
+                rows = [reader.execute("select value from data where key = ?", (key,)).fetchone() for key in keys]
+            finally:
+                reader.execute("rollback")
+            return [None if row is None else row[0] for row in rows]
+
+        try:
+            return self._asked(look)
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         return _SqliteScan(self, *_selection(start, end, end_open=end_open, reverse=reverse))
@@ -143,18 +156,17 @@ class SqliteEngine(TransactionalEngine):
 
     def approximate_num_entries(self) -> int:
         # A count would read the table; SQLite keeps no estimate without ANALYZE, so size stands in for it.
-        try:
-            reader = self._borrow()
+        def look(reader: sqlite3.Connection) -> int:
             pages = reader.execute("pragma page_count").fetchone()[0]
             size = reader.execute("pragma page_size").fetchone()[0]
-            sample = reader.execute(
-                "select count(*), sum(length(key) + length(value)) from (select key, value from data limit 100)"
-            ).fetchone()
-            self._give_back(reader)
+            sample = "select count(*), sum(length(key) + length(value)) from (select key, value from data limit 100)"
+            count, total = reader.execute(sample).fetchone()
+            return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)))
+
+        try:
+            return self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        count, total = sample
-        return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)))
 
     def close(self) -> None:
         with self._lock:
@@ -165,6 +177,15 @@ class SqliteEngine(TransactionalEngine):
                 connection.close()
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
+
+    def _asked(self, look: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """What ``look`` finds among what is committed: on the writer's connection where that shows nothing else."""
+        if get_ident() == self._owner and not self._writer.in_transaction:
+            return look(self._writer)
+        reader = self._borrow()
+        answer = look(reader)
+        self._give_back(reader)
+        return answer
 
     def _borrow(self) -> sqlite3.Connection:
         with self._lock:

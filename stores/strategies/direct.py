@@ -5,7 +5,7 @@ Nothing keeps uncommitted writes apart, so nothing can be rolled back, and offse
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from stores.engines.engine import Writes
@@ -61,6 +61,9 @@ class DirectStore(EngineStore):
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         return self._engine.get(key)
+
+    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._engine.get_many(keys)
 
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool

@@ -9,6 +9,10 @@ emptied (rolled back).
 Recent writes wait in memory, up to ``staging_buffer_bytes``, and reach the second store in one write: a prototype
 that wrote each at once, and reopened the second store at each commit, was as slow as 4 % of the regular store
 (KIP-892, "Motivation").
+
+Readers of committed data never wait for a commit: one that fits into memory is one write of the regular store, and
+while one in parts is copied they are shown what comes out of it, the second store laid over the regular one. Those of
+uncommitted data wait while a commit is being marked as ready, and while a spill is written.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_bytes
+from threading import Lock
 from typing import ClassVar, Self, cast
 
-from stores.buffer import MISSING, Missing
+from stores.buffer import MISSING, Layer, Missing, lookup
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Scan, Writes
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
@@ -78,6 +83,10 @@ class DualStore(IndexedBatchStore):
         self._staging = staging
         self._buffer_bytes = buffer_bytes
         self._marker = directory.path / "commit"
+        self._view = Lock()
+        """Held for a moment, while a reader takes hold of what it shows, and where ``_decided`` changes."""
+        self._decided = False
+        """Whether a commit in parts is being copied: the regular store is then in between."""
         self._ranges = KeyRanges()
         self._begin()
         self._sequence = _number(engine.meta().get(_SEQUENCE))
@@ -173,12 +182,34 @@ class DualStore(IndexedBatchStore):
         return self._get_uncommitted(key) if self._spilled and isinstance(key, bytes) else super().get(key)
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+        with self._view:
+            if self._decided:
+                return self._get_uncommitted(key)
+            if level is IsolationLevel.READ_COMMITTED:
+                return self._engine.get(key)
         with self._batch.lock:
-            # Neither a spill nor a copy in parts is seen half done.
-            return self._get_uncommitted(key) if level is IsolationLevel.READ_UNCOMMITTED else self._engine.get(key)
+            # No spill is seen half done.
+            return self._get_uncommitted(key)
+
+    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._view:
+            if self._decided:
+                # Nothing is staged meanwhile: single lookups are all of one moment.
+                return [self._get_uncommitted(key) for key in keys]
+            if level is IsolationLevel.READ_COMMITTED:
+                return self._engine.get_many(keys)
+        return super()._get_many(level, keys)
+
+    def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
+        if not self._spilled:
+            return super()._get_many_below(layers, keys)
+        return [self._get_below(lookup(layers, key), key) for key in keys]
 
     def _get_uncommitted(self, key: bytes) -> bytes | None:
-        value = self._batch.get(key)
+        return self._get_below(self._batch.get(key), key)
+
+    def _get_below(self, value: bytes | Missing | None, key: bytes) -> bytes | None:
+        """``value``, which the layers in memory have, or what lies below them."""
         if value is MISSING and self._spilled:
             value = self._get_spilled(key)
             if value is MISSING and key in self._ranges:
@@ -188,16 +219,17 @@ class DualStore(IndexedBatchStore):
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
     ) -> tuple[Iterator[list[Pair]], Pin]:
-        if level is IsolationLevel.READ_COMMITTED:
-            with self._batch.lock:
+        with self._view:
+            if self._decided:
+                held = self._hold(start, end, end_open=end_open, reverse=reverse)
+            elif level is IsolationLevel.READ_COMMITTED:
                 return super()._scan(level, start, end, end_open=end_open, reverse=reverse)
-        lock = self._batch.lock
-        with lock:
-            scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-            spilled = self._scan_spilled(start, end, end_open=end_open, reverse=reverse) if self._spilled else None
-            hidden = KeyRanges()
-            hidden.update(self._ranges)
-            layers = self._batch.freeze()
+            else:
+                held = None
+        if held is None:
+            with self._batch.lock:
+                held = self._hold(start, end, end_open=end_open, reverse=reverse)
+        scan, spilled, hidden, layers = held
         below = chunks_of(scan)
         if spilled is not None:
             below = lay_over(below, SpilledWrites(spilled, reverse=reverse), hidden, reverse=reverse)
@@ -210,6 +242,16 @@ class DualStore(IndexedBatchStore):
 
         return chunks, Pin(release)
 
+    def _hold(
+        self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> tuple[Scan, Scan | None, KeyRanges, tuple[Layer, ...]]:
+        """The uncommitted state of this moment, from below: the regular store, the second one, what is in memory."""
+        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+        spilled = self._scan_spilled(start, end, end_open=end_open, reverse=reverse) if self._spilled else None
+        hidden = KeyRanges()
+        hidden.update(self._ranges)
+        return scan, spilled, hidden, self._batch.freeze()
+
     # Committing
 
     def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
@@ -217,7 +259,8 @@ class DualStore(IndexedBatchStore):
         in_parts = self._spilled
         if in_parts:
             self._spill()
-        layers = self._layers()
+        with self._batch.lock:
+            layers = self._layers()
         if not in_parts and not layers:
             # Offsets alone are one write anyway.
             if meta:
@@ -238,7 +281,13 @@ class DualStore(IndexedBatchStore):
                 raise CommitFailedError(f"{error.filename or self._marker}: {error.strerror}: commit again") from error
             try:
                 if in_parts:
+                    # Nothing undoes the commit any more. From here to the end of the copy readers of either level are
+                    # shown what comes out of it, without waiting: laid over it, a part that is copied changes nothing.
+                    with self._view:
+                        self._decided = True
                     self._copy(marker)
+                    with self._view:
+                        self._decided = False
                 else:
                     self._engine.write(layers, self._final(marker))
                 reach(COPIED)

@@ -7,11 +7,11 @@ from functools import partial
 from threading import get_ident
 from typing import ClassVar
 
-from stores.buffer import MISSING, IndexedBatch, Layer
+from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Scan
 from stores.failpoints import declare, reach
-from stores.interface import IsolationLevel, TopicPartition
+from stores.interface import IsolationLevel, Position, TopicPartition
 from stores.merge import Pair, chunks_of, lay_over
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
@@ -42,14 +42,15 @@ class IndexedBatchStore(EngineStore):
             if 0 < key_bytes <= self._max_key_bytes and (num_bytes := key_bytes + len(value)) <= self._max_value_bytes:
                 batch = self._batch
                 writes = batch.writes
+                # Looked up again where it is assigned to: a reader may have frozen the layer since.
                 if key not in writes:
                     if not batch.deep:
                         batch.num_bytes += num_bytes
-                        writes[key] = value
+                        batch.writes[key] = value
                         return
                 elif (old := writes[key]) is not None:
                     batch.num_bytes += len(value) - len(old)
-                    writes[key] = value
+                    batch.writes[key] = value
                     return
         self._check_write(key, value)
         self._batch.put(key, value)
@@ -78,9 +79,9 @@ class IndexedBatchStore(EngineStore):
         self._batch.delete_range(start, end)
 
     def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
-        layers = [layer.as_writes() for layer in self._batch.layers()]
         reach(BEFORE_WRITE)
         with self._batch.lock:
+            layers = [layer.as_writes() for layer in self._batch.layers()]
             if layers or meta:
                 self._engine.write(layers, meta)
             reach(AFTER_WRITE)
@@ -89,10 +90,13 @@ class IndexedBatchStore(EngineStore):
             self._batch.clear()
 
     def restore(
-        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
     ) -> None:
         self._recent = {}
-        super().restore(pairs, changelog_offsets)
+        super().restore(pairs, changelog_offsets, position)
 
     def _rollback(self) -> None:
         with self._batch.lock:
@@ -115,6 +119,26 @@ class IndexedBatchStore(EngineStore):
             if value is not MISSING:
                 return value  # type: ignore[return-value]
         return self._engine.get(key)
+
+    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        if level is IsolationLevel.READ_COMMITTED:
+            return self._engine.get_many(keys)
+        # As a scan: the writer stages on into a new layer, and no commit comes between.
+        with self._batch.lock:
+            layers = self._batch.freeze()
+            try:
+                below = self._get_many_below(layers, keys)
+            finally:
+                self._batch.release(layers)
+        return below
+
+    def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
+        """What frozen layers show, and committed data below them. The caller holds the batch's lock."""
+        staged = [lookup(layers, key) for key in keys]
+        committed = iter(
+            self._engine.get_many([key for key, value in zip(keys, staged, strict=True) if value is MISSING])
+        )
+        return [next(committed) if isinstance(value, Missing) else value for value in staged]
 
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool

@@ -10,7 +10,7 @@ says that the store must be opened again (``CommitFailedError.reopen``). The cha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -147,6 +147,14 @@ class NativeStore(EngineStore):
                 if self._transaction is not None:
                     return self._transaction.get(key)
         return self._engine.get(key)
+
+    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
+            # All of one moment: nothing is staged or committed while the lock is held.
+            with self._lock:
+                if self._transaction is not None:
+                    return list(map(self._transaction.get, keys))
+        return self._engine.get_many(keys)
 
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from stores.errors import StoreUnavailableError
-from stores.interface import IsolationLevel, KeyValueIterator, ReadOnlyKeyValueStore
+from stores.errors import NotUpToBoundError, StoreUnavailableError
+from stores.interface import Closeable, IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
 from stores.strategies.arguments import as_bytes
 
 if TYPE_CHECKING:
     from stores.strategies.store import EngineStore
 
+Answer = TypeVar("Answer")
 
-class StoreReader(ReadOnlyKeyValueStore):
+
+class StoreReader(KeyValueView):
     """A store as another thread sees it, at one isolation level."""
 
     def __init__(self, store: EngineStore, level: IsolationLevel) -> None:
         self._store, self._level = store, level
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        return self._level
+
+    def position(self) -> Position:
+        return self._store.position(self._level)
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -29,7 +38,12 @@ class StoreReader(ReadOnlyKeyValueStore):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._store._check_open()
-        return [self.get(key) for key in keys]
+        checked = [as_bytes("key", key) for key in keys]
+        try:
+            return self._store._get_many(self._level, checked)
+        except StoreUnavailableError:
+            self._store._check_open()
+            raise
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self._store.scan(self._level, start, end)
@@ -45,3 +59,55 @@ class StoreReader(ReadOnlyKeyValueStore):
 
     def approximate_num_entries(self) -> int:
         return self._store.approximate_num_entries()
+
+
+class BoundedReader(StoreReader):
+    """A reader that answers only from a state that has reached ``bound``. Source: KIP-892, "Interactive Query .position
+    Offsets": the bound constrains the position of the query's own level."""
+
+    def __init__(self, store: EngineStore, level: IsolationLevel, bound: PositionBound) -> None:
+        super().__init__(store, level)
+        self._bound = bound
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._answered(lambda: super(BoundedReader, self).get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._answered(lambda: super(BoundedReader, self).get_many(keys))
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).range(start, end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).reverse_range(start, end))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).prefix_scan(prefix))
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda: super(BoundedReader, self).reverse_prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        return self._answered(super().approximate_num_entries)
+
+    def _answered(self, query: Callable[[], Answer]) -> Answer:
+        while True:
+            transaction = self._store._staged_position
+            self._check_bound()
+            answer = query()
+            # The map is another one after a commit and before a rollback is carried out: then what was read may no
+            # longer have what the bound found. A commit takes nothing away from who reads committed data.
+            if self._level is IsolationLevel.READ_COMMITTED or self._store._staged_position is transaction:
+                return answer
+            if isinstance(answer, Closeable):
+                answer.close()
+
+    def _check_bound(self) -> None:
+        behind = self._bound.behind(self.position())
+        if behind:
+            missing = ", ".join(f"{topic}-{number} by {count:,}" for (topic, number), count in sorted(behind.items()))
+            raise NotUpToBoundError(
+                f"store {self._store.name!r} at {self._level} is behind the position that was asked for ({missing}): "
+                "ask again later",
+                behind,
+            )

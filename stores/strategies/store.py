@@ -14,7 +14,7 @@ from threading import Lock, get_ident
 from typing import ClassVar, NoReturn, Self, final
 from weakref import WeakSet
 
-from stores import position
+from stores import position as positions
 from stores.directory import StoreDirectory, sync_folder, system_errors_told
 from stores.engines.engine import Engine, Writes
 from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
@@ -24,8 +24,9 @@ from stores.interface import (
     IsolationLevel,
     KeyValueIterator,
     KeyValueStore,
+    KeyValueView,
     Position,
-    ReadOnlyKeyValueStore,
+    PositionBound,
     Recovery,
     RecoveryOutcome,
     TopicPartition,
@@ -36,10 +37,14 @@ from stores.ranges import prefix_bounds
 from stores.rehearsal import rehearse
 from stores.strategies.arguments import as_bytes, check_bounds, check_offset, check_partition
 from stores.strategies.iterator import Pin, StoreIterator
-from stores.strategies.reader import StoreReader
+from stores.strategies.reader import BoundedReader, StoreReader
 
 RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are about to be written into the engine")
 RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
+
+
+_OFFSETS = 1 << 63
+"""How many offsets there can be."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +129,8 @@ class EngineStore(KeyValueStore):
 
     def _load_meta(self) -> None:
         meta = self._engine.meta()
-        self._offsets = position.decode(position.OFFSET, meta)
-        self._position = position.decode(position.POSITION, meta)
+        self._offsets = positions.decode(positions.OFFSET, meta)
+        self._position = positions.decode(positions.POSITION, meta)
 
     # What a strategy is
 
@@ -158,6 +163,10 @@ class EngineStore(KeyValueStore):
     @abstractmethod
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         """What ``level`` shows under ``key``, from any thread."""
+
+    @abstractmethod
+    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What ``level`` shows under all ``keys`` at one moment, from any thread."""
 
     # Facts
 
@@ -228,6 +237,12 @@ class EngineStore(KeyValueStore):
             self._stage_range(start, end)
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
+        # The usual way, once per record: a partition that is staged has been checked.
+        if type(offset) is int and get_ident() == self._writer:
+            staged = self._staged_position.get(partition)
+            if staged is not None and staged < offset < _OFFSETS:
+                self._staged_position[partition] = offset
+                return
         self._check_writer()
         check_partition(partition)
         check_offset(offset)
@@ -265,10 +280,16 @@ class EngineStore(KeyValueStore):
             self._check_open()
             raise
 
-    def read_only(self, isolation_level: IsolationLevel | None = None) -> ReadOnlyKeyValueStore:
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> KeyValueView:
         self._check_open()
         level = self._isolation_level if isolation_level is None else IsolationLevel(isolation_level)
-        return StoreReader(self, level)
+        if bound is None:
+            return StoreReader(self, level)
+        if not isinstance(bound, PositionBound):
+            raise TypeError(f"a bound is a PositionBound, not {type(bound).__name__}")
+        return BoundedReader(self, level, bound)
 
     @final
     def scan(
@@ -306,12 +327,13 @@ class EngineStore(KeyValueStore):
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         self._check_writer()
         offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
-        merged = position.merge(self._position, self._staged_position)
-        meta = position.encode(position.OFFSET, offsets)
+        merged = positions.merge(self._position, self._staged_position)
+        meta = positions.encode(positions.OFFSET, offsets)
         if self._staged_position:
-            meta.update(position.encode(position.POSITION, merged))
+            meta.update(positions.encode(positions.POSITION, merged))
         self._commit(meta, offsets)
         self._keep(offsets)
+        # After the data: for a reader on another thread a position never leads what it reads. See ``position``.
         self._position = merged
         self._staged_position = {}
 
@@ -320,8 +342,9 @@ class EngineStore(KeyValueStore):
 
     def rollback(self) -> None:
         self._check_writer()
-        self._rollback()
+        # Before the data, for the same reason.
         self._staged_position = {}
+        self._rollback()
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         self._check_open()
@@ -339,7 +362,10 @@ class EngineStore(KeyValueStore):
         return Recovery(self._outcome, dict(self._offsets))
 
     def restore(
-        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
     ) -> None:
         self._check_writer()
         if not self._is_clean():
@@ -348,11 +374,18 @@ class EngineStore(KeyValueStore):
         writes = dict(pairs)
         for key, value in writes.items():
             self._check_write(key, value)
+        advanced = self._position
+        if position is not None:
+            advanced = positions.merge(advanced, PositionBound(position).position)
+        meta = positions.encode(positions.OFFSET, offsets) if self.manages_offsets else {}
+        if self.manages_offsets and advanced != self._position:
+            meta.update(positions.encode(positions.POSITION, advanced))
         reach(RESTORE_BEFORE_WRITE)
-        meta = position.encode(position.OFFSET, offsets) if self.manages_offsets else {}
-        self._write_at_once([Writes((), writes)], meta)
+        if writes or meta:
+            self._write_at_once([Writes((), writes)], meta)
         reach(RESTORE_AFTER_WRITE)
         self._keep(offsets)
+        self._position = advanced
 
     def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
         """Write past whatever is staged, atomically."""
@@ -367,7 +400,9 @@ class EngineStore(KeyValueStore):
         self._check_open()
         if IsolationLevel(isolation_level) is IsolationLevel.READ_COMMITTED and self.transactional:
             return dict(self._position)
-        return position.merge(self._position, self._staged_position)
+        # Staged first, in one step: a commit merges it into the other before it is emptied.
+        staged = dict(self._staged_position)
+        return positions.merge(self._position, staged)
 
     def close(self) -> None:
         if not self.is_open:

@@ -11,8 +11,9 @@ from stores.interface import (
     IsolationLevel,
     KeyValueIterator,
     KeyValueStore,
+    KeyValueView,
     Position,
-    ReadOnlyKeyValueStore,
+    PositionBound,
     Recovery,
     TopicPartition,
 )
@@ -104,8 +105,10 @@ class LoggedStore(KeyValueStore):
     def approximate_num_entries(self) -> int:
         return self.inner.approximate_num_entries()
 
-    def read_only(self, isolation_level: IsolationLevel | None = None) -> ReadOnlyKeyValueStore:
-        return self.inner.read_only(isolation_level)
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> KeyValueView:
+        return self.inner.read_only(isolation_level, bound)
 
     @property
     def name(self) -> str:
@@ -159,7 +162,10 @@ class LoggedStore(KeyValueStore):
         raise StoreError(f"store {self.name!r} is rolled back by its task: raise an error in its function for that")
 
     def restore(
-        self, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
     ) -> NoReturn:
         raise StoreError(f"store {self.name!r} is restored by its task, when that is opened")
 

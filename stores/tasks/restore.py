@@ -8,7 +8,14 @@ from time import perf_counter
 
 from stores.changelog.interface import Changelog
 from stores.failpoints import declare, reach
-from stores.interface import KeyValueStore, RecoveryOutcome, TopicPartition
+from stores.interface import (
+    IsolationLevel,
+    KeyValueStore,
+    Position,
+    PositionBound,
+    RecoveryOutcome,
+    TopicPartition,
+)
 
 BEFORE_WRITE = declare(
     "task.restore.before_write", "a piece of the changelog's tail is read, the store has not seen it"
@@ -75,11 +82,13 @@ def restore(
     changelog: Changelog,
     partition: TopicPartition,
     offset: int | None,
+    position: Position,
     on_restore: OnRestore | None,
 ) -> Restored:
     """Write the committed records after ``offset`` (None: all there are) into the store, and keep each piece's offset.
 
-    Ends at the last stable offset as of the call: neither gaps nor aborted records at the end are waited for.
+    Ends at the last stable offset as of the call: neither gaps nor aborted records at the end are waited for. The store
+    is then also at ``position``, that of the input whose effects the changelog has; it is kept with the last piece.
     Raises: OffsetOutOfRangeError where the changelog does not reach from there, else as ``StateStore.restore``.
     Source: KIP-892, "Restoring"; KIP-844, step 1.
     """
@@ -89,10 +98,10 @@ def restore(
     piece: list[tuple[bytes, bytes | None]] = []
     piece_bytes = 0
 
-    def write() -> None:
+    def write(position: Position | None = None) -> None:
         reach(BEFORE_WRITE)
         assert done.last_offset is not None
-        store.restore(piece, {partition: done.last_offset})
+        store.restore(piece, {partition: done.last_offset}, position)
         reach(AFTER_WRITE)
         done.records += len(piece)
         done.bytes += piece_bytes
@@ -110,5 +119,7 @@ def restore(
             write()
             piece, piece_bytes = [], 0
     if piece:
-        write()
+        write(position)
+    elif PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
+        store.restore([], {}, position)
     return done

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from stores.errors import StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
-from stores.interface import KeyValueStore, TopicPartition
+from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, TopicPartition
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.restore import OnRestore, RestoreReport
 from stores.tasks.task_store import TaskStore
+from stores.tasks.view import TaskView
 
 AFTER_LOG_COMMIT = declare("task.after_log_commit", "the changelog has the commit, no store has it")
 BETWEEN_STORES = declare("task.between_stores", "the changelog and some of the stores have the commit, others not")
@@ -55,9 +56,12 @@ class StoreGroup:
             store.open(offsets.get(store.partition))
             self._opened.append(store)
 
-    def restore(self) -> list[RestoreReport]:
-        """Bring each store to its changelog's end, and write the checkpoint file (KIP-892, written on opening)."""
-        reports = [store.restore(self._on_restore) for store in self._stores]
+    def restore(self, position: Position) -> list[RestoreReport]:
+        """Bring each store to its changelog's end, and write the checkpoint file (KIP-892, written on opening).
+
+        ``position`` is that of the input whose effects the changelogs have.
+        """
+        reports = [store.restore(position, self._on_restore) for store in self._stores]
         self._checkpoint.write(self.vouched_offsets(running=True))
         return reports
 
@@ -68,6 +72,16 @@ class StoreGroup:
     def begin(self) -> None:
         """Note that nothing is staged."""
         self._uncommitted_bytes = 0
+
+    def advance(self, partition: TopicPartition, offset: int) -> None:
+        """Note that a record of the input is processed: what is staged reflects it. Source: KIP-892, "Interactive Query
+        .position Offsets"; KIP-796."""
+        for store in self._stores:
+            store.store.advance_position(partition, offset)
+
+    def view(self, name: str, level: IsolationLevel | None, bound: PositionBound | None) -> TaskView:
+        """The store of that name for other threads. Raises: KeyError."""
+        return TaskView({store.name: store for store in self._stores}[name], level, bound)
 
     def have_outgrown(self) -> bool:
         """Whether one more record like the last one is likely to exceed the limit on what is staged.
@@ -83,8 +97,8 @@ class StoreGroup:
         self._uncommitted_bytes = now
         return now + max(0, now - before) > self._uncommitted_max_bytes
 
-    def commit(self, offsets: Mapping[TopicPartition, int], next_inputs: Mapping[TopicPartition, int]) -> None:
-        """Commit each store with the offset that the changelog's commit gave it.
+    def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
+        """Commit each store with the offset that the changelog's commit gave it; ``position`` is what that reflects.
 
         A store that fails does not keep the others from theirs; it then replays the commit from the changelog. Where
         one fails in that, too, the others still catch up; then its error is raised, of several the first.
@@ -94,13 +108,13 @@ class StoreGroup:
         for number, store in enumerate(self._stores):
             if number:
                 reach(BETWEEN_STORES)
-            error = store.commit(offsets.get(store.partition), next_inputs)
+            error = store.commit(offsets.get(store.partition))
             if error is not None:
                 failed.append((store, error))
         again = []
         for store, error in failed:
             try:
-                store.catch_up(error, self._on_restore)
+                store.catch_up(error, position, self._on_restore)
             except StoreError as second:
                 again.append(second)
         if again:
@@ -135,10 +149,10 @@ class StoreGroup:
         for store in self._stores:
             store.store.rollback()
 
-    def fall_back(self, cause: BaseException) -> None:
+    def fall_back(self, cause: BaseException, position: Position) -> None:
         """Undo what was staged before ``cause`` was raised, and bring each store to its changelog's end."""
         for store in self._stores:
-            store.fall_back(cause, self._on_restore)
+            store.fall_back(cause, position, self._on_restore)
 
     def close(self) -> None:
         """Close every store, whatever goes wrong; then raise the first error."""

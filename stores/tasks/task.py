@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from os import PathLike
 
@@ -14,7 +15,14 @@ from stores.config import StoreConfig
 from stores.directory import checked_path
 from stores.errors import ConfigError, ProducerFencedError, StoreClosedError, StoreError
 from stores.failpoints import declare, reach
-from stores.interface import IsolationLevel, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
+from stores.interface import (
+    IsolationLevel,
+    KeyValueView,
+    Position,
+    PositionBound,
+    ProcessingGuarantee,
+    TopicPartition,
+)
 from stores.registry import member
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
@@ -101,7 +109,8 @@ class StreamTask:
             TaskStore(
                 name,
                 folder / name,
-                config,
+                # The level of readers that don't ask for one goes by what the task promises.
+                replace(config, processing_guarantee=self.guarantee),
                 TopicPartition(f"{application_id}-{name}-changelog", task_id.partition),
                 changelog,
                 self._checkpoint,
@@ -134,7 +143,7 @@ class StreamTask:
             self._stores.open()
             self._create_topics()
             self._context.producer = self._changelog.producer(self._transactional_id)
-            reports = self._stores.restore()
+            reports = self._stores.restore(self._committed_position())
             self._context.register(self._stores.logged(self._context))
             self._begin()
         except BaseException:
@@ -160,6 +169,7 @@ class StreamTask:
             self._function(record, context)
             if context.failure is not None:
                 raise context.failure
+            self._stores.advance(partition, record.offset)
         except BaseException as error:
             self._fall_back(error)
             raise
@@ -204,11 +214,22 @@ class StreamTask:
             raise self._unready()
         return self._stores.offsets()
 
-    def store(self, name: str) -> ReadOnlyKeyValueStore:
-        """A store of the task, to look into from outside its function; shows what is staged, too. For any thread."""
+    def store(
+        self, name: str, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> KeyValueView:
+        """A store of the task, to look into from outside its function, as ``KeyValueStore.read_only``: at the level
+        that the store's configuration says, READ_COMMITTED under exactly once unless it is set, or at another one.
+
+        It outlasts whatever the task does to the store, and is answered while the task is open; StoreRestoringError is
+        raised while the store is brought back to its changelog's end.
+
+        Raises: ConfigError where the task has no store of that name, ValueError for a level that does not exist,
+        StoreClosedError.
+        """
         if not self._ready:
             raise self._unready()
-        return self._context.store(name).read_only(IsolationLevel.READ_UNCOMMITTED)
+        self._context.store(name)
+        return self._stores.view(name, isolation_level, bound)
 
     def commit(self) -> None:
         """Commit outputs, changelogs and input offsets, then the stores; nothing where no record was processed.
@@ -235,7 +256,7 @@ class StreamTask:
             self._fall_back(error, in_doubt=True)
             raise
         try:
-            self._stores.commit(offsets, self._next)
+            self._stores.commit(offsets, _reached(self._next))
             if not self._exactly_once:
                 producer.send_offsets(self.application_id, self._next)
         except BaseException as error:
@@ -278,6 +299,11 @@ class StreamTask:
         self._begin_transaction()
         self._ready = True
 
+    def _committed_position(self) -> Position:
+        """What the changelogs reflect at least: they are committed together with the input's offsets, or before."""
+        committed = self._changelog.committed_offsets(self.application_id)
+        return _reached({partition: committed.get(partition, 0) for partition in self._inputs})
+
     def _begin_transaction(self) -> None:
         if self._exactly_once:
             self._context.producer.begin()
@@ -301,7 +327,7 @@ class StreamTask:
                 self._context.producer = self._changelog.producer(self._transactional_id)
             else:
                 self._context.producer.abort()
-            self._stores.fall_back(error)
+            self._stores.fall_back(error, self._committed_position())
             self._begin()
         except BaseException as failure:
             self._give_up(failure)
@@ -345,6 +371,11 @@ class StreamTask:
         return ValueError(
             f"record {record.offset} of {partition} was processed before: the next one is {self._next[partition]}"
         )
+
+
+def _reached(next_offsets: Mapping[TopicPartition, int]) -> Position:
+    """The position of who goes on with ``next_offsets``."""
+    return {partition: offset - 1 for partition, offset in next_offsets.items() if offset > 0}
 
 
 def _guarantee(given: ProcessingGuarantee | None, stores: Mapping[str, StoreConfig]) -> ProcessingGuarantee:

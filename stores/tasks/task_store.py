@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -18,7 +18,7 @@ from stores.errors import (
     StoreTooNewError,
     StoreUnavailableError,
 )
-from stores.interface import KeyValueStore, RecoveryOutcome, TopicPartition
+from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
 from stores.position import merge
 from stores.tasks.adoption import adopt, is_adoptable
 from stores.tasks.checkpoint import CheckpointFile
@@ -57,6 +57,9 @@ class TaskStore:
         self.path = path
         self.partition = partition
         self.offset: int | None = None
+        self.restores = 0
+        """How many restores began and ended: odd while one is under way, when what the store holds is no answer."""
+        self._restoring_depth = 0
         self.uncommitted_max_bytes = config.uncommitted_max_bytes
         self._config = config
         self._changelog = changelog
@@ -80,6 +83,8 @@ class TaskStore:
         One that another backend of the same engine left with a checkpoint is adopted; one of a newer format is wiped.
         """
         began = perf_counter()
+        # Until it is restored: the commit that it is at may be an earlier one than a view has shown.
+        self.restores |= 1
         if not self.path.exists():
             # Whoever removed it has left the checkpoint behind, which vouches for what is gone.
             checkpointed_offset = None
@@ -112,14 +117,18 @@ class TaskStore:
         for file in self._position_files:
             CheckpointFile(file).write({})
 
-    def restore(self, on_restore: OnRestore | None) -> RestoreReport:
-        """Write the changelog's tail into the store; all of the changelog where the two don't fit together."""
+    def restore(self, position: Position, on_restore: OnRestore | None) -> RestoreReport:
+        """Write the changelog's tail into the store; all of the changelog where the two don't fit together.
+
+        ``position`` is that of the input whose effects the changelog has.
+        """
         began = perf_counter()
-        try:
-            done = restore(self.store, self._changelog, self.partition, self.offset, on_restore)
-        except (OffsetOutOfRangeError, StoreCorruptedError) as error:
-            self._wipe(str(error))
-            done = restore(self.store, self._changelog, self.partition, None, on_restore)
+        with self._restoring():
+            try:
+                done = restore(self.store, self._changelog, self.partition, self.offset, position, on_restore)
+            except (OffsetOutOfRangeError, StoreCorruptedError) as error:
+                self._wipe(str(error))
+                done = restore(self.store, self._changelog, self.partition, None, position, on_restore)
         if done.last_offset is not None:
             self.offset = done.last_offset
         seconds = self._opened_in_s + perf_counter() - began
@@ -141,16 +150,13 @@ class TaskStore:
         self._logged = LoggedStore(self.store, self.partition, context)
         return self._logged
 
-    def commit(self, offset: int | None, next_inputs: Mapping[TopicPartition, int]) -> Failure | None:
+    def commit(self, offset: int | None) -> Failure | None:
         """Commit what is staged with the offset it got in the changelog (None: no record was logged).
 
         Returns the error where the store could not: it is then to ``catch_up``.
         """
         store = self.store
         try:
-            for partition, next_offset in next_inputs.items():
-                if next_offset:
-                    store.advance_position(partition, next_offset - 1)
             store.commit({} if offset is None else {self.partition: offset})
         except _FAILURES as error:
             return error
@@ -158,35 +164,50 @@ class TaskStore:
             self.offset = offset
         return None
 
-    def catch_up(self, error: Failure, on_restore: OnRestore | None) -> RestoreReport:
+    def catch_up(self, error: Failure, position: Position, on_restore: OnRestore | None) -> RestoreReport:
         """After a failed commit, which the changelog has: go on from what the store kept, and replay the rest.
 
         Once: raises what the store says when it can't be opened again, or refuses the replay as well.
         """
-        if isinstance(error, StoreCorruptedError):
-            self._wipe(str(error))
-        elif isinstance(error, CommitFailedError) and not error.reopen:
-            self.store.rollback()
-        elif self._wipe_unclean and not self.store.manages_offsets:
-            self._wipe(IN_DOUBT)
-        else:
-            self._reopen()
-        return self.restore(on_restore)
+        with self._restoring():
+            if isinstance(error, StoreCorruptedError):
+                self._wipe(str(error))
+            elif isinstance(error, CommitFailedError) and not error.reopen:
+                self.store.rollback()
+            elif self._wipe_unclean and not self.store.manages_offsets:
+                self._wipe(IN_DOUBT)
+            else:
+                self._reopen()
+            return self.restore(position, on_restore)
 
-    def fall_back(self, cause: BaseException, on_restore: OnRestore | None) -> RestoreReport:
+    def fall_back(self, cause: BaseException, position: Position, on_restore: OnRestore | None) -> RestoreReport:
         """Undo what was staged since the last commit; the store is then at the changelog's end.
 
         Where the ``cause`` is a store's, and may be this one's, a mere rollback would go on from what has failed.
         """
-        if isinstance(cause, StoreCorruptedError) and self._is_damaged():
-            self._wipe(str(cause))
-        elif not self.store.transactional and self._wipe_unclean:
-            self._wipe(ROLLED_BACK)
-        elif isinstance(cause, _FAILURES):
-            self._reopen()
-        else:
-            self.store.rollback()
-        return self.restore(on_restore)
+        with self._restoring():
+            if isinstance(cause, StoreCorruptedError) and self._is_damaged():
+                self._wipe(str(cause))
+            elif not self.store.transactional and self._wipe_unclean:
+                self._wipe(ROLLED_BACK)
+            elif isinstance(cause, _FAILURES):
+                self._reopen()
+            else:
+                self.store.rollback()
+            return self.restore(position, on_restore)
+
+    @contextmanager
+    def _restoring(self) -> Iterator[None]:
+        """Views are not answered within; where it ends in an error the store has failed, and so has its task."""
+        outermost = not self._restoring_depth
+        self.restores |= 1
+        self._restoring_depth += 1
+        try:
+            yield
+        finally:
+            self._restoring_depth -= 1
+        if outermost:
+            self.restores += 1
 
     def _is_damaged(self) -> bool:
         """Whether damage shows in reading all there is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections import deque
 from itertools import pairwise
 
 from hypothesis import given
@@ -164,3 +166,79 @@ def test_a_sorted_map_takes_many_new_keys_at_once() -> None:
     assert held.sorted_keys() == sorted(held.writes)
     held.writes.update({b"%04d" % (number * 3 % 1000): number for number in range(1000)})
     assert held.sorted_keys() == [b"%04d" % number for number in range(1000)]
+
+
+def test_layers_are_merged_away_as_soon_as_the_writer_goes_on_without_anybody_needing_them() -> None:
+    batch = IndexedBatch()
+    held = []
+    for number in range(6):
+        batch.put(b"%d" % number, b"1")
+        with batch.lock:
+            held.append(batch.freeze())
+    batch.put(b"0", b"2")
+    with batch.lock:
+        assert len(batch.layers()) == 7
+    # The newest first: an older one that is still held keeps those below it.
+    for stack in reversed(held[1:]):
+        batch.release(stack)
+    batch.put(b"1", b"3")
+    with batch.lock:
+        assert len(batch.layers()) == 2
+    assert list(held[0][0].staged.writes.items()) == [(b"0", b"1")]
+    batch.release(held[0])
+    batch.put(b"new", b"4")
+    with batch.lock:
+        (layer,) = batch.layers()
+    ones = {b"%d" % number: b"1" for number in range(2, 6)}
+    assert layer.staged.writes == {b"0": b"2", b"1": b"3", b"new": b"4", **ones}
+
+
+def test_readers_that_come_and_go_leave_nothing_behind_while_the_writer_rests() -> None:
+    """In bytes: ten thousand stacks given back would take as many references."""
+    batch = IndexedBatch()
+    batch.put(b"key", b"value")
+
+    def look() -> None:
+        with batch.lock:
+            stack = batch.freeze()
+        batch.release(stack)
+
+    look()
+    tracemalloc.start()
+    try:
+        for _ in range(10_000):
+            look()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 10_000
+    # Whoever comes last has left the layer free, although nobody has written since.
+    with batch.lock:
+        batch.release(batch.freeze())
+        batch.release(batch.freeze())
+    batch.put(b"key", b"other")
+    with batch.lock:
+        assert len(batch.layers()) == 1
+
+
+def test_scans_that_follow_each_other_without_a_gap_do_not_pile_up_layers() -> None:
+    """There is always one that is held: none of the layers is ever free."""
+    batch = IndexedBatch()
+    batch.put(b"key", b"value")
+    held: deque[tuple[tuple[Layer, ...], int]] = deque()
+    deepest = 0
+    for number in range(2_000):
+        with batch.lock:
+            held.append((batch.freeze(), number))
+            deepest = max(deepest, len(batch.layers()))
+        batch.put(b"%d" % (number % 500), b"%d" % number)
+        if number % 50 == 7:
+            batch.delete_range(b"1", b"2")
+        if len(held) > 3:
+            stack, made = held.popleft()
+            last = b"%d" % ((made - 1) % 500)
+            if made and made % 50 != 8:
+                assert lookup(stack, last) == b"%d" % (made - 1)
+            assert lookup(stack, b"%d" % (made % 500)) != b"%d" % made
+            batch.release(stack)
+    assert deepest <= 24

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from stores import CommitFailedError, IsolationLevel, TopicPartition, open_store
+from stores.engines.engine import Writes
+from stores.ranges import Bounds
+from stores.strategies.store import EngineStore
 
 BACKEND = "lmdb-indexed-batch"
 LOG = TopicPartition("changelog", 0)
@@ -72,3 +77,24 @@ def test_a_full_disk_is_told_from_a_full_map(path: Path, monkeypatch: pytest.Mon
         assert store.approximate_num_uncommitted_bytes() == 300 * 1006
         store.commit({LOG: 2})
         assert store.get(b"000299") == b"v" * 1000
+
+
+def test_others_read_what_is_committed_while_a_write_is_under_way(path: Path) -> None:
+    """Let in where the write asks for its ranges: its transaction is open then."""
+    with open_store(BACKEND, path) as store, ThreadPoolExecutor(1) as pool:
+        store.put(b"key", b"old")
+        store.commit()
+        assert isinstance(store, EngineStore)
+        engine = store._engine
+
+        def ranges() -> Iterator[Bounds]:
+            yield b"key", b"key"
+            seen.append(pool.submit(engine.get, b"key").result(30))
+            seen.extend(pool.submit(engine.get_many, [b"key", b"other"]).result(30))
+            seen.extend(pool.submit(engine.scan(None, None).fetch).result(30))
+
+        seen: list[object] = []
+        engine.write([Writes(ranges(), {b"other": b"new"})], {})
+        assert seen == [b"old", b"old", None, (b"key", b"old")]
+        assert engine.get_many([b"key", b"other"]) == [None, b"new"]
+        assert engine.get(b"other") == pool.submit(engine.get, b"other").result(30) == b"new"

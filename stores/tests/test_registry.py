@@ -199,11 +199,27 @@ def test_a_store_s_name_is_text(path: Path) -> None:
         open_store("memory-indexed-batch", path, name=bad)
 
 
-def test_readers_of_an_exactly_once_store_see_committed_data_unless_told_otherwise() -> None:
+def test_readers_see_committed_data_under_exactly_once_unless_they_are_told_otherwise(path: Path) -> None:
     """Source: KIP-892, "Proposed Changes", default of ``default.state.isolation.level``."""
-    told = {"processing.guarantee": "exactly_once_v2"}
+    exactly_once, level = {"processing.guarantee": "exactly_once_v2"}, "default.state.isolation.level"
+    expected = {
+        (): IsolationLevel.READ_UNCOMMITTED,
+        (("processing.guarantee", "at_least_once"),): IsolationLevel.READ_UNCOMMITTED,
+        tuple(exactly_once.items()): IsolationLevel.READ_COMMITTED,
+        (*exactly_once.items(), (level, "read_uncommitted")): IsolationLevel.READ_UNCOMMITTED,
+        ((level, "READ_COMMITTED"),): IsolationLevel.READ_COMMITTED,
+        (("default.interactive.query.isolation.level", "read_committed"),): IsolationLevel.READ_COMMITTED,
+    }
+    for told, seen in expected.items():
+        config = StoreConfig.from_properties({**dict(told), "store.backend": "memory-indexed-batch"})
+        assert config.readers_level is seen
+        with config.open(path) as store:
+            assert store.read_only().isolation_level is seen
+
+
+def test_two_names_of_one_setting_must_agree() -> None:
+    names = ("default.state.isolation.level", "default.interactive.query.isolation.level")
+    told = dict.fromkeys(names, "READ_COMMITTED")
     assert StoreConfig.from_properties(told).isolation_level is IsolationLevel.READ_COMMITTED
-    told["default.state.isolation.level"] = "READ_UNCOMMITTED"
-    assert StoreConfig.from_properties(told).isolation_level is IsolationLevel.READ_UNCOMMITTED
-    told = {"processing.guarantee": "at_least_once"}
-    assert StoreConfig.from_properties(told).isolation_level is IsolationLevel.READ_UNCOMMITTED
+    with pytest.raises(ConfigError):
+        StoreConfig.from_properties({**told, names[1]: "READ_UNCOMMITTED"})

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from stores import IsolationLevel, open_store
+from stores import IsolationLevel, KeyValueIterator, open_store
 from stores.ranges import KeyRanges
 from stores.sorted_map import SortedMap
+from stores.strategies.indexed_batch import IndexedBatchStore
 
 READER_GETS_S = 0.1
 """How long a reader is waited for in the middle of a step; one that is kept out answers afterwards."""
@@ -47,6 +50,44 @@ def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
         store.commit()
         assert seen
         assert {future.result(timeout=60) for future in seen} <= {b"old", b"new"}
+
+
+@pytest.mark.parametrize("key", [b"key", b"new"])
+def test_a_scan_that_is_made_in_the_middle_of_a_put_stays_what_it_was(path: Path, key: bytes) -> None:
+    """At any line of it: what the put then assigns to must not be what a reader has frozen meanwhile."""
+    held: list[tuple[list[tuple[bytes, bytes]], KeyValueIterator]] = []
+    with open_store("memory-indexed-batch", path) as store, ThreadPoolExecutor(1) as pool:
+        view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+
+        def look() -> None:
+            held.append((list(view.all()), view.all()))
+
+        def put_and_look_at(line: int) -> None:
+            lines = 0
+
+            def trace(frame: FrameType, event: str, _: object) -> Any:
+                nonlocal lines
+                if frame.f_code is not IndexedBatchStore.put.__code__:
+                    return None
+                if event == "line":
+                    if lines == line:
+                        pool.submit(look).result(60)
+                    lines += 1
+                return trace
+
+            store.rollback()
+            store.put(b"key", b"old")
+            sys.settrace(trace)
+            try:
+                store.put(key, b"changed")
+            finally:
+                sys.settrace(None)
+            assert store.get(key) == b"changed"
+
+        for line in range(12):
+            put_and_look_at(line)
+        assert len(held) > 5
+        assert [list(scan) for _, scan in held] == [at_once for at_once, _ in held]
 
 
 def let_in(

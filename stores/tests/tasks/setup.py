@@ -14,7 +14,7 @@ from typing import Any
 from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.config import StoreConfig
-from stores.interface import Durability, TopicPartition
+from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext, TaskId
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import ProcessFunction
@@ -104,7 +104,8 @@ def feed(log: Changelog, keys: Iterable[int]) -> None:
 
 
 def state(task: StreamTask, store: str) -> dict[bytes, bytes]:
-    with task.store(store).all() as pairs:
+    """What the store holds, with what is staged."""
+    with task.store(store, IsolationLevel.READ_UNCOMMITTED).all() as pairs:
         return dict(pairs)
 
 

@@ -20,6 +20,7 @@ from stores.tests.tasks.setup import (
     OUTPUT,
     feed,
     single,
+    state,
 )
 
 
@@ -44,7 +45,7 @@ def test_every_kind_of_write_is_logged_with_the_records_timestamp(tmp_path: Path
     task = single(tmp_path, log, process)
     task.open()
     task.run()
-    kept = dict(task.store("s").all())
+    kept = state(task, "s")
     task.close()
     records = list(log.read(TopicPartition("app-s-changelog", 0)))
     assert [(record.key, record.value) for record in records] == [
@@ -132,5 +133,5 @@ def test_a_write_that_could_not_be_logged_is_never_committed_even_if_the_functio
     task.open()
     with pytest.raises(ChangelogError):
         task.run()
-    assert dict(task.store("s").all()) == {}
+    assert state(task, "s") == {}
     task.close()

@@ -1,0 +1,73 @@
+"""A store of a task as other threads see it, whatever the task does to it meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from stores.errors import StoreClosedError, StoreError, StoreRestoringError
+from stores.interface import Closeable, IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.tasks.task_store import TaskStore
+
+Answer = TypeVar("Answer")
+
+
+class TaskView(KeyValueView):
+    """Asks the store that the task has at the moment: after a failed commit that may be another one than before.
+
+    No query is answered from a store that is being restored: the pieces in which that is done are no commits.
+    """
+
+    def __init__(self, store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> None:
+        self._store, self._bound = store, bound
+        self._level = store.store.read_only(level, bound).isolation_level
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        return self._level
+
+    def position(self) -> Position:
+        return self._answered(lambda view: view.position())
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._answered(lambda view: view.get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._answered(lambda view: view.get_many(keys))
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda view: view.range(start, end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda view: view.reverse_range(start, end))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda view: view.prefix_scan(prefix))
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda view: view.reverse_prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        return self._answered(lambda view: view.approximate_num_entries())
+
+    def _answered(self, query: Callable[[KeyValueView], Answer]) -> Answer:
+        restores = self._store.restores
+        if restores % 2:
+            raise self._restoring()
+        try:
+            answer = query(self._store.store.read_only(self._level, self._bound))
+        except StoreClosedError:
+            # The task may have closed it to open it again.
+            if self._store.restores != restores:
+                raise self._restoring() from None
+            raise
+        if self._store.restores != restores:
+            if isinstance(answer, Closeable):
+                answer.close()
+            raise self._restoring()
+        return answer
+
+    def _restoring(self) -> StoreError:
+        if not self._store.store.is_open:
+            return StoreClosedError(f"the task of store {self._store.name!r} is closed: open it again")
+        return StoreRestoringError(f"store {self._store.name!r} is being restored from its changelog: ask again later")
