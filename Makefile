@@ -12,6 +12,7 @@ PYTHON ?=
 PROFILE ?= default
 WORKERS ?= 2
 ARGS ?=
+MINUTES ?= 5
 S ?=
 PROFILES := smoke default full
 
@@ -24,7 +25,7 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help setup java test bench report scenario lint clean
+.PHONY: help setup java test soak bench report scenario lint clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -44,6 +45,9 @@ report: $(STAMP) ## write the newest run's report again: a whole run's to result
 
 scenario: name $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit
 	@$(RUN) -m harness scenario $(S)
+
+soak: $(STAMP) ## read every store while it is written to, and judge every answer; MINUTES=5, ARGS="--backends NAME"
+	@$(RUN) -m harness readers --seconds $$(( 60 * $(MINUTES) )) $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@status=0; \

@@ -1,4 +1,4 @@
-"""The command line: ``python -m harness`` with bench, report, scenario, trial, effect or list."""
+"""The command line: ``python -m harness`` with bench, report, scenario, readers, trial, effect or list."""
 
 from __future__ import annotations
 
@@ -124,6 +124,14 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("effect", help="run one trial below the process again, given as JSON", add_help=False)
 
+    readers = commands.add_parser("readers", help="read stores while they are written to, and judge every answer")
+    readers.add_argument("--seconds", type=float, default=60.0, help="for all stores together; 60 unless given")
+    readers.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
+    readers.add_argument("--backends", metavar="NAMES", help="some backends, with commas between, instead of all")
+    readers.add_argument("--durability", metavar="LEVEL", help="one level, instead of all")
+    readers.add_argument("--mutant", default="", metavar="NAME", help="a defect to build in, which is to be found")
+    readers.set_defaults(run=_readers)
+
     listing = commands.add_parser("list", help="what there is: backends, workloads, faults, failpoints, scenarios")
     listing.set_defaults(run=_list)
     return parser
@@ -211,6 +219,14 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
     claim = read_claim(Path(file))
     holds = prove(claim, seed=given.seed, master=given.master, log=_event_log(given), runs=given.runs.absolute())
     return 0 if holds else 1
+
+
+def _readers(given: argparse.Namespace) -> int:
+    from harness.readers.command import soak
+
+    if not given.seconds > 0:
+        raise ConfigError(f"--seconds is a number above 0, not {given.seconds:g}")
+    return soak(_listed(given.backends), given.durability, given.seconds, given.seed, given.mutant)
 
 
 def _list(given: argparse.Namespace) -> int:

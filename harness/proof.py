@@ -13,16 +13,20 @@ from harness.effect_scenario import EffectScenario
 from harness.effects.library import recorder_library
 from harness.folders import RUNS, SCENARIOS
 from harness.progress import Progress
+from harness.readers.row import failure_lines as reader_failure_lines
+from harness.readers_scenario import ReadersScenario
 from harness.report.crash_tables import crash_tables
 from harness.report.document import failure_lines, wrong_end_lines
 from harness.report.effect_section import effect_failure_lines
 from harness.report.effect_tables import effect_tables
 from harness.report.figures import Figure, all_figures
+from harness.report.reader_table import reader_table
 from harness.report.rows import kinds_of, new_run, write_rows
 from harness.report.tables import throughput_tables
 from harness.scenario import EVENT_LOG, AtLeast, CrashScenario, Scenario, ThroughputScenario
 from harness.spark.effects import effect_rows
-from harness.spark.stages import Planned, crash_rows, local_master, spark_session, throughput_rows
+from harness.spark.readers import finished_readers, run_readers
+from harness.spark.stages import Planned, crash_rows, local_master, now_and_then, spark_session, throughput_rows
 from harness.workloads.event_log import EventLog
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
@@ -34,7 +38,7 @@ class Claim:
 
     name: str
     text: str
-    scenario: Scenario | EffectScenario
+    scenario: Scenario | EffectScenario | ReadersScenario
 
 
 def read_claim(file: Path) -> Claim:
@@ -46,9 +50,10 @@ def read_claim(file: Path) -> Claim:
     except Exception as error:  # Whatever a user's file may do.
         raise ConfigError(f"{file} cannot be read as a scenario: {type(error).__name__}: {error}") from error
     scenario = content.get("SCENARIO")
-    if not isinstance(scenario, CrashScenario | ThroughputScenario | EffectScenario):
+    if not isinstance(scenario, CrashScenario | ThroughputScenario | EffectScenario | ReadersScenario):
         raise ConfigError(
-            f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario or an EffectScenario"
+            f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario, an EffectScenario or a "
+            "ReadersScenario"
         )
     return Claim(file.stem, inspect.cleandoc(content.get("__doc__") or ""), scenario)
 
@@ -81,6 +86,7 @@ def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None =
     batches = scenario.plan(seed) if isinstance(scenario, ThroughputScenario) else []
     trials = scenario.plan(seed) if isinstance(scenario, CrashScenario) else []
     sweeps = scenario.plan(seed) if isinstance(scenario, EffectScenario) else []
+    reading = scenario.plan(seed) if isinstance(scenario, ReadersScenario) else []
     if sweeps:
         recorder_library()  # Where effects can't be steered, say so now.
     print(f"{claim.name}\n\n{claim.text}\n\nSeed {seed}.\n", flush=True)
@@ -96,6 +102,11 @@ def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None =
         elif isinstance(scenario, EffectScenario):
             rows = effect_rows(spark, sweeps, folder / "effects", progress.say)
             problems = effect_failure_lines(rows)
+        elif isinstance(scenario, ReadersScenario):
+            own = folder / "readers"
+            with now_and_then(lambda: f"{finished_readers(own)}/{len(reading)} trials", progress.say):
+                rows = run_readers(spark, reading, own)
+            problems = reader_failure_lines(rows)
         else:
             done = throughput_rows(spark, batches, seed, log, progress.say)
             rows, problems = done.rows, done.problems
@@ -107,6 +118,8 @@ def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None =
         crash_tables(figures, expected="valid") + crash_tables(figures, expected="anomaly") + throughput_tables(figures)
     )
     told = [table.plain() for table in tables] + [table.plain() for table in effect_tables(figures)]
+    if "isolation" in sorted_out:
+        told.append(reader_table(sorted_out["isolation"]).plain())
     print("\n\n".join(told), end="\n\n")
     problems += failure_lines(sorted_out.get("crash", []))
     problems += wrong_end_lines(figures["throughput"])

@@ -13,6 +13,7 @@ import pytest
 
 from harness.benchmarks.case import YCSB, Case
 from harness.benchmarks.load import Load, batches
+from harness.benchmarks.readers import ITERATORS, READ, WriterBeside, look_up, make_iterators
 from harness.benchmarks.subject import StoreSubject, open_subject
 from harness.benchmarks.yardstick import Pairs, Yardstick
 from harness.workloads.ycsb import Operation, Ycsb, core_workload
@@ -23,15 +24,26 @@ YCSB_VALUE_BYTES = 1_000
 
 
 @pytest.fixture
-def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick]:
+def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick | None]:
+    if case.suite == READ:
+        yield None  # Its store belongs to a thread of its own.
+        return
     opened = open_subject(case, tmp_path)
     yield opened
     opened.close()
 
 
-def test_case(case: Case, subject: Yardstick, load_seed: int, benchmark: Any) -> None:
+def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: int, benchmark: Any) -> None:
     """Time one case; each round does the same amount of work with records of its own."""
     benchmark.extra_info["case"] = case.id
+    if subject is None:
+        _time_reads(case, tmp_path / "subject", Load(load_seed), benchmark)
+        return
+    if case.suite == ITERATORS:
+        assert isinstance(subject, StoreSubject)
+        subject.store.put_all(Load(load_seed).fresh(case.staged))
+        benchmark.pedantic(make_iterators, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
+        return
     if case.suite.startswith(YCSB):
         assert isinstance(subject, StoreSubject)
         _time_ycsb(case, subject, load_seed, benchmark)
@@ -72,6 +84,14 @@ def _time_ycsb(case: Case, subject: StoreSubject, seed: int, benchmark: Any) -> 
         return (subject, [mine[at : at + size] for at in range(0, len(mine), size)]), {}
 
     benchmark.pedantic(_operate, setup=setup, rounds=case.rounds, warmup_rounds=1)
+
+
+def _time_reads(case: Case, path: Path, load: Load, benchmark: Any) -> None:
+    known = load.fresh(case.keys)
+    with WriterBeside(case, path, known, load) as beside:
+        keys = [key for key, _ in load.of([key for key, _ in known], case.records, case.distribution)]
+        benchmark.pedantic(look_up, args=(beside.view, keys), rounds=case.rounds, warmup_rounds=1)
+    assert bool(beside.commits) is case.commits_beside
 
 
 def _operate(subject: StoreSubject, work: list[list[Operation]]) -> None:

@@ -21,8 +21,10 @@ class Case:
 
     suite: str
     """``commit``: put and commit of keys never seen before. ``update``: read, change, write of keys that are there.
-    ``scan``: everything in order, committed and staged. ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads,
-    on ``keys`` records of 1,000 bytes; ``records`` counts the operations."""
+    ``scan``: everything in order, committed and staged. ``read``: lookups of committed data by a reader, with a writer
+    beside it if ``commits_beside``. ``iterators``: iterators over ``staged`` uncommitted records made, not run.
+    ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads, on ``keys`` records of 1,000 bytes; ``records``
+    counts the operations."""
     subject: str
     """A backend, or a yardstick such as ``plain-rocksdb``."""
     durability: Durability = Durability.CHANGELOG
@@ -30,6 +32,10 @@ class Case:
     distribution: str = "uniform"
     keys: int = 0
     """How many keys an update draws from. 1,000 is YCSB's own default (``recordcount``)."""
+    commits_beside: bool = False
+    """Whether a writer commits ``records_per_commit`` records every tenth of a second meanwhile."""
+    staged: int = 0
+    """How many records are in the open transaction."""
     records: int = 50_000
     rounds: int = 3
 
@@ -37,11 +43,15 @@ class Case:
     def id(self) -> str:
         """A name for the case, unique within a profile."""
         drawn = f"{self.distribution}{self.keys or ''}"
-        return "-".join((self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit)))
+        special = [*(["beside"] if self.commits_beside else []), *([f"staged{self.staged}"] if self.staged else [])]
+        named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
+        return "-".join([*named, *special])
 
 
 _ROCKSDB = ("rocksdb-indexed-batch", "rocksdb-direct")
 _CURVE = (100, 1_000, 10_000, 100_000)
+STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
+"""Sizes of an open transaction over which iterators are made."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
 _SLOW = 20_000
 """Records in a round of what takes long."""
@@ -71,12 +81,29 @@ def _cases(profile: str) -> Iterator[Case]:
             yield Case("update", subject, records_per_commit=100_000, distribution=distribution, keys=keys,
                        records=100_000)  # fmt: skip
     yield from _scans()
+    for staged in STAGED:
+        yield iterators_over(staged)
+    for subject in backends() if profile == "full" else _ROCKSDB[:1]:
+        for commits_beside in (False, True):
+            yield reads(subject, commits_beside=commits_beside)
     yield from _ycsb("ABCDEF" if profile == "full" else "ACE")
     for subject, backend in backends().items():
         for durability in sorted(backend.durabilities) if profile == "full" else (Durability.CHANGELOG,):
             for size in _CURVE:
                 usual = 50_000 if subject.startswith("rocksdb") else _SLOW
                 yield Case("commit", subject, durability, size, records=max(size, usual))
+
+
+def iterators_over(staged: int) -> Case:
+    """Making iterators over so many staged records."""
+    return Case("iterators", _ROCKSDB[0], staged=staged, records=5_000)
+
+
+def reads(subject: str, *, commits_beside: bool) -> Case:
+    """Lookups by a reader of committed data, alone or beside a writer."""
+    # Some commits should fall into each round.
+    records = 300_000 if subject.startswith("rocksdb") else 2 * _SLOW
+    return Case("read", subject, commits_beside=commits_beside, keys=20_000, records=records)
 
 
 def _scans() -> Iterator[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.benchmarks.case import PLAIN, Case
+from harness.benchmarks.case import PLAIN, STAGED, Case, iterators_over, reads
 from stores import Durability
 
 Row = Mapping[str, object]
@@ -74,6 +74,18 @@ def claims() -> Iterator[Claim]:
         Case("scan", indexed, records_per_commit=10_000),
         Case("scan", plain, records_per_commit=10_000),
         0.5,
+    )
+    yield Claim(
+        "making an iterator over 1,000,000 staged records, against one over 100 (Kafka's copies them)",
+        iterators_over(STAGED[-1]),
+        iterators_over(STAGED[0]),
+        0.5,
+    )
+    yield Claim(
+        "lookups of committed data while a writer commits 1,000 records every 0.1 s, against the same alone",
+        reads(indexed, commits_beside=True),
+        reads(indexed, commits_beside=False),
+        0.6,
     )
 
 

@@ -24,8 +24,8 @@ def _anomalies(evidence: Evidence) -> Iterator[str]:
             if found.transactional:
                 records = life.log.stores.get(store, ())
                 anomaly = _anomaly(found, records)
-                # The first process after the first one restores, in pieces of its own and without a position: from
-                # then on a store may rightly be inside a commit, and its position behind its state.
+                # The first process after the first one restores, in pieces of its own, only the last of which has a
+                # position: from then on a store may rightly be inside a commit, and its position behind its state.
                 if not anomaly and number == 0 and evidence.exactly_once:
                     anomaly = _between_commits(found, life, store) or _wrong_position(found, evidence.expected, store)
                 if anomaly:

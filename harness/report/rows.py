@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.readers.row import COLUMNS as READER_COLUMNS
 from harness.sweeps.columns import KINDS as EFFECT_KINDS
 from stores.errors import ConfigError
 
@@ -100,6 +101,7 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "expected": _TEXT,
             "repeat_command": _TEXT,
         },
+        "isolation": {name: _TEXT if type_ is str else _COUNT for name, type_ in READER_COLUMNS.items()},
         **EFFECT_KINDS,
     }
 )

@@ -13,7 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.faults import Kill, KillAfter, Stop
+from harness.readers import trial as readers
+from harness.readers.row import failure_lines
 from harness.spark.cluster import Cluster
+from harness.spark.readers import run_readers
 from harness.spark.session import session
 from harness.spark.trials import finished_trials, run_trials
 from harness.trials.operations import Mix
@@ -144,3 +147,17 @@ def assert_one_valid_row_each(rows: list[Row]) -> None:
 
 def by_id(trials: list[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: trial.id)
+
+
+def test_readers_beside_a_writer_come_back_as_one_row_each(spark: SparkSession, tmp_path: Path) -> None:
+    trials = [
+        readers.Trial("memory-indexed-batch", seconds=0.3, seed=2),
+        readers.Trial("memory-indexed-batch", seconds=20, mutant="half-a-commit"),
+    ]
+    rows = run_readers(spark, trials, tmp_path)
+    assert [(row["trial"], row["result"]) for row in rows] == [(trials[0].id, "valid"), (trials[1].id, "anomaly")]
+    assert failure_lines(rows) == []
+    assert rows[0]["committed_answers"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["isolation.parquet"]
+    with pytest.raises(ConfigError):
+        run_readers(spark, trials, tmp_path)

@@ -14,7 +14,7 @@ from harness.faults.registry import unknown
 from stores.changelog.producer import BufferedProducer
 from stores.engines.engine import Engine, Writes
 from stores.failpoints import declare, reach
-from stores.interface import TopicPartition
+from stores.interface import Position, TopicPartition
 from stores.registry import Backend
 from stores.strategies.store import EngineStore
 from stores.tasks import task_store
@@ -116,17 +116,20 @@ def _forgetful_restore(engine: type[Engine], strategy: type[EngineStore]) -> Set
     restore = strategy.restore
 
     def broken(
-        self: EngineStore, pairs: Iterable[tuple[bytes, bytes | None]], changelog_offsets: Mapping[TopicPartition, int]
+        self: EngineStore,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
     ) -> None:
-        restore(self, list(pairs)[:-1], changelog_offsets)
+        restore(self, list(pairs)[:-1], changelog_offsets, position)
 
     _replace(strategy, "restore", broken)
     return {}
 
 
 def _restore_from_start(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
-    def broken(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, on_restore: Any) -> Any:
-        return restore(store, changelog, partition, None, on_restore)
+    def broken(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
+        return restore(store, changelog, partition, None, *rest)
 
     _replace(task_store, "restore", broken)
     return {}

@@ -1,0 +1,45 @@
+"""The command that lets readers loose on stores for as long as one likes: ``python -m harness readers``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.progress import Progress
+from harness.readers.row import repeat_command
+from harness.readers.trial import Trial, run
+from stores.interface import Durability
+from stores.registry import backend_named, backends, checked_durability
+
+
+def soak(names: Sequence[str] | None, durability: str | None, seconds: float, seed: int, mutant: str = "") -> int:
+    """Share the time out between the backends, all unless named, at all levels unless one is; 1 for an anomaly.
+
+    Raises: ConfigError for what does not exist.
+    """
+    chosen = [backend_named(name) for name in names] if names else list(backends().values())
+    planned = [
+        (backend.name, str(level))
+        for backend in chosen
+        for level in ([checked_durability(backend, durability)] if durability else sorted(backend.durabilities))
+    ]
+    failed = []
+    print(f"Seed {seed}; {len(planned)} stores, {seconds / len(planned):.1f} s each.", flush=True)
+    progress = Progress()
+    for name, level in planned:
+        trial = Trial(name, level, seconds / len(planned), seed, mutant=mutant)
+        # In memory where that is possible: what is looked for are races, not what a disk does.
+        shared = Path("/dev/shm")
+        durable = level == Durability.DISK or not shared.is_dir()
+        with tempfile.TemporaryDirectory(prefix="readers-", dir=None if durable else shared) as folder:
+            outcome = run(trial, Path(folder))
+        progress.say(
+            f"{name} at {level}: {outcome.operations:,} operations, {outcome.commits:,} commits, "
+            f"{sum(outcome.answers.values()):,} answers, {len(outcome.anomalies)} wrong"
+        )
+        failed += [(trial, anomaly) for anomaly in outcome.anomalies]
+    for trial, anomaly in failed:
+        print(f"{trial.id}: {anomaly}\n  repeat it with: {repeat_command(trial)}", file=sys.stderr)
+    return 1 if failed else 0

@@ -1,0 +1,133 @@
+"""Stores that are broken on purpose, in what their readers see: each must be found out by a trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from stores.buffer import IndexedBatch, Layer
+from stores.engines.engine import Writes
+from stores.errors import ConfigError
+from stores.interface import IsolationLevel, TopicPartition
+from stores.strategies.dual_store import DualStore
+from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.store import EngineStore
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One defect: what is wrong, in a sentence, the backends that can have it, and how it is built in."""
+
+    defect: str
+    strategy: str
+    build: Callable[[Callable[[type, str, Any], None]], None]
+
+
+def _half_a_commit(replace: Callable[[type, str, Any], None]) -> None:
+    def commit(
+        self: IndexedBatchStore, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]
+    ) -> None:
+        with self._batch.lock:
+            layers = [layer.as_writes() for layer in self._batch.layers()]
+            for ranges, writes in layers:
+                pairs = list(writes.items())
+                self._engine.write([Writes(ranges, dict(pairs[: len(pairs) // 2]))], {})
+                time.sleep(0)
+                self._engine.write([Writes((), dict(pairs[len(pairs) // 2 :]))], {})
+            self._engine.write([], meta)
+            self._recent = {}
+            self._batch.clear()
+
+    replace(IndexedBatchStore, "_commit", commit)
+
+
+def _shared_layer(replace: Callable[[type, str, Any], None]) -> None:
+    def freeze(self: IndexedBatch) -> tuple[Layer, ...]:
+        return (*self._frozen, self._active)
+
+    replace(IndexedBatch, "freeze", freeze)
+    replace(IndexedBatch, "release", lambda self, layers: None)
+
+
+def _keys_one_by_one(replace: Callable[[type, str, Any], None]) -> None:
+    def get_many(self: IndexedBatchStore, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._get(level, key) for key in keys]
+
+    replace(IndexedBatchStore, "_get_many", get_many)
+
+
+def _dirty_read(replace: Callable[[type, str, Any], None]) -> None:
+    get = IndexedBatchStore._get
+
+    def dirty(self: IndexedBatchStore, level: IsolationLevel, key: bytes) -> bytes | None:
+        return get(self, IsolationLevel.READ_UNCOMMITTED, key)
+
+    replace(IndexedBatchStore, "_get", dirty)
+
+
+def _position_first(replace: Callable[[type, str, Any], None]) -> None:
+    commit = EngineStore.commit
+
+    def hasty(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        self._position = {**self._position, **self._staged_position}
+        time.sleep(0)
+        commit(self, changelog_offsets)
+
+    replace(EngineStore, "commit", hasty)
+
+
+def _old_lookups(replace: Callable[[type, str, Any], None]) -> None:
+    get = IndexedBatchStore._get
+
+    def cached(self: Any, level: IsolationLevel, key: bytes) -> bytes | None:
+        if level is IsolationLevel.READ_UNCOMMITTED:
+            return get(self, level, key)
+        kept: dict[bytes, bytes | None] = self.__dict__.setdefault("kept", {})
+        if len(kept) > 20:
+            kept.clear()
+        return kept.setdefault(key, get(self, level, key))
+
+    replace(IndexedBatchStore, "_get", cached)
+
+
+def _parts_in_sight(replace: Callable[[type, str, Any], None]) -> None:
+    replace(DualStore, "_decided", property(lambda self: False, lambda self, value: None))
+
+
+MUTANTS: Mapping[str, Mutant] = {
+    "half-a-commit": Mutant("a commit is two writes of the engine", "indexed-batch", _half_a_commit),
+    "shared-layer": Mutant("a scan shows the layer that is written to", "indexed-batch", _shared_layer),
+    "keys-one-by-one": Mutant("get_many looks each key up by itself", "indexed-batch", _keys_one_by_one),
+    "dirty-read": Mutant("a lookup of committed data shows what is staged", "indexed-batch", _dirty_read),
+    "position-first": Mutant("a commit's position is told before its data is there", "indexed-batch", _position_first),
+    "old-lookups": Mutant("a lookup of committed data is answered from a cache", "indexed-batch", _old_lookups),
+    "parts-in-sight": Mutant("a commit is seen while it is copied in parts", "dual-store", _parts_in_sight),
+}
+
+
+@contextmanager
+def sabotaged(mutant: str) -> Iterator[None]:
+    """Build a defect into this process's stores, for a while; none for an empty name. Raises: ConfigError."""
+    if mutant and mutant not in MUTANTS:
+        raise ConfigError(f"no mutant {mutant!r}; there are: {', '.join(MUTANTS)}")
+    undo: list[tuple[type, str, Any]] = []
+
+    def replace(kind: type, name: str, broken: Any) -> None:
+        undo.append((kind, name, kind.__dict__.get(name, _ABSENT)))
+        setattr(kind, name, broken)
+
+    try:
+        if mutant:
+            MUTANTS[mutant].build(replace)
+        yield
+    finally:
+        for kind, name, whole in reversed(undo):
+            if whole is _ABSENT:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, whole)

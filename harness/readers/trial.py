@@ -1,0 +1,159 @@
+"""One writer and several readers at each level on one store, for a while; every answer is judged as it comes.
+
+Rounds follow each other, each on a store of its own, so that the history that answers are judged by stays small.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any
+
+from harness.checkers.isolation import Versions
+from harness.readers.mutants import sabotaged
+from harness.readers.reader import Reader, Sight
+from harness.readers.writer import Writer
+from stores import failpoints
+from stores.interface import Durability, IsolationLevel
+from stores.registry import Backend, backend_named, open_store
+
+TIGHT = {"staging_buffer_bytes": 64, "map_size_bytes": 64 << 10}
+"""Options of every second round: they take a backend over the edge of what it keeps in one place."""
+OPERATIONS_PER_ROUND, OPERATIONS_AT_LEAST = 600, 60
+"""However short the time is, some are made."""
+_SWITCHES_S = (2e-5, 5e-4, 5e-3)
+"""How long the interpreter lets a thread run, round by round: long stretches find other mistakes than short ones."""
+_PART_BYTES = "_PART_BYTES"
+JOIN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A store to be read while it is written to, for about ``seconds``. What the threads do repeats with ``seed``."""
+
+    backend: str
+    durability: str = "CHANGELOG"
+    seconds: float = 1.0
+    seed: int = 1
+    readers: int = 4
+    """Of each level."""
+    mutant: str = ""
+
+    @property
+    def id(self) -> str:
+        """A name for it."""
+        return "-".join(filter(None, (self.backend, self.durability.lower(), str(self.seed), self.mutant)))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a trial: how much was done, and what was wrong, in sentences."""
+
+    rounds: int = 0
+    operations: int = 0
+    commits: int = 0
+    answers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, IsolationLevel), 0))
+    """How many were judged, by level."""
+    anomalies: list[str] = field(default_factory=list)
+
+
+def run(trial: Trial, folder: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Rounds until the time is up, or an answer is wrong. ``folder`` is emptied."""
+    outcome = Outcome()
+    until = time.monotonic() + trial.seconds
+    with sabotaged(trial.mutant):
+        while not outcome.anomalies and (not outcome.rounds or time.monotonic() < until):
+            _round(trial, folder / "store", outcome, until)
+            shutil.rmtree(folder / "store", ignore_errors=True)
+            outcome.rounds += 1
+            say(f"{trial.id}: {outcome.operations:,} operations, {sum(outcome.answers.values()):,} answers")
+    return outcome
+
+
+def _round(trial: Trial, path: Path, outcome: Outcome, until: float) -> None:
+    backend = backend_named(trial.backend)
+    tight = {name: value for name, value in TIGHT.items() if name in backend.options and not outcome.rounds % 2}
+    random = Random(f"{trial.seed} {outcome.rounds}")
+    over = Event()
+    with (
+        _switching(_SWITCHES_S[outcome.rounds % len(_SWITCHES_S)]),
+        _small_parts(backend),
+        _let_in(backend, Random(random.random())),
+        open_store(backend.name, path, durability=Durability(trial.durability), options=tight) as store,
+    ):
+        uncommitted = Versions()
+        committed = Versions() if store.transactional else uncommitted
+        writer = Writer(store, committed, uncommitted, Random(random.random()))
+        sights = [
+            Sight(store, level, committed if level is IsolationLevel.READ_COMMITTED else uncommitted)
+            for level in IsolationLevel
+            for _ in range(trial.readers)
+        ]
+        readers = [Reader(sight, Random(random.random()), over) for sight in sights]
+        with ThreadPoolExecutor(len(readers)) as pool:
+            futures = [pool.submit(reader.read) for reader in readers]
+            try:
+                for done in range(OPERATIONS_PER_ROUND):
+                    if over.is_set() or (time.monotonic() >= until and done >= OPERATIONS_AT_LEAST):
+                        break
+                    writer.step()
+            except Exception as error:
+                outcome.anomalies.append(f"the writer got {type(error).__name__}: {error}")
+            finally:
+                over.set()
+            for reader, future in zip(readers, futures, strict=True):
+                future.result(JOIN_TIMEOUT_S)
+                outcome.answers[str(reader.sight.level)] += reader.answers
+                if reader.anomaly:
+                    outcome.anomalies.append(f"round {outcome.rounds}, a {reader.sight.level} reader: {reader.anomaly}")
+        outcome.operations += writer.operations
+        outcome.commits += writer.commits
+
+
+@contextmanager
+def _switching(seconds: float) -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextmanager
+def _small_parts(backend: Backend) -> Iterator[None]:
+    """Let a strategy that copies a commit in parts make several of what a trial commits, which is little."""
+    strategy: Any = sys.modules[backend.load_strategy().__module__]
+    before = getattr(strategy, _PART_BYTES, None)
+    if before is None:
+        yield
+        return
+    setattr(strategy, _PART_BYTES, 64)
+    try:
+        yield
+    finally:
+        setattr(strategy, _PART_BYTES, before)
+
+
+@contextmanager
+def _let_in(backend: Backend, random: Random) -> Iterator[None]:
+    """Let readers run in the middle of commits: at each of the failpoints that these reach, now and then."""
+
+    def step_aside() -> None:
+        if random.random() < 0.5:
+            time.sleep(1e-4)
+
+    try:
+        for failpoint in backend.failpoints:
+            failpoints.arm(failpoint, step_aside)
+        yield
+    finally:
+        failpoints.disarm()

@@ -1,0 +1,67 @@
+"""A claim about what readers see beside a writer, as a plain value; beside the scenarios of ``harness.scenario``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.faults.registry import unknown
+from harness.readers.mutants import MUTANTS
+from harness.readers.trial import Trial
+from harness.trials.trial import DURABILITIES
+from stores.errors import ConfigError
+from stores.registry import backend_named, backends
+
+
+@dataclass(frozen=True)
+class ReadersScenario:
+    """Readers at each level, beside a writer that commits and rolls back, see nothing that their level does not show.
+
+    ``backends`` are all there are unless given; a durability that one cannot carry is left out for it. Each is read for
+    about ``seconds``, by so many ``readers`` of each level, once for each of ``seeds``. Each of ``mutants``, which are
+    built into a backend of the strategy that can have it, must be found out.
+    """
+
+    backends: tuple[str, ...] | None = None
+    durabilities: tuple[str, ...] = ("CHANGELOG",)
+    seconds: float = 2.0
+    readers: int = 4
+    seeds: int = 1
+    mutants: tuple[str, ...] = ()
+
+    def plan(self, seed: int) -> list[Trial]:
+        """Every trial; ``seed`` is the first of its seeds. Raises: ConfigError for whatever does not exist."""
+        self._check()
+        names = tuple(backends()) if self.backends is None else self.backends
+        chosen = [backend_named(name) for name in names]
+        trials = [
+            Trial(backend.name, durability, self.seconds, number, self.readers)
+            for number in range(seed, seed + self.seeds)
+            for backend in chosen
+            for durability in self.durabilities
+            if durability in backend.durabilities
+        ]
+        for mutant in self.mutants:
+            fitting = [backend for backend in chosen if backend.strategy == MUTANTS[mutant].strategy]
+            trials += [
+                Trial(backend.name, sorted(backend.durabilities)[0], 10 * self.seconds, seed, self.readers, mutant)
+                for backend in fitting[:1]
+            ]
+        if not trials:
+            raise ConfigError("this scenario has nothing to do: none of its backends carries its durabilities")
+        return trials
+
+    def _check(self) -> None:
+        for name in ("backends", "durabilities", "mutants"):
+            value = getattr(self, name)
+            if not (isinstance(value, tuple) and all(isinstance(each, str) for each in value)) and value is not None:
+                raise ConfigError(f"{name} of a scenario is a tuple of texts, such as ('this',), and not {value!r}")
+        for name in ("seconds", "readers", "seeds"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+                raise ConfigError(f"{name} of a scenario is a number above 0, not {value!r}")
+        for durability in self.durabilities:
+            if durability not in DURABILITIES:
+                raise unknown("durability", durability, DURABILITIES)
+        for mutant in self.mutants:
+            if mutant not in MUTANTS:
+                raise unknown("mutant", mutant, MUTANTS)

@@ -1,0 +1,104 @@
+"""Readers beside a writer: every backend is read without an anomaly, every broken store is found out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
+from harness.cli import main
+from harness.readers.mutants import MUTANTS
+from harness.readers.trial import OPERATIONS_AT_LEAST, Trial, run
+from harness.readers_scenario import ReadersScenario
+from stores import failpoints
+from stores.buffer import IndexedBatch
+from stores.errors import ConfigError
+from stores.registry import backends
+
+ALL = Query("range")
+
+
+def versions_of(*states: dict[bytes, bytes]) -> Versions:
+    """Versions with positions 10, 20, ... after the empty one, all of them there."""
+    versions = Versions()
+    for number, state in enumerate(states, 1):
+        versions.begin(state, 10 * number)
+    versions.end()
+    return versions
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_readers_see_nothing_that_was_not_there(backend: str, tmp_path: Path) -> None:
+    """For minutes, and at every level of durability: make soak."""
+    outcome = run(Trial(backend, seconds=0.4), tmp_path)
+    assert outcome.anomalies == []
+    assert outcome.operations >= OPERATIONS_AT_LEAST
+    assert min(outcome.answers.values()) > 20
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_store_that_is_broken_on_purpose_is_found_out(mutant: str, tmp_path: Path) -> None:
+    backend = {"indexed-batch": "memory-indexed-batch", "dual-store": "rocksdb-dual-store"}[MUTANTS[mutant].strategy]
+    freeze = IndexedBatch.freeze
+    assert run(Trial(backend, seconds=30, mutant=mutant), tmp_path).anomalies
+    # Nothing of the defect stays behind.
+    assert IndexedBatch.freeze is freeze
+    assert failpoints.declared()
+
+
+def test_an_answer_is_right_if_some_version_of_its_window_gives_it() -> None:
+    versions = versions_of({b"a": b"1"}, {b"a": b"2", b"b": b"2"}, {b"b": b"2"})
+    assert shown(versions, ALL, [(b"a", b"2"), (b"b", b"2")], Window(1, 3)) == 2
+    assert shown(versions, ALL, [(b"a", b"1")], Window(2, 3)) is None
+    assert shown(versions, ALL, [(b"a", b"1"), (b"b", b"2")], Window(0, 3)) is None
+    assert shown(versions, Query("get", (b"b",)), b"2", Window(0, 3)) == 2
+    assert shown(versions, Query("get_many", (b"a", b"b", b"a")), [None, b"2", None], Window(0, 3)) == 3
+    assert shown(versions, Query("range", (), None, b"a", True), [], Window(1, 3)) == 3
+    assert shown(versions, Query("prefix", (b"b",)), [(b"b", b"2")], Window(0, 1)) is None
+    assert shown(versions, Query("range", reverse=True), [(b"b", b"2"), (b"a", b"2")], Window(2, 2)) == 2
+    assert shown(versions, ALL, [(b"a", b"1")], Window(0, 3, bound=11)) is None
+
+
+def test_what_is_wrong_with_an_answer_is_told() -> None:
+    versions = versions_of({b"a": b"1"}, {b"a": b"2"})
+    told = {
+        explained(versions, ALL, [(b"a", b"3")], Window(0, 2)),
+        explained(versions, ALL, [(b"a", b"1")], Window(2, 2)),
+        explained(versions, ALL, [(b"a", b"2")], Window(1, 1)),
+        explained(versions, ALL, [(b"a", b"1")], Window(0, 2, bound=20)),
+    }
+    assert len(told) == 4
+
+
+def test_a_refusal_is_right_only_where_the_store_may_be_that_far_behind() -> None:
+    versions = versions_of({b"a": b"1"}, {b"a": b"2"})
+    assert refusal(versions, Window(1, 2, bound=25), 5) == ""
+    assert refusal(versions, Window(1, 2, bound=25), 15) == ""
+    assert refusal(versions, Window(2, 2, bound=25), 15)
+    assert refusal(versions, Window(1, 2, bound=20), 0)
+
+
+def test_the_command_shares_the_time_out_and_fails_where_something_is_wrong(tmp_path: Path) -> None:
+    chosen = ["readers", "--backends", "memory-indexed-batch"]
+    assert main([*chosen, "--seconds", "0.2"]) == 0
+    assert main([*chosen, "--seconds", "20", "--mutant", "dirty-read"]) == 1
+    for wrong in (["--mutant", "no-such"], ["--seconds", "0"], ["--durability", "DISK"]):
+        assert main([*chosen, *wrong]) == 2
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        ReadersScenario(backends=("lmbd",)),
+        ReadersScenario(durabilities=("DISC",)),
+        ReadersScenario(mutants=("half-a-comit",)),
+        ReadersScenario(seconds=0),
+        ReadersScenario(backends="lmdb"),  # type: ignore[arg-type]
+        ReadersScenario(backends=("memory-indexed-batch",), durabilities=("DISK",)),
+    ],
+    ids=range(6),
+)
+def test_a_mistake_in_a_scenario_is_a_config_error_when_planned(scenario: ReadersScenario) -> None:
+    with pytest.raises(ConfigError):
+        scenario.plan(1)
