@@ -7,9 +7,10 @@ one when it is opened (``stores.migration``). Version 1 is the first there was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreTooNewError
@@ -40,8 +41,15 @@ class Identity(NamedTuple):
     format_version: int
 
     def text(self) -> str:
-        """The file's content."""
-        return json.dumps(self._asdict()) + "\n"
+        """The file's content, with a checksum: a flipped bit must not make it another backend's store."""
+        return json.dumps({**self._asdict(), "checksum": self._checksum()}) + "\n"
+
+    def _checksum(self) -> int:
+        return crc32(f"{self.backend} {self.format_version}".encode())
+
+    def fits(self, told: Mapping[str, object]) -> bool:
+        """Whether ``told``, the file's content, is this and nothing else. The first stores had no checksum."""
+        return told in (self._asdict(), {**self._asdict(), "checksum": self._checksum()})
 
 
 def read_identity(path: Path) -> Identity:
@@ -50,6 +58,8 @@ def read_identity(path: Path) -> Identity:
     try:
         told = json.loads(file.read_text())
         identity = Identity(told["backend"], int(told["format_version"]))
+        if not identity.fits(told):
+            raise ValueError("its checksum does not fit")
     except FileNotFoundError as error:
         raise StoreCorruptedError(f"{file} is gone: wipe the store and restore it from its changelog") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stores.changelog.schema import check_file, check_schema, create_unless_there
+from stores.changelog.schema import check_file, check_schema, create_unless_there, sync_file
 from stores.directory import sync_folder
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.forks import WHOSE, keep_for_good, watch
 from stores.interface import Durability
-from stores.sqlite_file import write_ahead
+from stores.sqlite_file import keep_log, write_ahead
 
 BUSY_TIMEOUT_S = 30.0
 ROWS_PER_INSERT = 32
@@ -34,8 +36,24 @@ class LogFile:
         self._forked = False
         with self._chained("open"):
             create_unless_there(path)
-            check_file(path)
-            self.writer = self._connect()
+            with _open_here.lock:
+                status = path.stat()
+                self._identity = (status.st_dev, status.st_ino)
+                # Closing any other descriptor of the file lets go of the locks that SQLite holds on it for this
+                # process: another one would take itself for the last, and remove the log that is written to.
+                # Source: SQLite's manual, "How To Corrupt An SQLite Database File", 2.2.
+                if not any(other.is_open and other._identity == self._identity for other in _open_here.files):
+                    check_file(path)
+                    if durability is Durability.DISK:
+                        # Whoever had it before may not have synced anything.
+                        sync_file(path)
+                _open_here.files.add(self)
+            try:
+                self.writer = self._connect()
+            except BaseException:
+                with _open_here.lock:
+                    _open_here.files.discard(self)
+                raise
             if durability is Durability.DISK:
                 # SQLite syncs its write-ahead log, which it has just made, but not the name of it.
                 sync_folder(path.parent)
@@ -117,8 +135,11 @@ class LogFile:
             # Inserts of many rows keep a journal of the statement, which would be written out eight times over.
             writer.execute("pragma temp_store = memory")
             writer.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}").fetchone()
-            writer.execute("begin immediate")  # tells now, not at the first commit, whether writing is possible
-            writer.rollback()
+            if self._durability is Durability.DISK:
+                keep_log(writer, self.path)
+            else:
+                writer.execute("begin immediate")  # tells now, not at the first commit, whether writing is possible
+                writer.rollback()
         except BaseException:
             writer.close()
             raise
@@ -152,6 +173,21 @@ class LogFile:
                 f"cannot {deed} the changelog {self.path}: {error.strerror}. {_ADVICE['SQLITE_CANTOPEN']}"
             ) from error
 
+
+class _OpenHere:
+    """The log files that this process has open, or is about to; ``lock`` is held while one joins them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.files: weakref.WeakSet[LogFile] = weakref.WeakSet()
+
+    def begin_anew(self) -> None:
+        """In a forked child: none of them is its own, and a thread of the parent may have held the lock."""
+        self.lock, self.files = threading.Lock(), weakref.WeakSet()
+
+
+_open_here = _OpenHere()
+os.register_at_fork(after_in_child=_open_here.begin_anew)
 
 _ADVICE = {
     "SQLITE_FULL": "Nothing was written: free some space and try again, or abort",

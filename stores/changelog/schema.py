@@ -105,7 +105,7 @@ def create_unless_there(path: Path) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
             beside.with_name(beside.name + suffix).unlink(missing_ok=True)
         _build(beside)
-        _sync(beside)
+        sync_file(beside)
         beside.rename(path)
         os.fsync(folder)
     finally:
@@ -153,6 +153,7 @@ def _build(path: Path) -> None:
         connection.close()
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Make the file at ``path``, which this process has not open, survive power loss. Raises: OSError."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

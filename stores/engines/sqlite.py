@@ -15,7 +15,7 @@ from typing import ClassVar, Self, TypeVar, cast
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
-from stores.sqlite_file import missing_bytes, write_ahead
+from stores.sqlite_file import keep_log, missing_bytes, write_ahead
 
 Answer = TypeVar("Answer")
 
@@ -68,8 +68,7 @@ class SqliteEngine(TransactionalEngine):
                 if new:
                     _create(writer)
                 elif unclean and durability is Durability.DISK:
-                    # Its log may hold a commit whose sync failed: later ones would stand on it, and fall with it.
-                    writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+                    keep_log(writer, file)
                 writer.execute("select count(*) from meta").fetchone()
             except BaseException:
                 writer.close()

@@ -50,15 +50,17 @@ RECOVER_TRUNCATED = declare("dual_store.recover.truncated", "opening has emptied
 
 _SEQUENCE = b"s"
 """Meta entry: number of the store's last commit; in the second store, number of the commit it is sealed for."""
-_PART_BYTES = 4 << 20
-"""The copy of what is not in memory is made in parts of about this many bytes."""
 
 
 class DualStore(IndexedBatchStore):
-    """Carries transactions larger than memory, at the price of writing everything twice."""
+    """Carries transactions larger than memory, at the price of writing everything twice.
+
+    Writes wait in memory up to ``staging_buffer_bytes``; what has left it is copied by a commit in parts of about
+    ``copy_part_bytes``, which is what that takes of memory.
+    """
 
     strategy: ClassVar[str] = "dual-store"
-    options: ClassVar[Mapping[str, object]] = {"staging_buffer_bytes": 16 << 20}
+    options: ClassVar[Mapping[str, object]] = {"staging_buffer_bytes": 16 << 20, "copy_part_bytes": 4 << 20}
     failpoints: ClassVar[tuple[str, ...]] = (
         BEFORE_SPILL,
         SPILLED,
@@ -76,12 +78,18 @@ class DualStore(IndexedBatchStore):
     )
 
     def __init__(
-        self, engine: Engine, directory: StoreDirectory, staging: Engine, buffer_bytes: int, traits: Traits
+        self,
+        engine: Engine,
+        directory: StoreDirectory,
+        staging: Engine,
+        options: Mapping[str, object],
+        traits: Traits,
     ) -> None:
         super().__init__(engine, directory, traits)
         self._max_key_bytes -= TOKEN_BYTES
         self._staging = staging
-        self._buffer_bytes = buffer_bytes
+        self._buffer_bytes = cast(int, options["staging_buffer_bytes"])
+        self._part_bytes = cast(int, options["copy_part_bytes"])
         self._marker = directory.path / "commit"
         self._view = Lock()
         """Held for a moment, while a reader takes hold of what it shows, and where ``_decided`` changes."""
@@ -101,7 +109,7 @@ class DualStore(IndexedBatchStore):
     def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
         staging = open_engine(type(engine), directory.staging, traits.durability, options)
         try:
-            return cls(engine, directory, staging, cast(int, options["staging_buffer_bytes"]), traits)
+            return cls(engine, directory, staging, options, traits)
         except BaseException:
             with suppress(StoreError):
                 staging.close()
@@ -324,10 +332,10 @@ class DualStore(IndexedBatchStore):
             for key, kept in pairs:
                 part[key[TOKEN_BYTES:]] = untagged(kept)
                 num_bytes += len(key) + len(kept)
-            if num_bytes >= _PART_BYTES:
-                self._engine.write([Writes(ranges, part)], {}, durable=False)
-                reach(MID_COPY)
-                ranges, part, num_bytes = (), {}, 0
+                if num_bytes >= self._part_bytes:
+                    self._engine.write([Writes(ranges, part)], {}, durable=False)
+                    reach(MID_COPY)
+                    ranges, part, num_bytes = (), {}, 0
         self._engine.write([Writes(ranges, part)], self._final(marker))
         if marker.in_parts:
             # A part may be in the engine's files and the end in its memory only: no kill may come between any more.

@@ -35,6 +35,8 @@ class CheckpointFile:
         with system_errors_told(self.path):
             if not self.path.exists():
                 return {}
+            # Whoever put it there may have been killed before its name was synced: what is gone on from must stay.
+            sync_folder(self.path.parent)
             raw = self.path.read_bytes()
         try:
             version, count, *entries = raw.decode("ascii").splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -241,3 +242,27 @@ def test_the_names_of_the_files_that_opening_makes_survive_power_loss_at_disk(
         SqliteChangelog(path.with_name(f"log of {durability}"), durability).close()
         assert synced == ([path.parent] if durability is Durability.DISK else [])
         synced.clear()
+
+
+def test_a_flipped_bit_in_what_a_store_says_it_is_never_makes_it_another_one(path: Path) -> None:
+    """Who is told "another backend" must leave the store alone; who is told "corrupted" restores it."""
+    open_store("lmdb", path).close()
+    identity = path / "store.json"
+    whole = identity.read_bytes()
+    outcomes = set()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        identity.write_bytes(flipped)
+        try:
+            open_store("lmdb", path).close()
+        except StoreCorruptedError:
+            outcomes.add("corrupted")
+        else:
+            # White space, at most: what it says is the same.
+            assert json.loads(flipped) == json.loads(whole)
+            outcomes.add("harmless")
+    assert "corrupted" in outcomes
+    identity.write_bytes(whole)
+    with pytest.raises(StoreIncompatibleError):
+        open_store("sqlite", path)

@@ -9,12 +9,15 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stores import (
     CommitFailedError,
+    ConfigError,
     Durability,
     RecoveryOutcome,
     StoreCorruptedError,
@@ -22,6 +25,7 @@ from stores import (
     TopicPartition,
     open_store,
 )
+from stores.engines.engine import Writes
 from stores.strategies import dual_store, marker
 from stores.strategies.dual_store import DualStore
 from stores.tests.store_process import StoreProcess
@@ -29,7 +33,7 @@ from stores.tests.store_process import StoreProcess
 BACKEND = "rocksdb-dual-store"
 LOG = TopicPartition("changelog", 0)
 PART_BYTES = 2000
-IN_PARTS: dict[str, object] = {"staging_buffer_bytes": 500}
+IN_PARTS: dict[str, object] = {"staging_buffer_bytes": 500, "copy_part_bytes": PART_BYTES}
 AT_ONCE: dict[str, object] = {}
 BEFORE_MARKER = [dual_store.BEFORE_SPILL, dual_store.SPILLED, marker.MARKER_WRITTEN]
 AFTER_MARKER = [
@@ -45,7 +49,6 @@ SECOND = {b"%08d" % number: b"old" if number < 50 else b"n" * 50 for number in (
 
 def begin(process: StoreProcess, path: Path, durability: Durability, options: dict[str, object]) -> None:
     """Open in the process, commit ``FIRST`` at offset 1 and stage what makes it ``SECOND``."""
-    process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
     process.call("open", BACKEND, path, durability, options)
     process.call("put_many", 0, 100, b"old")
     process.call("commit", {LOG: 1})
@@ -64,9 +67,9 @@ def crash(path: Path, failpoint: str, durability: Durability, options: dict[str,
 def crash_in_recovery(path: Path, failpoint: str, durability: Durability) -> None:
     """Kill a process that opens the store, at the failpoint."""
     with StoreProcess() as process:
-        process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
+        process.call("load_backend", BACKEND)
         process.call("kill_at", failpoint)
-        process.call_until_killed("open", BACKEND, path, durability, {})
+        process.call_until_killed("open", BACKEND, path, durability, {"copy_part_bytes": PART_BYTES})
 
 
 def assert_recovered(path: Path, durability: Durability, *, committed: int) -> RecoveryOutcome:
@@ -112,7 +115,6 @@ def test_a_kill_between_the_parts_of_a_copy_rolls_forward(path: Path, durability
             store.put_all(FIRST.items())
             store.commit({LOG: 1})
         with StoreProcess() as process:
-            process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
             process.call("open", BACKEND, path, durability, IN_PARTS)
             process.call("delete_range", b"%08d" % 50, b"%08d" % 99)
             process.call("put_many", 60, 200, b"n" * 50)
@@ -148,7 +150,6 @@ def test_without_a_log_a_kill_leaves_some_commit_whole(path: Path, failpoint: st
     other = TopicPartition("changelog", 1)
     states = {None: {}, 0: {b"restored": b"r"}, 1: {b"restored": b"r", **FIRST}, 2: {b"restored": b"r", **SECOND}}
     with StoreProcess() as process:
-        process.call("set_constant", dual_store.__name__, "_PART_BYTES", PART_BYTES)
         options = {**IN_PARTS, "write_buffer_size_bytes": 64 << 10}
         process.call("open", BACKEND, path, Durability.CHANGELOG, options)
         process.call("restore", [(b"restored", b"r")], {LOG: 0})
@@ -169,8 +170,7 @@ def test_without_a_log_a_kill_leaves_some_commit_whole(path: Path, failpoint: st
 def test_a_large_commit_that_was_acknowledged_is_never_half_there(path: Path) -> None:
     """At CHANGELOG some parts get into RocksDB's files by themselves, and the kill comes when the marker is gone."""
     with StoreProcess() as process:
-        process.call("set_constant", dual_store.__name__, "_PART_BYTES", 20_000)
-        options = {"staging_buffer_bytes": 1000, "write_buffer_size_bytes": 64 << 10}
+        options = {"staging_buffer_bytes": 1000, "copy_part_bytes": 20_000, "write_buffer_size_bytes": 64 << 10}
         process.call("open", BACKEND, path, Durability.CHANGELOG, options)
         process.call("put_many", 0, 1000, b"a" * 100)
         process.call("commit", {LOG: 0})
@@ -251,8 +251,7 @@ def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed(path: P
     records, value = 40_000, b"v" * 10_000
     # Else each thread reserves 64 MiB, out of which memory is had whatever the limit.
     with StoreProcess(MALLOC_ARENA_MAX="1") as process:
-        process.call("set_constant", dual_store.__name__, "_PART_BYTES", 1 << 20)
-        sizes = ("staging_buffer_bytes", "write_buffer_size_bytes", "block_cache_size_bytes")
+        sizes = ("staging_buffer_bytes", "copy_part_bytes", "write_buffer_size_bytes", "block_cache_size_bytes")
         process.call("open", BACKEND, path, Durability.CHANGELOG, dict.fromkeys(sizes, 1 << 20))
         process.call("put_many", 0, 10, value)
         process.call("commit", {LOG: 1})
@@ -364,3 +363,30 @@ def test_a_marker_that_can_neither_be_finished_nor_removed_fails_the_commit(
     assert failed.value.reopen
     store.close()
     assert assert_recovered(path, Durability.DISK, committed=1) is RecoveryOutcome.ROLLED_FORWARD
+
+
+@pytest.mark.parametrize(("part_bytes", "fewest", "most"), [(10_000, 8, 20), (4 << 20, 1, 1)])
+def test_a_commit_copies_in_parts_of_about_the_size_that_was_asked_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int, fewest: int, most: int
+) -> None:
+    options = {"staging_buffer_bytes": 1000, "copy_part_bytes": part_bytes}
+    with open_store(BACKEND, path, options=options) as store:
+        assert isinstance(store, DualStore)
+        sizes, write = [], store._engine.write
+
+        def seen(layers: Sequence[Writes], *given: Any, **named: Any) -> None:
+            sizes.append(sum(len(value or b"") for layer in layers for value in layer.writes.values()))
+            write(layers, *given, **named)
+
+        monkeypatch.setattr(store._engine, "write", seen)
+        for number in range(1000):
+            store.put(b"%08d" % number, b"v" * 100)
+        store.commit()
+    assert sum(sizes) == 100_000
+    assert fewest <= len([size for size in sizes if size]) <= most
+
+
+def test_a_size_of_parts_that_is_none_is_refused(path: Path) -> None:
+    for size in (-1, "4 MiB", 1.5):
+        with pytest.raises(ConfigError):
+            open_store(BACKEND, path, options={"copy_part_bytes": size})

@@ -11,7 +11,6 @@ import pytest
 
 from stores import CommitFailedError, ConfigError, Durability, StoreCorruptedError, open_store
 from stores.strategies.store import EngineStore
-from stores.tests.store_process import StoreProcess
 
 
 class Instead:
@@ -102,16 +101,3 @@ def test_what_has_become_of_rocksdict_s_own_notes_does_not_matter(path: Path, co
     notes.unlink() if content is None else notes.write_bytes(content)
     with open_store("rocksdb-indexed-batch", path, durability=Durability.DISK) as store:
         assert list(store.all()) == [(b"\x00key", b"1")]
-
-
-def test_what_a_killed_sqlite_left_in_its_log_is_in_the_file_before_anything_is_built_on_it(path: Path) -> None:
-    """A commit whose sync failed lies in the log and only seems to be kept: later ones would fall with it."""
-    with StoreProcess() as process:
-        process.call("open", "sqlite-indexed-batch", path, Durability.DISK, {})
-        process.call("put", b"key", b"value")
-        process.call("commit")
-    log = path / "data" / "store.db-wal"
-    assert log.stat().st_size > 0
-    with open_store("sqlite", path, durability=Durability.DISK) as store:
-        assert log.stat().st_size == 0
-        assert store.get(b"key") == b"value"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +64,73 @@ def test_a_file_is_written_as_its_level_asks(tmp_path: Path, durability: Durabil
     assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
     assert connection.execute("pragma synchronous").fetchone() == (FULL[durability],)
     connection.close()
+
+
+def killed(path: Path) -> Callable[[], AbstractContextManager[object]]:
+    """What opens a store or a changelog at ``path`` whose process was killed behind its first commit."""
+    program = f"""
+import os
+from stores import Durability, open_store
+from stores.changelog.sqlite import SqliteChangelog
+if {path.name!r} == "store":
+    store = open_store({BACKEND!r}, {str(path)!r}, durability=Durability.DISK)
+    store.put(b"key", b"value")
+    store.commit()
+else:
+    SqliteChangelog({str(path)!r}).create_topic("topic")
+os._exit(0)
+"""
+    subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True
+    )
+    if path.name == "store":
+        return lambda: open_store(BACKEND, path, durability=Durability.DISK)
+    return lambda: SqliteChangelog(path)
+
+
+@pytest.mark.parametrize("name", ["store", "log"])
+def test_a_log_that_was_left_by_a_kill_is_written_once_more_before_anything_stands_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A sync before the kill may have failed: no later one says so, unless there is something new to write."""
+    opened = killed(tmp_path / name)
+    [log] = [path for path in tmp_path.rglob("*-wal") if path.stat().st_size]
+    whole, status, done = log.read_bytes(), log.stat(), list[tuple[object, int]]()
+    pwrite, fsync = os.pwrite, os.fsync
+
+    def seen_pwrite(descriptor: int, data: bytes, at: int) -> int:
+        if os.path.samestat(os.fstat(descriptor), status):
+            done.append((data, at))
+        return pwrite(descriptor, data, at)
+
+    def seen_fsync(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), status):
+            done.append(("synced", 0))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "pwrite", seen_pwrite)
+    monkeypatch.setattr(os, "fsync", seen_fsync)
+    with opened():
+        assert done == [(whole, 0), ("synced", 0)]
+        assert log.read_bytes() == whole
+
+
+@pytest.mark.parametrize(("name", "error"), [("store", StoreUnavailableError), ("log", ChangelogError)])
+def test_a_log_that_the_disk_refuses_to_keep_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: type[Exception]
+) -> None:
+    opened = killed(tmp_path / name)
+    [log] = [path for path in tmp_path.rglob("*-wal") if path.stat().st_size]
+    fsync, status = os.fsync, log.stat()
+
+    def refuse(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), status):
+            raise OSError(errno.EIO, "the disk refuses")
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(error):
+            opened()
+    with opened():
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from stores.changelog import log_file
 from stores.changelog.interface import Record
 from stores.changelog.producer import PENDING_BYTES_MAX
 from stores.changelog.sqlite import SqliteChangelog
-from stores.errors import StoreClosedError
+from stores.errors import ChangelogError, StoreClosedError
 from stores.interface import Durability, TopicPartition
 from stores.tests.changelog.records import A, filled
 
@@ -191,3 +193,48 @@ def test_a_copy_of_the_closed_file_is_a_whole_changelog(tmp_path: Path) -> None:
     shutil.copy(filled(tmp_path / "log.sqlite"), copy)
     with SqliteChangelog(copy) as log:
         assert len(list(log.read(A))) == 3
+
+
+def test_two_handles_of_one_process_keep_others_from_removing_the_log_they_write_to(tmp_path: Path) -> None:
+    """Closing any descriptor of a file lets go of all the locks that the process has on it."""
+    path = tmp_path / "log.sqlite"
+    with SqliteChangelog(path) as log:
+        log.create_topic("a")
+        producer = log.producer()
+        producer.send(A, b"first", b"value")
+        producer.flush()
+        SqliteChangelog(path).close()
+        run_elsewhere(f"SqliteChangelog({str(path)!r}).close()")
+        producer.send(A, b"second", b"value")
+        producer.flush()
+        said = run_elsewhere(f"print([record.key for record in SqliteChangelog({str(path)!r}).read(A)])")
+    assert said == "[b'first', b'second']"
+
+
+def run_elsewhere(line: str) -> str:
+    """What ``line`` prints in another process."""
+    program = f"from stores.changelog import SqliteChangelog\nfrom stores.tests.changelog.records import A\n{line}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_file_that_could_not_be_opened_is_looked_at_again_when_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.sqlite"
+    SqliteChangelog(path).close()
+    with monkeypatch.context() as patched:
+        patched.setattr(log_file, "write_ahead", refuse)
+        with pytest.raises(ChangelogError) as kept:
+            SqliteChangelog(path)
+    looked_at: list[Path] = []
+    monkeypatch.setattr(log_file, "check_file", looked_at.append)
+    SqliteChangelog(path).close()
+    assert looked_at == [path]
+    assert kept.value.__traceback__ is not None
+
+
+def refuse(*_: object) -> None:
+    """What a broken disk answers."""
+    raise sqlite3.OperationalError("disk I/O error")

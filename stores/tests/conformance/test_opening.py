@@ -20,6 +20,7 @@ from stores import (
     StoreUnavailableError,
     open_store,
 )
+from stores.identity import Identity
 from stores.registry import backend_named, backends
 from stores.tests.conformance.cases import Case
 from stores.tests.store_process import StoreProcess
@@ -106,7 +107,7 @@ def test_a_newer_format_is_refused_and_left_alone(case: Case, path: Path) -> Non
     case.open(path).close()
     if case.backend.persistent:
         identity = path / "store.json"
-        identity.write_text(json.dumps({**json.loads(identity.read_text()), "format_version": 99}))
+        identity.write_text(Identity(case.backend.name, 99).text())
         before = contents(path)
         with pytest.raises(StoreTooNewError):
             case.open(path)

@@ -8,6 +8,7 @@ import pytest
 
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import TopicPartition
+from stores.tasks import checkpoint
 from stores.tasks.checkpoint import CheckpointFile
 
 A, B = TopicPartition("a", 0), TopicPartition("b-changelog", 12)
@@ -96,3 +97,15 @@ def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
     for call in (in_the_way.read, lambda: in_the_way.write({A: 1}), lambda: in_the_way.write({})):
         with pytest.raises(StoreUnavailableError):
             call()
+
+
+def test_what_is_read_survives_power_loss_whoever_put_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was killed between the renaming and the sync has left it so."""
+    file = CheckpointFile(tmp_path / "checkpoint")
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "sync_folder", lambda folder: None)
+        file.write({A: 1})
+    synced: list[Path] = []
+    monkeypatch.setattr(checkpoint, "sync_folder", synced.append)
+    assert file.read() == {A: 1}
+    assert synced == [tmp_path]
