@@ -140,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 def _scenario_parser(program: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, add_help=program is not None)
     parser.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
+    parser.add_argument("--profile", default="default", help="smoke (a glance), default or full (nothing left out)")
     parser.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     _add_event_log(parser)
@@ -217,7 +218,14 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
 
     find_java()
     claim = read_claim(Path(file))
-    holds = prove(claim, seed=given.seed, master=given.master, log=_event_log(given), runs=given.runs.absolute())
+    holds = prove(
+        claim,
+        seed=given.seed,
+        master=given.master,
+        log=_event_log(given),
+        runs=given.runs.absolute(),
+        profile=given.profile,
+    )
     return 0 if holds else 1
 
 

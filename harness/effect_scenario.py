@@ -17,9 +17,9 @@ class EffectScenario:
     """Every fault of ``faults``, at every effect on a file, breaks no promise; and every one of ``mutants`` is caught.
 
     A fault is one of ``harness.sweeps.case.VARIANTS``, with a variant behind a blank: ``error EIO once``. ``backends``
-    are all persistent ones, and the library's own files beside them, unless given; a durability that a backend cannot
-    carry is left out for it. ``points_max`` of the points of each case are drawn by the seed, all of them unless
-    given; ``states_per_position`` of the states that power loss may leave.
+    are all persistent ones, and a task and the library's own files beside them, unless given; a durability that a
+    backend cannot carry is left out for it. ``points_max`` of the points of each case are drawn by the seed, all of
+    them unless given; ``states_per_position`` of the states that power loss may leave.
     """
 
     faults: tuple[str, ...] = ()

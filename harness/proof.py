@@ -18,11 +18,12 @@ from harness.readers_scenario import ReadersScenario
 from harness.report.crash_tables import crash_tables
 from harness.report.document import failure_lines, wrong_end_lines
 from harness.report.effect_section import effect_failure_lines
-from harness.report.effect_tables import effect_tables
+from harness.report.effect_tables import effect_tables, left_out
 from harness.report.figures import Figure, all_figures
 from harness.report.reader_table import reader_table
 from harness.report.rows import kinds_of, new_run, write_rows
 from harness.report.tables import throughput_tables
+from harness.scale import scaled
 from harness.scenario import EVENT_LOG, AtLeast, CrashScenario, Scenario, ThroughputScenario
 from harness.spark.effects import effect_rows
 from harness.spark.readers import finished_readers, run_readers
@@ -30,6 +31,8 @@ from harness.spark.stages import Planned, crash_rows, local_master, now_and_then
 from harness.workloads.event_log import EventLog
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
+
+PROBLEMS_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,21 @@ def scenario_file(name: str) -> Path:
     return SCENARIOS / f"{name}.py"
 
 
-def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None = None, runs: Path = RUNS) -> bool:
-    """Run the scenario, print what came of it, and return whether the claim holds.
+def prove(
+    claim: Claim,
+    *,
+    seed: int,
+    master: str | None,
+    log: EventLog | None = None,
+    runs: Path = RUNS,
+    profile: str = "default",
+) -> bool:
+    """Run the scenario as ``profile`` scales it, print what came of it, and return whether the claim holds.
 
     Raises: ConfigError for a scenario that names what does not exist, before Spark starts.
     """
-    scenario = claim.scenario
+    claim.scenario.plan(seed)  # A mistake in the file is told as it stands there.
+    scenario = scaled(claim.scenario, profile)
     if isinstance(scenario, ThroughputScenario) and scenario.workload == EVENT_LOG:
         if log is None:
             raise ConfigError("this scenario needs your events: give --events PATH and --key COLUMN, or EVENTS and KEY")
@@ -89,8 +101,9 @@ def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None =
     reading = scenario.plan(seed) if isinstance(scenario, ReadersScenario) else []
     if sweeps:
         recorder_library()  # Where effects can't be steered, say so now.
-    print(f"{claim.name}\n\n{claim.text}\n\nSeed {seed}.\n", flush=True)
-    folder = new_run(runs, f"scenario-{claim.name}", {"profile": f"scenario {claim.name}", "seed": seed})
+    print(f"{claim.name}\n\n{claim.text}\n\nSeed {seed}, profile {profile}.\n", flush=True)
+    facts = {"profile": f"scenario {claim.name}, {profile}", "seed": seed}
+    folder = new_run(runs, f"scenario-{claim.name}", facts)
     progress = Progress()
     progress.stage("starting Spark")
     with spark_session(claim.name, master or local_master(batch.partitions for batch in batches), folder) as spark:
@@ -121,24 +134,33 @@ def prove(claim: Claim, *, seed: int, master: str | None, log: EventLog | None =
     if "isolation" in sorted_out:
         told.append(reader_table(sorted_out["isolation"]).plain())
     print("\n\n".join(told), end="\n\n")
+    if bounded := left_out(figures):
+        print(f"{bounded} With --profile full (make: PROFILE=full) it is all of them.\n")
     problems += failure_lines(sorted_out.get("crash", []))
     problems += wrong_end_lines(figures["throughput"])
     if isinstance(scenario, ThroughputScenario):
         for wanted in scenario.at_least:
             problems += _missed(wanted, figures["throughput"])
-    for problem in problems:
+    for problem in problems[:PROBLEMS_SHOWN]:
         print(problem)
+    if len(problems) > PROBLEMS_SHOWN:
+        print(f"and {len(problems) - PROBLEMS_SHOWN:,} more, with all rows in {folder}")
     print(f"{claim.name} {'does not hold' if problems else 'holds'} (seed {seed}).")
     return not problems
 
 
 def _missed(wanted: AtLeast, figures: list[Figure]) -> list[str]:
-    """Where the subject is slower than claimed, and where there is nothing to compare."""
+    """Where the subject is slower than claimed, and where there is nothing to compare.
+
+    Of each the fastest repeat counts: whatever else goes on meanwhile on the machine makes it slower, never faster.
+    """
 
     def rates(backend: str) -> dict[tuple[Any, ...], float]:
         same = ("workload", "durability", "partitions", "records_per_commit")
         return {
-            tuple(each[name] for name in same): each["records_per_s"] for each in figures if each["backend"] == backend
+            tuple(each[name] for name in same): each["records_per_s_high"]
+            for each in figures
+            if each["backend"] == backend
         }
 
     subject, yardstick = rates(wanted.subject), rates(wanted.yardstick)
@@ -147,7 +169,7 @@ def _missed(wanted: AtLeast, figures: list[Figure]) -> list[str]:
         return [f"{wanted.subject} was never measured beside {wanted.yardstick}"]
     return [
         f"{wanted.subject} reaches {subject[place] / yardstick[place]:.2f} of {wanted.yardstick}, not {wanted.ratio:g}"
-        f", with {place[-1]:,} records per commit at level {place[1]}"
+        f", with {place[-1]:,} records per commit at level {place[1]}, each in its fastest repeat"
         for place in shared
         if subject[place] < wanted.ratio * yardstick[place]
     ]

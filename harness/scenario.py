@@ -153,7 +153,10 @@ class CrashScenario:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """``subject`` handles at least ``ratio`` times as many records a second as ``yardstick``, all else alike."""
+    """``subject`` handles at least ``ratio`` times as many records a second as ``yardstick``, all else alike.
+
+    The fastest repeats of both are compared.
+    """
 
     subject: str
     yardstick: str

@@ -6,7 +6,7 @@ Source: write(2) and fsync(2), ENOSPC and EDQUOT; SQLite, "How SQLite Is Tested"
 from harness.effect_scenario import EffectScenario
 
 SCENARIO = EffectScenario(
-    faults=("error ENOSPC once", "error ENOSPC lasting", "error EDQUOT once", "error EDQUOT lasting"), points_max=20
+    faults=("error ENOSPC once", "error ENOSPC lasting", "error EDQUOT once", "error EDQUOT lasting"), points_max=30
 )
 
 

@@ -5,7 +5,7 @@ Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX 
 
 from harness.effect_scenario import EffectScenario
 
-SCENARIO = EffectScenario(faults=("error EIO lasting",), points_max=40)
+SCENARIO = EffectScenario(faults=("error EIO lasting", "error SHORT lasting"), points_max=100)
 
 
 if __name__ == "__main__":

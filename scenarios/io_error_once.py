@@ -7,7 +7,7 @@ Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX 
 
 from harness.effect_scenario import EffectScenario
 
-SCENARIO = EffectScenario(faults=("error EIO once", "error SHORT once"), points_max=40)
+SCENARIO = EffectScenario(faults=("error EIO once", "error SHORT once"), points_max=100)
 
 
 if __name__ == "__main__":

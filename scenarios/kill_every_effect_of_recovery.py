@@ -5,7 +5,7 @@ Source: KIP-844, "roll forward": a crash during the recovery is followed by the 
 
 from harness.effect_scenario import EffectScenario
 
-SCENARIO = EffectScenario(faults=("kill_twice",), durabilities=("DISK",), points_max=3)
+SCENARIO = EffectScenario(faults=("kill_twice",), durabilities=("DISK",), points_max=8)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from harness.scenario import AtLeast, ThroughputScenario
 
 SCENARIO = ThroughputScenario(
     workload="count",
-    events=100_000,
+    events=200_000,
     records_per_commit=(100, 1_000, 10_000),
-    repeats=2,
+    repeats=3,
     at_least=(
         AtLeast("rocksdb-dual-store", "rocksdb-direct", 0.4),
         AtLeast("rocksdb-indexed-batch", "rocksdb-direct", 0.8),

@@ -73,7 +73,9 @@ class Remains:
     ``offset`` and ``position`` are numbers of commits. ``error`` names one of the library's errors and where it was
     raised, ``leaked`` any other exception, ``ending`` how the judge ended where it told nothing: ``deadline``,
     ``signal N``. ``later`` is the state after two more commits and reopening, ``added`` what those wrote;
-    ``restored`` is the state after wiping and restoring ``wanted``.
+    ``added_number`` is the number of the second one, ``later_offset`` and ``later_position`` what was told of it.
+    ``restored`` is the state after wiping and restoring ``wanted``, ``restored_offset`` its number, which should be
+    ``wanted_number``.
     """
 
     state: State | None = None
@@ -86,8 +88,13 @@ class Remains:
     trouble: str = ""
     added: State = field(default_factory=dict)
     later: State | None = None
+    added_number: int | None = None
+    later_offset: int | None = None
+    later_position: int | None = None
     wanted: State | None = None
+    wanted_number: int | None = None
     restored: State | None = None
+    restored_offset: int | None = None
 
 
 class Demand(NamedTuple):
@@ -113,17 +120,18 @@ class Judgement(NamedTuple):
 def demand(level: str, fault: str, *, transactional: bool = True) -> Demand:
     """What a store at ``level`` owes after ``fault``: one of kill, error, power, damage.
 
-    DISK keeps what was acknowledged under all but damage, PROCESS unless the power is cut, CHANGELOG never: there an
-    earlier commit is as good, as is an error that says so.
+    DISK keeps what was acknowledged, PROCESS unless the power is cut, CHANGELOG never: there an earlier commit is as
+    good, as is an error that says so. What is damaged at rest was closed, and is whole or noticed at every level.
     """
     if fault == "damage":
-        return Demand(False, True, transactional)
+        return Demand(True, True, transactional)
     keeps = level == "DISK" or (level == "PROCESS" and fault != "power")
     return Demand(keeps, not keeps, transactional)
 
 
 def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
-    """Fold a victim's notes: ``attempt N``, ``ack N``, ``open N``, ``leaked ...``, ``visible ...``.
+    """Fold a victim's notes: ``attempt N``, ``ack N``, ``open N``, ``leaked ...``, ``visible ...``;
+    ``of ...`` and ``end`` promise nothing.
 
     Raises: ValueError for a note that is none of them, so that a garbled one is never taken for a promise.
     """
@@ -146,7 +154,7 @@ def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
             broken = broken or (Found.LEAKED_EXCEPTION, rest)
         elif kind == "visible":
             broken = broken or (Found.PHANTOM, rest)
-        else:
+        elif kind not in ("of", "end"):
             raise ValueError(f"a victim noted {note!r}")
     return Promised(acknowledged, attempted, broken)
 
@@ -171,7 +179,7 @@ def judged(demanded: Demand, told: Promised, remains: Remains, models: Sequence[
         judgement = _whole(demanded, told, remains, models, given)
     else:
         judgement = _key_by_key(demanded, told, remains.state, given)
-    return judgement if judgement.found is not Found.VALID else _usable(remains, judgement)
+    return judgement if judgement.found is not Found.VALID else _usable(demanded, remains, judgement)
 
 
 def _refusal(demanded: Demand, remains: Remains) -> Judgement:
@@ -180,6 +188,9 @@ def _refusal(demanded: Demand, remains: Remains) -> Judgement:
         return Judgement(Found.REFUSED, None, False, said)
     if remains.wanted is None or remains.restored != remains.wanted:
         return Judgement(Found.UNRESTORED, None, False, said)
+    if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
+        told = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
+        return Judgement(Found.UNRESTORED, None, False, told)
     return Judgement(Found.NOTICED, None, demanded.may_notice, said)
 
 
@@ -218,13 +229,17 @@ def _key_by_key(demanded: Demand, told: Promised, state: State, given: Given) ->
     return Judgement(Found.VALID, None, True)
 
 
-def _usable(remains: Remains, judgement: Judgement) -> Judgement:
+def _usable(demanded: Demand, remains: Remains, judgement: Judgement) -> Judgement:
     if remains.error:
         detail = f"{remains.error}: {remains.error_detail}"
         return Judgement(Found.UNUSABLE, judgement.number, False, detail)
     assert remains.state is not None
     if remains.later != {**remains.state, **remains.added}:
         detail = "two more commits were made, and after reopening they were not what is there"
+        return Judgement(Found.UNUSABLE, judgement.number, False, detail)
+    told = (remains.later_offset, remains.later_position)
+    if demanded.transactional and told != (remains.added_number, remains.added_number):
+        detail = f"commit {remains.added_number} was made, and after reopening its offset and position say {told}"
         return Judgement(Found.UNUSABLE, judgement.number, False, detail)
     return judgement
 

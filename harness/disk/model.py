@@ -8,6 +8,8 @@ Bytes and sizes (writes, truncations, allocations that lengthen a file)
   * A sync or datasync of a file makes all earlier changes of that file sure; a sync of everything, those of every file.
   * A write through an O_SYNC or O_DSYNC descriptor is sure once it returned; earlier writes of the file are not, by it.
     At the position before such a write, states are added in which it was under way: whole or torn.
+  * A sync of a file that failed leaves its earlier unsynced changes unsure for ever, whatever sync comes later: the
+    system takes them for written. Only what is written anew, and synced, is sure.
   * The others may reach the disk in any order, each or not, whatever the file is called by then: so a rename may be
     kept while bytes written before it are lost (delayed allocation; ext4's auto_da_alloc is not relied on). A write
     that is kept lengthens the file; what lies between is zeros.
@@ -33,7 +35,7 @@ Beyond the model, and generated only when asked for: noise instead of zeros behi
 of 64 bytes. Not modelled: folders in parts, blocks that were another file's, disks that lie about syncs, writable maps.
 
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), for states as subsets of unsynced effects;
-fsync(2), open(2); ext4(5), auto_da_alloc.
+fsync(2), open(2); ext4(5), auto_da_alloc; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from enum import StrEnum
 from harness.disk.changes import Change, Entry, NameChange
 from harness.disk.files import EMPTY, ROOT, Listing, Tree
 from harness.disk.unsynced import File, Tear
-from harness.effects.recording import Effect, Kind
+from harness.effects.recording import NOT_COUNTED, Effect, Kind
 
 
 class FolderModel(StrEnum):
@@ -78,6 +80,12 @@ class Disk:
         self._named: dict[int, int] = {}
         self._listings: dict[int, tuple[dict[Entry, int], Listing]] = {}
         self._started: Effect | None = None
+        # Syncs that failed, by the position behind them; and the changes, by file, that they took for good.
+        self._failed: dict[int, list[Effect]] = {}
+        for effect in recording:
+            if effect.kind is Kind.SYNC_FAILED:
+                self._failed.setdefault(effect.index, []).append(effect)
+        self._forsaken: dict[int, int] = {}
 
     def advance(self) -> None:
         """Play the effect at ``position``."""
@@ -88,6 +96,8 @@ class Disk:
         """Begin the effect at ``position``: what it changes is among what may be lost, whatever the effect is."""
         if self._started is not None:
             return
+        for failed in self._failed.pop(self.position, ()):
+            self._forsake(self._written.number(failed))
         effect = self._started = self.effects[self.position]
         change = self._written.change(effect)
         self._written.perform(effect, change)
@@ -106,13 +116,13 @@ class Disk:
         assert effect is not None
         if effect.kind is Kind.SYNC_ALL:
             for number, file in list(self._changed.items()):
-                self._make_sure(number, file.bits)
+                self._make_sure(number, file.bits & ~self._forsaken.get(number, 0))
             self._make_names_sure(self._name_changes)
         elif effect.kind in (Kind.SYNC, Kind.DATASYNC):
             number = self._written.number(effect)
             grown_at = self._changed[number].grown_at() if number in self._changed else -1
             if number in self._changed:
-                self._make_sure(number, self._changed[number].bits)
+                self._make_sure(number, self._changed[number].bits & ~self._forsaken.get(number, 0))
             self._sync_names(number, grown_at, data_only=effect.kind is Kind.DATASYNC)
         elif effect.synchronous and effect.kind is Kind.WRITE and effect.data:
             number = self._written.number(effect)
@@ -167,6 +177,11 @@ class Disk:
         if change.creates:
             self._resized[change.file] = change.index
 
+    def _forsake(self, number: int) -> None:
+        if number in self._changed:
+            file = self._changed[number]
+            self._forsaken[number] = self._forsaken.get(number, 0) | (file.bits & ~file.sure_bits)
+
     def _make_sure(self, number: int, bits: int) -> None:
         file = self._changed[number]
         file.sure_bits |= bits
@@ -213,7 +228,7 @@ class Disk:
 
 def numbered(recording: Sequence[Effect]) -> list[Effect]:
     """The effects of ``recording`` without what doesn't count. Raises: ValueError where one is missing."""
-    effects = [effect for effect in recording if effect.kind not in (Kind.NOTE, Kind.MAP_WRITABLE)]
+    effects = [effect for effect in recording if effect.kind not in NOT_COUNTED]
     for place, effect in enumerate(effects):
         if effect.index != place:
             raise ValueError(f"a recording's effects count from 0: effect {place} says that it is {effect.index}")

@@ -44,11 +44,12 @@ _Static_assert(sizeof(off_t) == 8, "the names ending in 64 are aliases of the ot
 #define ALIAS(alias, name) __asm__(".globl " #alias "\n.set " #alias ", " #name)
 
 /* In the order of Kind in recording.py. */
-enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, SYNC, DATASYNC, SYNC_ALL, RENAME, LINK, UNLINK, MKDIR, RMDIR, MAP_WRITABLE, NOTE };
+enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, SYNC, DATASYNC, SYNC_ALL, RENAME, LINK, UNLINK, MKDIR, RMDIR,
+            /* Not counted: */ MAP_WRITABLE, NOTE, SYNC_FAILED };
 enum flag { SYNCHRONOUS = 1, GROWS = 2 };
 
 /* In the order of the plans in steering.py. */
-enum action { NOTHING, KILL, TEAR, FAIL_ONCE, FAIL_LASTING, SHORT };
+enum action { NOTHING, KILL, TEAR, FAIL_ONCE, FAIL_LASTING, SHORT, FAIL_THEN_KILL, SHORT_LASTING };
 
 static struct plan {
     int action;
@@ -263,7 +264,7 @@ static void record(struct effect effect) {
         if (written < 0 || (size_t)written != total)
             give_up("the recording can't be written: is its disk full?");
     }
-    if (effect.kind != MAP_WRITABLE && effect.kind != NOTE)
+    if (effect.kind < MAP_WRITABLE)
         count++;
 }
 
@@ -281,7 +282,9 @@ static int due(int action) { return plan.action == action && count == plan.at; }
 static int struck(int is_write) {
     if (due(KILL) || (due(TEAR) && (!is_write || plan.bytes == 0)))
         die();
-    if (!(due(FAIL_ONCE) && fired == 0) && !(plan.action == FAIL_LASTING && count >= plan.at))
+    if (plan.action == FAIL_THEN_KILL && fired)
+        die();
+    if (!due(FAIL_THEN_KILL) && !(due(FAIL_ONCE) && fired == 0) && !(plan.action == FAIL_LASTING && count >= plan.at))
         return 0;
     fired++;
     errno = plan.error;
@@ -435,7 +438,8 @@ static ssize_t watched_write(struct subject *subject, int descriptor, const stru
         off_t start = offset >= 0 ? offset : lseek(descriptor, 0, SEEK_CUR);
         if ((modes & O_APPEND) || (flags & RWF_APPEND))
             start = subject->status.st_size; /* even for pwrite: its manual page, "Bugs" */
-        if ((torn || due(SHORT)) && (size_t)plan.bytes < length) {
+        if ((torn || due(SHORT) || (plan.action == SHORT_LASTING && count >= plan.at)) &&
+            (size_t)plan.bytes < length) {
             length = (size_t)plan.bytes;
             fired++;
         }
@@ -580,9 +584,10 @@ static int watched_sync(int descriptor, enum kind kind, int (*perform_sync)(int)
     struct subject subject;
     if (!enter(descriptor, &subject))
         return perform_sync(descriptor);
-    int result = struck(0) ? -1 : perform_sync(descriptor);
-    if (result == 0)
-        record((struct effect){.kind = kind, .file = subject.file, .path = path_of(subject.file)});
+    int failed = struck(0), result = failed ? -1 : perform_sync(descriptor);
+    if (result == 0 || failed)
+        record((struct effect){
+            .kind = failed ? SYNC_FAILED : kind, .file = subject.file, .path = path_of(subject.file)});
     unlock();
     return result;
 }

@@ -20,7 +20,7 @@ _SYNCHRONOUS, _GROWS = 1, 2
 
 
 class Kind(StrEnum):
-    """What an effect does. All kinds but ``MAP_WRITABLE`` and ``NOTE`` count, and may be killed at, torn or failed."""
+    """What an effect does. All kinds but those in ``NOT_COUNTED`` count, and may be killed at, torn or failed."""
 
     CREATE = "create"
     """A file appears under ``path``; from now on it is ``file``."""
@@ -50,16 +50,21 @@ class Kind(StrEnum):
     """``file`` was mapped shared and writable: what is written through the map is not seen. No effect on bytes."""
     NOTE = "note"
     """The process said ``text``, at this place among its effects."""
+    SYNC_FAILED = "sync_failed"
+    """A sync of ``file`` returned the error that was planned."""
+
+
+NOT_COUNTED = (Kind.MAP_WRITABLE, Kind.NOTE, Kind.SYNC_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """One effect. ``index`` counts them from 0 in the order in which they were performed.
 
-    What does not count (a note, a map) carries the index of the effect that follows it. ``file`` numbers are given at
-    creation or where the file is first met and are never used again; the folder watched is 0. ``path`` is relative to
-    that folder; of an effect through a descriptor it is the file's name at that moment (one of them, where it has
-    several; "" for the folder itself and where the file has none left): so a file that was there before the
+    What does not count (a note, a map, a failed sync) carries the index of the effect that follows it. ``file`` numbers
+    are given at creation or where the file is first met and are never used again; the folder watched is 0. ``path`` is
+    relative to that folder; of an effect through a descriptor it is the file's name at that moment (one of them, where
+    it has several; "" for the folder itself and where the file has none left): so a file that was there before the
     recording began is found by the path of the first effect that bears its number. ``synchronous`` writes went through
     O_SYNC or O_DSYNC descriptors. ``length`` is of TRUNCATE, ALLOCATE and MAP_WRITABLE.
     """
@@ -80,21 +85,37 @@ class Effect:
 def read_recording(path: Path) -> list[Effect]:
     """The effects of a recording, in order. A last record that the process died in is left out.
 
-    Raises: ConfigError where the file is no recording.
+    Raises: ConfigError where the file is no recording, or a damaged one.
     """
     raw = path.read_bytes()
     if not MAGIC.startswith(raw[: len(MAGIC)]):
         raise ConfigError(f"{path} is no recording of effects: give a file that steering.begin has written")
+    try:
+        effects = _parsed(raw)
+    except (IndexError, ValueError) as error:
+        raise ConfigError(f"{path} is a damaged recording ({error}): make a new one") from error
+    counted = 0
+    for effect in effects:
+        if effect.index != counted:
+            raise ConfigError(f"{path} is a damaged recording: behind effect {counted - 1} comes {effect.index}")
+        counted += effect.kind not in NOT_COUNTED
+    return effects
+
+
+def _parsed(raw: bytes) -> list[Effect]:
+    """Raises: IndexError or ValueError where the bytes can't be a recording's."""
     effects = []
     kinds = tuple(Kind)
     at = len(MAGIC)
     while at + _HEADER.size <= len(raw):
         rest, kind, flags, path_bytes, target_bytes, index, file, offset, length = _HEADER.unpack_from(raw, at)
         end = at + 4 + rest
-        if end > len(raw):
-            break
         target_at = at + _HEADER.size + path_bytes
         data_at = target_at + target_bytes
+        if data_at > end:
+            raise ValueError(f"the record at byte {at} is shorter than it says")
+        if end > len(raw):
+            break
         data = raw[data_at:end]
         is_note = kinds[kind] is Kind.NOTE
         effects.append(

@@ -50,14 +50,26 @@ class Fail:
 class Short:
     """The write that is effect ``at`` does only its first ``num_bytes``, 1 or more, and says so; once.
 
-    Nothing happens where effect ``at`` is no write, or no longer than that.
+    Nothing happens where effect ``at`` is no write, or no longer than that. ``lasting``: so does every later write.
     """
 
     at: int
     num_bytes: int
+    lasting: bool = False
 
 
-Plan = Nothing | Kill | Tear | Fail | Short
+@dataclass(frozen=True, slots=True)
+class FailThenKill:
+    """The call that would be effect ``at`` returns ``errno`` and does nothing; the process is killed before the next.
+
+    So whoever goes on knows nothing of the error.
+    """
+
+    at: int
+    errno: int
+
+
+Plan = Nothing | Kill | Tear | Fail | Short | FailThenKill
 
 
 def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -> None:
@@ -107,8 +119,10 @@ def _told(plan: Plan) -> tuple[int, int, int, int]:
             return 2, at, num_bytes, 0
         case Fail(at, errno, lasting) if errno > 0:
             return 4 if lasting else 3, at, 0, errno
-        case Short(at, num_bytes) if num_bytes > 0:
-            return 5, at, num_bytes, 0
+        case Short(at, num_bytes, lasting) if num_bytes > 0:
+            return 7 if lasting else 5, at, num_bytes, 0
+        case FailThenKill(at, errno) if errno > 0:
+            return 6, at, 0, errno
     raise ConfigError(
         f"{plan} can't be done: errno and a short write's num_bytes are 1 or more, a torn one's 0 or more"
     )

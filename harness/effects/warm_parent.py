@@ -55,6 +55,9 @@ def _answer_requests(folder: str) -> None:
     gc.freeze()
     children = _Children()
     for line in iter(sys.stdin.buffer.readline, b""):
+        if not line.endswith(b"\n"):
+            # Its starter died while it wrote this.
+            break
         request = json.loads(line)
         if "retire" in request:
             children.retire()

@@ -8,14 +8,13 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import Any
 
 from harness.checkers.isolation import Versions
 from harness.readers.mutants import sabotaged
@@ -25,13 +24,14 @@ from stores import failpoints
 from stores.interface import Durability, IsolationLevel
 from stores.registry import Backend, backend_named, open_store
 
+_IN_PARTS: Mapping[str, object] = {"copy_part_bytes": 64}
+"""Lets what copies a commit in parts make several of what a trial commits, which is little."""
 TIGHT = {"staging_buffer_bytes": 64, "map_size_bytes": 64 << 10}
 """Options of every second round: they take a backend over the edge of what it keeps in one place."""
 OPERATIONS_PER_ROUND, OPERATIONS_AT_LEAST = 600, 60
 """However short the time is, some are made."""
 _SWITCHES_S = (2e-5, 5e-4, 5e-3)
 """How long the interpreter lets a thread run, round by round: long stretches find other mistakes than short ones."""
-_PART_BYTES = "_PART_BYTES"
 JOIN_TIMEOUT_S = 60.0
 
 
@@ -80,12 +80,12 @@ def run(trial: Trial, folder: Path, say: Callable[[str], None] = lambda _: None)
 
 def _round(trial: Trial, path: Path, outcome: Outcome, until: float) -> None:
     backend = backend_named(trial.backend)
-    tight = {name: value for name, value in TIGHT.items() if name in backend.options and not outcome.rounds % 2}
+    wanted = _IN_PARTS if outcome.rounds % 2 else {**TIGHT, **_IN_PARTS}
+    tight = {name: value for name, value in wanted.items() if name in backend.options}
     random = Random(f"{trial.seed} {outcome.rounds}")
     over = Event()
     with (
         _switching(_SWITCHES_S[outcome.rounds % len(_SWITCHES_S)]),
-        _small_parts(backend),
         _let_in(backend, Random(random.random())),
         open_store(backend.name, path, durability=Durability(trial.durability), options=tight) as store,
     ):
@@ -126,21 +126,6 @@ def _switching(seconds: float) -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-@contextmanager
-def _small_parts(backend: Backend) -> Iterator[None]:
-    """Let a strategy that copies a commit in parts make several of what a trial commits, which is little."""
-    strategy: Any = sys.modules[backend.load_strategy().__module__]
-    before = getattr(strategy, _PART_BYTES, None)
-    if before is None:
-        yield
-        return
-    setattr(strategy, _PART_BYTES, 64)
-    try:
-        yield
-    finally:
-        setattr(strategy, _PART_BYTES, before)
 
 
 @contextmanager

@@ -22,9 +22,11 @@ _APART = (Found.VALID, Found.NOTICED, Found.HARNESS_ERROR)
 def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
     """One figure per level, fault, variant and backend.
 
-    ``distinct`` counts the states of power loss that differ by paths and bytes, of other faults the trials.
-    ``lost_at_most`` is in commits, among whole states. ``restored`` were noticed; ``silent`` is wrong content that
-    nobody noticed; ``other`` is whatever else was not valid; ``wrong`` are the trials that fail the run.
+    ``points`` were explored, of ``points_in_all`` that there are (0 where that is not told).
+    ``distinct`` counts the states of power loss that differ by paths and bytes, of other faults the trials; what nobody
+    could judge is none of them. ``lost_at_most`` is in commits, among whole states; ``lost`` counts states that should
+    have had more of them. ``restored`` were noticed; ``silent`` is wrong content that nobody noticed; ``other`` is
+    whatever else was not valid; ``wrong`` are the trials that fail the run.
     """
     trials = _grouped(rows.get("effect", ()))
     figures = []
@@ -36,12 +38,16 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
                 "kind": "effect",
                 **dict(zip(KEY, key, strict=True)),
                 "points": sum(row["points"] for row in slices),
+                "points_in_all": _in_all(slices),
                 "states": sum(row["states"] for row in slices),
                 "trials": len(own),
-                "distinct": len({row["digest"] or place for place, row in enumerate(own)}),
+                "distinct": len(
+                    {row["digest"] or place for place, row in enumerate(own) if row["result"] != Found.HARNESS_ERROR}
+                ),
                 "lost_at_most": max((_lost(row) for row in own), default=0),
                 "restored": found[Found.NOTICED],
                 "torn": found[Found.TORN] + found[Found.PHANTOM],
+                "lost": found[Found.LOST],
                 "silent": sum(found[result] for result in SILENT),
                 "other": sum(number for result, number in found.items() if result not in (*_APART, *SILENT)),
                 "no_verdict": found[Found.HARNESS_ERROR],
@@ -63,6 +69,12 @@ def mutants(rows: Iterable[Row]) -> list[Figure]:
 def _lost(row: Row) -> int:
     """How many acknowledged commits a whole state lacks."""
     return 0 if row["state"] is None else max(0, int(row["acknowledged"]) - int(row["state"]))
+
+
+def _in_all(slices: Iterable[Row]) -> int:
+    """The points of a case, of every seed that it was explored with; rows of earlier versions do not tell them."""
+    by_seed = {row["seed"]: row.get("points_in_all") or 0 for row in slices}
+    return sum(by_seed.values())
 
 
 def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:

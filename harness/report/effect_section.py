@@ -20,7 +20,8 @@ threads, and kills the process before one of them, inside one, or lets one fail.
 victim the states are made that a disk may hold when the power is lost, at every position between two effects: what was
 synced, and of the rest none, all, and choices between. Each distinct state is opened in a process of its own, under a
 deadline, in what passes for another boot of the machine; it is recovered, read whole, written to twice, closed, opened
-and read again, and judged against a model that shares no code with the stores.
+and read again, and judged against a model that shares no code with the stores. Syncs fail, too: the process is killed
+upon that, another one goes on, and what the failed sync had covered stays unsure whatever it syncs.
 """
 _MODELS = """\
 | model | which names of files are sure |
@@ -76,8 +77,9 @@ def _failure(row: Mapping[str, Any]) -> str:
     told = f"{row['backend']} at {row['durability']}, {name} {row['variant']}".rstrip()
     if row["kind"] == "mutant":
         seen = row["result"] or f"not seen in {row['states']} states"
-        return f"{told}: {row['fault']} should have left it {row['wanted']}, and it is {seen} {row['detail']}".rstrip()
-    line = f"{told}, {row['description']}, seed {row['seed']}: {row['result']}: {row['detail']}"
+        line = f"{told}: {row['fault']} should have left it {row['wanted']}, and it is {seen} {row['detail']}".rstrip()
+    else:
+        line = f"{told}, {row['description']}, seed {row['seed']}: {row['result']}: {row['detail']}"
     return f"{line}\n  repeat it with: {row['repeat']}" if row["repeat"] else line
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import demand
 from harness.report import text
@@ -19,9 +19,12 @@ _WORDS: Mapping[str, str] = {
     "error": "a call fails",
     "power": "power lost",
     "power_twice": "power lost, and again in its recovery",
+    "failed_sync": "a sync fails, a kill, and power lost later",
     "damage": "damaged at rest",
 }
-_POWER = ("power", "power_twice")
+_POWER = ("power", "power_twice", "failed_sync")
+_MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}
+_SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "seconds")
 REPORTED_ONLY = ("strict", "beyond")
 """Variants of power loss that are no part of the gate's model."""
 
@@ -58,8 +61,8 @@ def power_tables(figures: Figures) -> list[Table]:
         rows = [
             [
                 f"`{figure['backend']}`",
-                figure["variant"] + (", twice" if figure["fault"] == "power_twice" else ""),
-                text.exact(figure["points"]),
+                figure["variant"] + _MORE.get(figure["fault"], ""),
+                _points(figure),
                 text.exact(figure["states"]),
                 text.exact(figure["distinct"]),
                 text.exact(figure["lost_at_most"]),
@@ -88,7 +91,7 @@ def power_tables(figures: Figures) -> list[Table]:
             "promise held",
         )
         if rows:
-            tables.append(Table(f"Power loss at level {level}", head, rows, range(2, 10)))
+            tables.append(Table(f"Power loss at level {level}", head, rows, range(2, 10), range(1, 12)))
     return tables
 
 
@@ -100,7 +103,7 @@ def process_tables(figures: Figures) -> list[Table]:
             [
                 f"`{figure['backend']}`",
                 f"{_WORDS[figure['fault']]}{': ' if figure['variant'] else ''}{figure['variant']}",
-                text.exact(figure["points"]),
+                _points(figure),
                 text.exact(figure["trials"]),
                 text.exact(figure["lost_at_most"]),
                 text.exact(figure["torn"]),
@@ -109,8 +112,11 @@ def process_tables(figures: Figures) -> list[Table]:
                 text.duration(figure["seconds"]),
                 _held([figure]),
             ]
-            for figure in figures["effect"]
-            if figure["durability"] == level and figure["fault"] not in (*_POWER, "damage")
+            for figure in _errors_together(
+                figure
+                for figure in figures["effect"]
+                if figure["durability"] == level and figure["fault"] not in (*_POWER, "damage")
+            )
         ]
         head = (
             "backend",
@@ -125,8 +131,30 @@ def process_tables(figures: Figures) -> list[Table]:
             "promise held",
         )
         if rows:
-            tables.append(Table(f"Kills and failing calls at level {level}", head, rows, range(2, 9)))
+            tables.append(Table(f"Kills and failing calls at level {level}", head, rows, range(2, 9), range(1, 10)))
     return tables
+
+
+def _errors_together(figures: Iterable[Figure]) -> list[Figure]:
+    """The same with one figure for all kinds of errors of a backend that broke no promise; others stand by themselves.
+
+    All are of one level.
+    """
+    alone: list[Figure] = []
+    together: dict[str, list[Figure]] = {}
+    for figure in figures:
+        if figure["fault"] == "error" and not figure["unexpected"]:
+            together.setdefault(figure["backend"], []).append(figure)
+        else:
+            alone.append(figure)
+    for own in together.values():
+        if len(own) == 1:
+            alone += own
+            continue
+        summed = {name: sum(figure[name] for figure in own) for name in _SUMMED}
+        most = max(figure["lost_at_most"] for figure in own)
+        alone.append({**own[0], **summed, "lost_at_most": most, "variant": f"in {len(own)} ways"})
+    return sorted(alone, key=lambda figure: (figure["fault"], figure["variant"], figure["backend"]))
 
 
 def damage_table(figures: Figures) -> Table:
@@ -141,14 +169,18 @@ def damage_table(figures: Figures) -> Table:
                 figure["trials"] - figure["restored"] - figure["silent"] - figure["other"] - figure["no_verdict"]
             ),
             text.exact(figure["restored"]),
-            text.exact(figure["silent"]),
+            text.exact(figure["lost"]),
+            text.exact(figure["silent"] - figure["lost"]),
             text.exact(figure["other"] + figure["no_verdict"]),
         ]
         for figure in figures["effect"]
         if figure["fault"] == "damage"
     ]
-    head = ("backend", "level", "damage", "trials", "harmless", "noticed and restored", "wrong, unnoticed", "other")
-    return Table("Damage at rest", head, rows, range(3, 8))
+    head = (
+        *("backend", "level", "damage", "trials", "harmless", "noticed and restored"),
+        *("an earlier commit, unnoticed", "wrong, unnoticed", "other"),
+    )
+    return Table("Damage at rest", head, rows, range(3, 9), (1, 2, 8))
 
 
 def mutant_table(figures: Figures) -> Table:
@@ -167,13 +199,31 @@ def mutant_table(figures: Figures) -> Table:
         for figure in figures["mutant"]
     ]
     head = ("mutant", "defect", "in", "fault", "should be", "is", "after states", "as it should be")
-    return Table("Defects built in on purpose, all at level DISK", head, rows, (6,))
+    return Table("Defects built in on purpose, all at level DISK", head, rows, (6,), (7,))
 
 
 def effect_tables(figures: Figures) -> list[Table]:
     """All of them that have something to tell."""
     tables = [promise_table(figures), *power_tables(figures), *process_tables(figures)]
     return [table for table in (*tables, damage_table(figures), mutant_table(figures)) if table.rows]
+
+
+def left_out(figures: Figures) -> str:
+    """Of how many points how many were not explored, as a sentence; "" where none was left out."""
+    explored = sum(figure["points"] for figure in figures["effect"])
+    in_all = sum(max(figure["points"], figure["points_in_all"]) for figure in figures["effect"])
+    if explored == in_all:
+        return ""
+    return f"{text.exact(explored)} of {text.exact(in_all)} points were tried, drawn by the seed."
+
+
+def _points(figure: Figure) -> str:
+    explored = text.exact(figure["points"])
+    return (
+        explored
+        if figure["points_in_all"] <= figure["points"]
+        else f"{explored} of {text.exact(figure['points_in_all'])}"
+    )
 
 
 def _promise(level: str, fault: str) -> str:
@@ -184,5 +234,7 @@ def _promise(level: str, fault: str) -> str:
 
 
 def _held(figures: Sequence[Figure]) -> str:
-    wrong = sum(figure["unexpected"] for figure in figures)
-    return "yes" if not wrong else f"**no: {text.exact(wrong)}**"
+    broken = sum(figure["unexpected"] for figure in figures)
+    if broken and not any(figure["wrong"] for figure in figures):
+        return f"no: {text.exact(broken)}, told only"
+    return "yes" if not broken else f"**no: {text.exact(broken)}**"

@@ -118,7 +118,7 @@ def throughput_tables(figures: Figures) -> list[Table]:
             "ready after a kill",
             "end state against Spark SQL",
         )
-        tables.append(Table(caption, head, rows, range(1, 12)))
+        tables.append(Table(caption, head, rows, range(1, 12), (1, 12)))
     return tables
 
 

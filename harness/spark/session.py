@@ -29,12 +29,22 @@ from pyspark.sql import SparkSession
 
 import harness
 from harness.java import find_java
+from harness.spark.scratch import scratch_folder
 from stores.errors import ConfigError
 
 LOG4J2 = Path(__file__).with_name("log4j2.properties")
 SHIPPED_PACKAGES = ("stores", "harness", "scenarios")
 SHIPPED_SUFFIXES = (".py", ".properties", ".typed", ".c")
 JVM_EXIT_TIMEOUT_S = 30
+LOG_FILE = """
+rootLogger.appenderRef.console.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+"""What, behind the lines of ``LOG4J2``, sends all of it to a file instead of standard error."""
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 QUIET: Mapping[str, str] = {
@@ -78,10 +88,12 @@ def session(
     wanted = {**QUIET, "spark.task.maxFailures": str(max_failures), **(settings or {})}
     search_path = list(sys.path)
     with contextlib.ExitStack() as cleanup:
-        scratch = Path(cleanup.enter_context(_temporary_folder()))
+        scratch = cleanup.enter_context(scratch_folder())
         cleanup.enter_context(_interrupts_restored())
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             context = _join(app_name, _with_retries(master or "local[2]", max_failures), wanted)
+            _log_into(scratch / "spark.log", context, scratch)
+            cleanup.enter_context(_log_kept_on_failure(scratch / "spark.log", app_name, log_folder))
             cleanup.callback(_stop, context)
         else:
             master = _with_retries(master or "local[2]", max_failures)
@@ -113,6 +125,21 @@ def _join(app_name: str, master: str, wanted: Mapping[str, str]) -> SparkContext
     return SparkContext(conf=conf)
 
 
+def _log_into(file: Path, context: SparkContext, scratch: Path) -> None:
+    """Let a JVM that was there before this process log as one of its own does, and not on the terminal.
+
+    Ctrl-C reaches the JVM as well, which then tells of each task that it gives up, with where in Spark that was.
+    """
+    settings = scratch / LOG4J2.name
+    settings.write_text(LOG4J2.read_text() + LOG_FILE.format(file=file))
+    jvm = context._jvm
+    # Where Spark logs by other means than it comes with, it goes on doing so.
+    with contextlib.suppress(Py4JError, TypeError):
+        assert jvm is not None
+        jvm.java.lang.System.setProperty("harness.spark.log.level", "warn")
+        jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(jvm.java.net.URI.create(settings.as_uri()))
+
+
 @contextlib.contextmanager
 def _own_jvm(
     app_name: str, master: str, wanted: Mapping[str, str], scratch: Path, log: IO[bytes]
@@ -121,7 +148,10 @@ def _own_jvm(
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
     for name, value in wanted.items():
         conf.set(name, value)
-    logging = f"-Dlog4j2.configurationFile={LOG4J2.as_uri()} -Dharness.spark.log.level=warn"
+    # Libraries that Java unpacks lie there too, and go with it where the JVM is killed.
+    logging = (
+        f'-Dlog4j2.configurationFile={LOG4J2.as_uri()} -Dharness.spark.log.level=warn "-Djava.io.tmpdir={scratch}"'
+    )
     conf.set("spark.driver.extraJavaOptions", f"{wanted['spark.driver.extraJavaOptions']} {logging}")
     conf.set("spark.sql.warehouse.dir", (scratch / "warehouse").as_uri())
     if master.startswith("local"):
@@ -163,10 +193,6 @@ def _end_jvm(gateway: JavaGateway) -> None:
     finally:
         SparkContext._gateway = None
         SparkContext._jvm = None
-
-
-def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="harness-spark-", ignore_cleanup_errors=True)
 
 
 def _ship_code(context: SparkContext, scratch: Path) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 
 import pyarrow
@@ -48,6 +50,8 @@ def run_sweeps(
         return []
     finished, recordings = folder / "finished", folder / "recordings"
     for made in (finished, recordings):
+        # A run whose driver was killed has left these: its slices are not those of this one.
+        shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     try:
@@ -86,7 +90,7 @@ def _recorded(spark: SparkSession, victims: Sequence[Victim], recordings: Path) 
             for number in batch.column(0).to_pylist():
                 victim = victims[number]
                 recorded = make_recording(victim, recordings / victim.name)
-                text = json.dumps([number, recorded.effects, recorded.damages, recorded.blind_spots, recorded.error])
+                text = json.dumps([number, *astuple(recorded)])
                 yield pyarrow.RecordBatch.from_pylist([{"recorded": text}], schema=_RECORDED)
 
     frame = spark.range(0, len(victims), 1, len(victims)).mapInArrow(run, _ddl(_RECORDED))
@@ -130,8 +134,9 @@ def _remove_but(recordings: Path, commands: Sequence[str]) -> None:
     for file in recordings.iterdir():
         # As it stands at the end of a path in JSON.
         if not any(f'/{file.name}"' in command for command in commands):
-            file.unlink()
-    if not any(recordings.iterdir()):
+            # Upon an interruption tasks may still be at work here.
+            file.unlink(missing_ok=True)
+    with suppress(OSError):
         recordings.rmdir()
 
 

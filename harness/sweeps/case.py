@@ -21,12 +21,16 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "error": (
         *(f"{error} {how}" for error in ("EIO", "ENOSPC", "EDQUOT") for how in ("once", "lasting")),
         "SHORT once",
+        "SHORT lasting",
     ),
     "power": ("gate", "journal", "strict", "beyond"),
     "power_twice": ("gate",),
+    "failed_sync": ("gate",),
     "damage": ("flipped", "truncated", "missing"),
 }
 """Every fault with its variants; the first is meant where none is given."""
+COMMITS_MAX = 10_000
+"""More than anybody waits for: the states after each commit are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Case:
     states_per_position: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.fault not in VARIANTS:
             raise unknown("fault of a sweep called", self.fault, VARIANTS)
         if not self.variant:
@@ -57,11 +62,21 @@ class Case:
             raise unknown(f"variant of {self.fault} called", self.variant, VARIANTS[self.fault])
         if self.mutant and self.mutant not in MUTANTS:
             raise unknown("mutant", self.mutant, MUTANTS)
-        if self.commits < 1:
-            raise ConfigError(f"a victim makes 1 commit or more, not {self.commits}")
+        if not 1 <= self.commits <= COMMITS_MAX:
+            raise ConfigError(f"a victim makes 1 to {COMMITS_MAX:,} commits, not {self.commits}")
         if self.states_per_position is not None and self.states_per_position < 2:
             raise ConfigError(f"at a position 2 states or more are judged, not {self.states_per_position}")
         check_subject(self.subject, self.level)
+
+    def _check_types(self) -> None:
+        for name in ("subject", "level", "fault", "variant", "mutant", "recording"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise ConfigError(f"{name} of a case is a text, not {value!r}")
+        for name in ("commits", "states_per_position"):
+            value = getattr(self, name)
+            if not (isinstance(value, int) or (value is None and name != "commits")) or isinstance(value, bool):
+                raise ConfigError(f"{name} of a case is a number, not {value!r}")
 
 
 def to_json(case: Case) -> dict[str, Any]:
@@ -84,7 +99,8 @@ def from_json(row: object) -> Case:
         raise ConfigError(f"case: {error}") from error
 
 
-def repeat_command(case: Case, point: int, seed: int, only: str) -> str:
-    """The one command that runs this one trial of ``case`` again."""
-    told = {"case": to_json(case), "point": point, "seed": seed} | ({"only": only} if only else {})
+def repeat_command(case: Case, point: int | None, seed: int, only: str = "") -> str:
+    """The one command that runs this one trial of ``case`` again, or all of them where no point is given."""
+    told: dict[str, Any] = {"case": to_json(case), "seed": seed}
+    told |= ({} if point is None else {"point": point}) | ({"only": only} if only else {})
     return f"python -m harness effect {shlex.quote(json.dumps(told, separators=(',', ':')))}"

@@ -38,6 +38,7 @@ KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
         "effect_slice": {
             **_CASE,
             "points": _COUNT,
+            "points_in_all": _COUNT,
             "states": _COUNT,
             "trials": _COUNT,
             "seconds": _REAL,
@@ -58,4 +59,5 @@ KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
         },
     }
 )
-"""A trial, with the state that it was about; a slice of trials, with what it cost; a defect and whether it was seen."""
+"""A trial, with the state that it was about; a slice of trials, with what it cost and how many points its case has in
+all; a defect and whether it was seen."""

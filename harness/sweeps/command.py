@@ -15,20 +15,24 @@ from harness.effects.nursery import NurseryError
 from harness.faults.registry import unknown
 from harness.folders import ROOT
 from harness.sweeps.case import Case, from_json
+from harness.sweeps.power import UnseenWritesError
 from harness.sweeps.slices import FROM_RECORDING
 from harness.sweeps.sweep import EXPLORERS, all_points
 from harness.sweeps.workshop import Row, Workshop
 from stores.errors import ConfigError
 
 _SETTINGS = ("case", "point", "seed", "only")
+_SEVERAL_AT_A_POINT = ("tear", "kill_twice", "power", "power_twice", "failed_sync")
+_NUMBER_MAX = (1 << 63) - 1
+"""What the recorder counts in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command says: the trial ``only`` at ``point`` of ``case``, or all there."""
+    """What a command says: the trial ``only`` at ``point`` of ``case``, or all there; of all points if it is None."""
 
     case: Case
-    point: int
+    point: int | None
     seed: int
     only: str = ""
 
@@ -41,23 +45,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
     given = parser.parse_args(argv)
     try:
-        rows = run(read_asked(sys.stdin.read() if given.trial == "-" else given.trial))
-    except (ConfigError, NurseryError) as error:
+        asked = read_asked(sys.stdin.read() if given.trial == "-" else given.trial)
+        rows = run(asked)
+    except (ConfigError, NurseryError, UnseenWritesError) as error:
         print(error, file=sys.stderr)
         return 2
-    for row in rows:
+    except OSError as error:
+        print(f"this trial can't be made here: {error}. Make room or mend that, and run it again", file=sys.stderr)
+        return 2
+    wrong = [row for row in rows if not row["expected"]]
+    for row in wrong if asked.point is None else rows:
         print(f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}")
         print(f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}")
         if row["detail"]:
             print(f"  {row['detail']}")
-    return 0 if all(row["expected"] for row in rows) else 1
+    if asked.point is None:
+        print(f"{len(rows):,} trials, {len(wrong):,} of them not as promised")
+    return 1 if wrong else 0
 
 
 def read_asked(text: str) -> Asked:
     """The trial that a command tells. Raises: ConfigError where it tells none."""
     try:
         told = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"a trial is a JSON object, and this is no JSON: {error}") from error
     if not isinstance(told, Mapping):
         raise ConfigError(f"a trial is a JSON object, not {told!r}")
@@ -67,25 +78,36 @@ def read_asked(text: str) -> Asked:
     case = from_json(told.get("case"))
     if case.recording:
         case = replace(case, recording=str(_found(Path(case.recording))))
-    return Asked(case, _number(told, "point", None), _number(told, "seed", 1), str(told.get("only", "")))
+    point = _number(told, "point", 0) if "point" in told else None
+    only = told.get("only", "")
+    if not isinstance(only, str):
+        raise ConfigError(f"only of a trial is a text, not {only!r}")
+    if only and case.fault not in _SEVERAL_AT_A_POINT:
+        raise ConfigError(f"{case.fault} is one trial at each point: leave out only {only!r}")
+    return Asked(case, point, _number(told, "seed", 1), only)
 
 
 def run(asked: Asked) -> list[Row]:
-    """The rows of one trial, or of all at its point.
+    """The rows of one trial, of all at its point, or of all of its case.
 
     Raises: ConfigError where there is no such trial, or none can be made here; NurseryError, as ``sweep``.
     """
     recorder_library()
     case = asked.case
     with Workshop(case, asked.seed) as shop:
-        if case.fault in FROM_RECORDING and asked.point not in (points := all_points(shop)):
-            raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {points.stop - 1}, not {asked.point}")
+        points = range(0) if asked.point is None else range(asked.point, asked.point + 1)
+        if asked.point is None or case.fault in FROM_RECORDING:
+            there = all_points(shop)
+            if asked.point is not None and asked.point not in there:
+                raise ConfigError(f"{case.fault} of {case.subject} has points 0 to {there.stop - 1}, not {asked.point}")
+            points = points or there
         try:
-            rows = list(EXPLORERS[case.fault](shop, range(asked.point, asked.point + 1), asked.only))
+            rows = list(EXPLORERS[case.fault](shop, points, asked.only))
         except ValueError as error:
             raise ConfigError(f"only {asked.only!r}: {error}") from error
     if not rows:
-        raise ConfigError(f"at point {asked.point} there is nothing to try with {case.fault}")
+        where = "anywhere" if asked.point is None else f"at point {asked.point}"
+        raise ConfigError(f"there is nothing to try {where} with {case.fault}")
     return rows
 
 
@@ -97,8 +119,8 @@ def _found(recording: Path) -> Path:
     raise ConfigError(f"the recording {recording} is gone: run the sweep again, or leave it out to make a new one")
 
 
-def _number(told: Mapping[str, Any], name: str, default: int | None) -> int:
+def _number(told: Mapping[str, Any], name: str, default: int) -> int:
     value = told.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"{name} of a trial is a number from 0 on, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _NUMBER_MAX:
+        raise ConfigError(f"{name} of a trial is a number from 0 to {_NUMBER_MAX}, not {value!r}")
     return value

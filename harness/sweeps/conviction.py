@@ -23,7 +23,8 @@ STATES_PER_POSITION = 16
 class Conviction(NamedTuple):
     """What became of a mutant of ``subject`` under ``fault``: the row that found it after ``states`` states, or None.
 
-    ``states`` counts those that were judged, the one that convicts included.
+    ``states`` counts those that were judged, the one that convicts included. ``trouble`` is the first harness error
+    among them, "" where there was none: where nothing was found either, that nobody saw anything says nothing.
     """
 
     mutant: str
@@ -31,6 +32,7 @@ class Conviction(NamedTuple):
     fault: str
     states: int
     row: Row | None
+    trouble: str = ""
 
 
 def case_of(mutant: str, subject: str, fault: str = "") -> Case:
@@ -49,14 +51,17 @@ def convict(mutant: str, subject: str, seed: int, fault: str = "", points_max: i
     Raises: as ``sweep``.
     """
     case = case_of(mutant, subject, fault)
-    states = 0
+    states, trouble = 0, ""
     with Workshop(case, seed) as shop:
         for points in _in_turn(shop, points_max):
             for row in EXPLORERS[case.fault](shop, points, ""):
+                if row["result"] == Found.HARNESS_ERROR:
+                    trouble = trouble or row["detail"] or "no verdict"
+                    continue
                 states += 1
-                if not row["expected"] and row["result"] != Found.HARNESS_ERROR:
-                    return Conviction(mutant, subject, case.fault, states, row)
-    return Conviction(mutant, subject, case.fault, states, None)
+                if not row["expected"]:
+                    return Conviction(mutant, subject, case.fault, states, row, trouble)
+    return Conviction(mutant, subject, case.fault, states, None, trouble)
 
 
 def _in_turn(shop: Workshop, points_max: int | None) -> Iterator[range]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from harness.checkers.prefix import Judgement, Promised
 from harness.disk.contents import Content
 from harness.disk.files import Tree
+from harness.sweeps.power import check_maps
 from harness.sweeps.workshop import Row, Workshop
 
 _PER_FILE = 8
@@ -43,7 +44,9 @@ def damages(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
 def final_tree(shop: Workshop) -> Tree:
     """What lies below the root at the end of the recording."""
     tree = Tree()
-    for effect in shop.recording():
+    recording = shop.recording()
+    check_maps(recording)
+    for effect in recording:
         tree.apply(effect)
     return tree
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from harness.checkers.prefix import NOTICING, Demand, Found, Judgement, Promised
 from harness.sweeps.workshop import Life, Plan, Row, Workshop
 
-_SHORT_BYTES = 7
-"""How much of a short write is done."""
+_SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
+"""How much of a short write is done, once; and of each one from then on, so that who tries again comes to an end."""
 
 
 def errors(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
@@ -18,7 +18,8 @@ def errors(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
     error, how = shop.case.variant.split(" ")
     for point in points:
         if error == "SHORT":
-            plan: Plan = ["Short", point, _SHORT_BYTES]
+            lasting = how == "lasting"
+            plan: Plan = ["Short", point, _ALWAYS_SHORT_BYTES if lasting else _SHORT_BYTES, lasting]
         else:
             plan = ["Fail", point, getattr(errno, error), how == "lasting"]
         yield _failed(shop, point, plan, f"{error} at effect {point}, {how}")

@@ -99,13 +99,14 @@ class _Judge:
             added |= written
         self._subject.close()
         self._subject.open()
-        later = self._subject.read()[0]
+        later, offset, position = self._subject.read()
         self._subject.close()
         self._told |= {"added": _text(self._subject.expected(added)), "later": _text(later)}
+        self._told |= {"added_number": self._commits + number, "later_offset": offset, "later_position": position}
 
     def _restore(self) -> None:
         wanted = model(self._seed, self._attempted)
-        self._told["wanted"] = _text(self._subject.expected(wanted))
+        self._told |= {"wanted": _text(self._subject.expected(wanted)), "wanted_number": self._attempted}
         stage = "close"
         try:
             with suppress(StoreError):
@@ -120,7 +121,8 @@ class _Judge:
             self._subject.close()
             stage = "open after restoring"
             self._subject.open()
-            self._told["restored"] = _text(self._subject.read()[0])
+            restored, offset, _ = self._subject.read()
+            self._told |= {"restored": _text(restored), "restored_offset": offset}
             self._subject.close()
         except StoreError as error:
             self._told["error_detail"] += f"; then {type(error).__name__} from {stage}: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 from collections.abc import Iterator
 
 from harness.checkers.prefix import Demand, Found, Judgement, Promised
@@ -39,11 +40,15 @@ def kills_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
     demanded = shop.demanded("kill")
     crashed = shop.scratch("crashed")
     for point in points:
-        life = shop.victim(["Kill", point])
-        told = shop.told(life, demanded)
+        told, so_far = _crashed(shop, demanded, point)
+        if not so_far.expected:
+            yield shop.row(point, "", f"killed before effect {point}", told, so_far)
+            continue
         shutil.rmtree(crashed, ignore_errors=True)
         shutil.copytree(shop.root, crashed)
         again = int(only or 0)
+        if again < 0:
+            raise ValueError("the first effect is 0")
         killed = True
         while killed:
             killed, told_again, judgement = _killed_again(shop, told, demanded, again)
@@ -70,6 +75,20 @@ def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str)
     return shop.row(point, only, description, told, judgement)
 
 
+def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Judgement]:
+    """Kill before effect ``point``; what was promised, and what is wrong before anybody has looked at what was left."""
+
+    def trial() -> tuple[Promised, Judgement]:
+        told = shop.told(shop.victim(["Kill", point]), demanded)
+        if told.trouble:
+            return told, Judgement(Found.HARNESS_ERROR, None, False, told.trouble)
+        if told.broken is not None:
+            return told, Judgement(told.broken[0], None, False, told.broken[1])
+        return told, Judgement(Found.VALID, None, True)
+
+    return shop.patiently(trial)
+
+
 def _killed_again(shop: Workshop, told: Promised, demanded: Demand, again: int) -> tuple[bool, Promised, Judgement]:
     killed = False
 
@@ -78,9 +97,11 @@ def _killed_again(shop: Workshop, told: Promised, demanded: Demand, again: int) 
         shutil.rmtree(shop.root)
         shutil.copytree(shop.scratch("crashed"), shop.root)
         recovery = shop.recover(["Kill", again], boot="")
-        killed = recovery.signal is not None and not recovery.timed_out
+        killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
         if recovery.timed_out:
             return told, Judgement(Found.HANGING, None, False, "the recovery did not come to an end")
+        if not killed and recovery.signal is not None:
+            return told, Judgement(Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}")
         if recovery.error:
             return told, Judgement(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
         if not killed and recovery.result["leaked"]:

@@ -13,7 +13,15 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.sweeps.broken_protocols import adopted_before_import, migration_noted_first, removed_in_place
-from harness.sweeps.subjects import ADOPTION, CHECKPOINT, MIGRATION, STATE_DIRECTORY, is_transactional, subjects
+from harness.sweeps.subjects import (
+    ADOPTION,
+    CHANGELOG,
+    CHECKPOINT,
+    MIGRATION,
+    STATE_DIRECTORY,
+    is_transactional,
+    subjects,
+)
 from stores import directory
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError, ConfigError
@@ -249,6 +257,16 @@ def _creation_in_place(subject: str) -> None:
     _replace(directory, "_create", broken)
 
 
+def _trusted_log(subject: str) -> None:
+    _replace(_engine_module_of(subject), "keep_log", lambda connection, file: None)
+
+
+def _engine_module_of(subject: str) -> Any:
+    if subject == CHANGELOG:
+        return import_module("stores.changelog.log_file")
+    return import_module(_engine(subject).__module__)
+
+
 def _replace(owner: object, name: str, broken: object) -> None:
     setattr(owner, name, broken)
 
@@ -266,6 +284,11 @@ def _marks(name: str) -> bool:
 def _writes_once(name: str) -> bool:
     """A backend whose commit is one write of its engine; with a marker, a second write would be carried out again."""
     return _keeps_apart(name) and not _marks(name)
+
+
+def _keeps_log(name: str) -> bool:
+    """What writes a log that is found after a kill once more."""
+    return (name == CHANGELOG or name in backends()) and hasattr(_engine_module_of(name), "keep_log")
 
 
 def _only(subject: str) -> Callable[[str], bool]:
@@ -315,6 +338,13 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "creation-in-place": Mutant(
             "a store is created where it is to lie, without a sync", "kill", _keeps_apart, _creation_in_place
+        ),
+        "trusted-log": Mutant(
+            "a log that a killed process left is gone on with, though a sync of it may have failed",
+            "failed_sync",
+            _keeps_log,
+            _trusted_log,
+            unseen_by="power",
         ),
         "migration-noted-first": Mutant(
             "a store says that it has the next format before it has", "kill", _only(MIGRATION), migration_noted_first

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from harness.sweeps.case import VARIANTS, Case
 from harness.sweeps.mutants import MUTANTS
-from harness.sweeps.subjects import subjects
+from harness.sweeps.subjects import TASK, subjects
 
 STRETCHES: Mapping[str, int] = MappingProxyType({"power": 8, "power_twice": 4})
 """Faults of whose points some neighbours are drawn together: they have states in common, which are judged once."""
 POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
-    {"kill": 120, "tear": 60, "kill_twice": 4, "error": 60, "power": 96, "power_twice": 8, "damage": 60}
+    {
+        "kill": 120,
+        "tear": 60,
+        "kill_twice": 1,
+        "error": 60,
+        "power": 96,
+        "power_twice": 4,
+        "failed_sync": 4,
+        "damage": 60,
+    }
 )
 """How many points of a fault make a task of some seconds."""
 
@@ -70,23 +79,26 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
             _Share(("tear",), ("DISK",), 24),
             _Share(("power journal", "power strict", "power beyond"), ("DISK",), 8, 4),
             _Share(_ERRORS, ("DISK",), 4),
+            _Share(("failed_sync",), ("DISK",), 2),
             _Share(("error EIO once", "error ENOSPC lasting"), _BELOW_DISK, 4),
             _Share(_DAMAGES, ("DISK",), 16),
         ),
         "full": (
             _Share(("kill", "tear", "power gate", "power journal", "power strict", "power beyond")),
             _Share((*_ERRORS, *_DAMAGES)),
-            _Share(("kill_twice",)),
+            _Share(("kill_twice", "failed_sync")),
             _Share(("power_twice",), points_max=64),
         ),
     }
 )
+_TASK_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 2, "default": 24, "full": None})
+"""How many points of a fault are tried on a task: it is several stores and a changelog, which are all swept alone."""
 _UNSEEN_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 0, "default": 24, "full": None})
 
 
 def profile(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[Swept]:
     """The sweeps of the profile ``name``, smoke, default or full, over some backends' names instead of all subjects."""
-    return [
+    planned = [
         swept
         for share in _SHARES[name]
         for fault in share.faults
@@ -98,6 +110,11 @@ def profile(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[S
             points_max=share.points_max,
             states_per_position=share.states_per_position,
         )
+    ]
+    most = _TASK_POINTS_MAX[name]
+    return [
+        replace(swept, points_max=min(swept.points_max or most, most)) if most and swept.case.subject == TASK else swept
+        for swept in planned
     ]
 
 

@@ -31,7 +31,7 @@ _SILENT = (Found.LOST, Found.TORN, Found.PHANTOM)
 def power_losses(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
     """Cut the power at each of ``points``, positions of the recording; equal states are judged once."""
     recording = shop.recording()
-    _check_maps(recording)
+    check_maps(recording)
     beyond = shop.case.variant == "beyond"
     model = FolderModel.GATE if beyond else FolderModel(shop.case.variant)
     if only:
@@ -46,7 +46,7 @@ def power_losses(shop: Workshop, points: range, only: str = "") -> Iterator[Row]
 def power_losses_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
     """Cut the power at each of ``points``, and again at every position of the recovery from some of the states."""
     recording = shop.recording()
-    _check_maps(recording)
+    check_maps(recording)
     model = FolderModel(shop.case.variant)
     wanted = ""
     firsts: Iterator[tuple[_Cut, Tree]]
@@ -68,6 +68,7 @@ def power_losses_twice(shop: Workshop, points: range, only: str = "") -> Iterato
             yield _judged(shop, recording, first, base)
             continue
         recovery = read_recording(again)
+        check_maps(recovery)
         for state in distinct(recovery, base, positions(recovery), model, shop.seed, _SECOND_STATES):
             if wanted in ("", state.description.to_json()):
                 yield _judged(shop, recording, first, state.tree, state.description) | {"states": state.states}
@@ -134,7 +135,7 @@ def _words(description: Description, second: Description | None) -> str:
     return words if second is None else f"{words}; and again before effect {second.position} of the recovery"
 
 
-def _check_maps(recording: Sequence[Effect]) -> None:
+def check_maps(recording: Sequence[Effect]) -> None:
     """Refuse a recording that does not hold all that was written."""
     for effect in recording:
         if effect.kind is Kind.MAP_WRITABLE and not effect.path.endswith(MAPS_THAT_DO_NOT_MATTER):

@@ -20,12 +20,13 @@ from harness.folders import ROOT
 from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
 from harness.sweeps.conviction import case_of, convict
 from harness.sweeps.damage import plan as damages
+from harness.sweeps.failed_syncs import syncs
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked, stretches_of
 from harness.sweeps.sweep import EXPLORERS, record
 from harness.sweeps.workshop import Row, Workshop
 
-FROM_RECORDING = ("tear", "power", "power_twice", "damage")
+FROM_RECORDING = ("tear", "power", "power_twice", "failed_sync", "damage")
 """Faults that are worked out from a recording."""
 
 
@@ -55,18 +56,23 @@ class Victim:
 class Recorded:
     """What a victim's recording tells: how many effects it has, how many damages its end allows, what it misses.
 
-    ``error`` says why there is none.
+    ``error`` says why there is none. ``syncs`` are those of its effects that sync one file.
     """
 
     effects: int = 0
     damages: Mapping[str, int] | None = None
     blind_spots: str = ""
     error: str = ""
+    syncs: int = 0
 
     def points(self, case: Case) -> range:
-        """Every point of ``case``. Behind the last effect is one, too."""
+        """Every point of ``case``. Behind the last effect is one, too. None where there is no recording."""
+        if self.error:
+            return range(0)
         if case.fault == "damage":
             return range((self.damages or {}).get(case.variant, 0))
+        if case.fault == "failed_sync":
+            return range(self.syncs)
         return range(self.effects + 1)
 
 
@@ -74,7 +80,8 @@ class Recorded:
 class Slice:
     """A task's work, as plain values. Where ``convicted`` is given it is that, else ``points`` of ``case``.
 
-    ``told`` is the name under which a command finds the recording. ``error`` is why the points can't be explored.
+    The case has ``points_in_all``. ``told`` is the name under which a command finds the recording. ``error`` is why the
+    points can't be explored.
     """
 
     number: int
@@ -83,6 +90,7 @@ class Slice:
     case: Mapping[str, Any]
     told: str = ""
     points: Sequence[int] = ()
+    points_in_all: int = 0
     blind_spots: str = ""
     convicted: Convicted | None = None
     error: str = ""
@@ -91,6 +99,8 @@ class Slice:
 def make_recording(victim: Victim, file: Path) -> Recorded:
     """Let the victim work undisturbed, put the recording into ``file``, and look at it."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
+    # What a process of the same number left when it was killed would be taken for the recording.
+    beside.unlink(missing_ok=True)
     try:
         case = Case(victim.subject, victim.level, "kill", commits=victim.commits, mutant=victim.mutant)
         record(case, victim.seed, str(beside))
@@ -106,7 +116,7 @@ def make_recording(victim: Victim, file: Path) -> Recorded:
         tree.apply(effect)
     unseen = sorted({Path(effect.path).name for effect in recording if effect.kind is Kind.MAP_WRITABLE})
     numbers = {variant: len(damages(variant, tree, victim.seed)) for variant in VARIANTS["damage"]}
-    return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen))
+    return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen), syncs=len(syncs(recording)))
 
 
 def slices_of(
@@ -132,7 +142,8 @@ def slices_of(
                 told = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
             of = recorded[victim]
             width = points_per_slice or POINTS_PER_SLICE[case.fault]
-            parts = cut(picked(each, of.points(case)), width) if not of.error else [()]
+            in_all = of.points(case)
+            parts = cut(picked(each, in_all), width) if not of.error else [()]
             found += [
                 Slice(
                     len(found) + place,
@@ -141,6 +152,7 @@ def slices_of(
                     to_json(case),
                     told,
                     tuple(points),
+                    len(in_all),
                     of.blind_spots,
                     error=of.error,
                 )
@@ -161,6 +173,7 @@ def explore(slice_: Slice) -> list[Row]:
                 "kind": "effect_slice",
                 **_named(from_json(slice_.case)),
                 "points": len(slice_.points),
+                "points_in_all": slice_.points_in_all,
                 "states": sum(row["states"] for row in rows),
                 "trials": len(rows),
                 "blind_spots": slice_.blind_spots,
@@ -185,12 +198,12 @@ def _trials(slice_: Slice) -> list[Row]:
                     rows += EXPLORERS[case.fault](shop, points, "")
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
-    told = replace(case, recording=slice_.told)
+    told = replace(case, recording="" if slice_.error else slice_.told)
     for row in rows:
         row["kind"] = "effect"
         row["repeat"] = "" if row["expected"] else repeat_command(told, row["point"], row["seed"], row["only"])
     if trouble:
-        rows.append(_no_verdict(case, trouble, slice_.points))
+        rows.append(_no_verdict(case, trouble, slice_.points) | {"repeat": repeat_command(told, None, slice_.seed)})
     return rows
 
 
@@ -212,7 +225,6 @@ def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
         "result": str(Found.HARNESS_ERROR),
         "detail": trouble,
         "expected": False,
-        "repeat": "",
     }
 
 
@@ -224,7 +236,7 @@ def _conviction(wanted: Convicted) -> Row:
         "meaning": MUTANTS[wanted.mutant].meaning,
         "wanted": "found" if wanted.found else "not seen",
         "description": "",
-        "repeat": "",
+        "repeat": repeat_command(case, None, wanted.seed),
         **_named(case),
     }
     try:
@@ -232,12 +244,15 @@ def _conviction(wanted: Convicted) -> Row:
     except Exception as error:
         trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
         return row | trouble | {"states": 0, "expected": False}
+    if found.row is None and (found.trouble or not found.states):
+        trouble = {"result": str(Found.HARNESS_ERROR), "detail": found.trouble or "nothing was tried"}
+        return row | trouble | {"states": found.states, "expected": False}
     by = found.row or {}
     return row | {
         "states": found.states,
         "result": by.get("result", ""),
         "description": by.get("description", ""),
         "detail": by.get("detail", ""),
-        "repeat": by.get("repeat", ""),
+        "repeat": by.get("repeat", row["repeat"]),
         "expected": (found.row is not None) is wanted.found,
     }

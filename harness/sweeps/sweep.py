@@ -14,6 +14,7 @@ from harness.disk.states import positions
 from harness.sweeps.case import Case
 from harness.sweeps.damage import damages, final_tree, plan
 from harness.sweeps.errors import errors
+from harness.sweeps.failed_syncs import failed_syncs, syncs
 from harness.sweeps.kills import kills, kills_twice, tears
 from harness.sweeps.power import power_losses, power_losses_twice
 from harness.sweeps.workshop import Row, Workshop
@@ -28,6 +29,7 @@ EXPLORERS: Mapping[str, Explore] = MappingProxyType(
         "error": errors,
         "power": power_losses,
         "power_twice": power_losses_twice,
+        "failed_sync": failed_syncs,
         "damage": damages,
     }
 )
@@ -55,6 +57,8 @@ def all_points(shop: Workshop) -> range:
     """Every point of the workshop's case. Raises: NurseryError where an undisturbed victim fails."""
     if shop.case.fault == "damage":
         return range(len(plan(shop.case.variant, final_tree(shop), shop.seed)))
+    if shop.case.fault == "failed_sync":
+        return range(len(syncs(shop.recording())))
     if shop.case.fault in ("power", "power_twice"):
         return positions(shop.recording())
     return range(shop.undisturbed() + 1)

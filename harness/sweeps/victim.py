@@ -6,6 +6,7 @@ closed, opened, asked for its offset and gone on with. Runs in a child of the nu
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,8 @@ OPENINGS_MAX = 4
 """How often a victim opens again after errors, before it gives up."""
 TRIES_MAX = 2
 """How often it makes the same commit of the same open store."""
+END = "end"
+"""The last note of a victim that got to the end of its work."""
 
 
 class Account:
@@ -62,8 +65,11 @@ def run(
     account: str,
     plan: list[Any],
     recording: str = "",
+    reached: int = 0,
 ) -> dict[str, Any]:
     """Make ``commits`` commits on the subject below ``root`` under ``plan``, closing and opening it once between.
+
+    ``reached`` is the last commit that was made before, for a subject that can't tell.
 
     Returns what the watch has seen: how many ``effects`` there were, how many calls the plan ``fired`` at, and whether
     the victim ``gave_up``, and upon which error.
@@ -71,19 +77,27 @@ def run(
     build_in(mutant, name)
     with Account(Path(account)) as notes:
         steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
-        victim = _Victim(name, subject(name, Path(root), level), notes, seed, commits)
+        notes.note(signature(name, level, mutant, seed, commits))
+        victim = _Victim(name, subject(name, Path(root), level), notes, seed, commits, reached)
         try:
             finished = victim.work()
         except _LeakedError as leak:
             notes.note(f"leaked {leak}")
             finished = False
+        if finished:
+            notes.note(END)
         return {"effects": steering.count(), "fired": steering.fired(), "gave_up": not finished, "error": victim.error}
+
+
+def signature(name: str, level: str, mutant: str, seed: int, commits: int) -> str:
+    """A victim's first note: whose work it is."""
+    return f"of {json.dumps([name, level, mutant, seed, commits])}"
 
 
 def to_plan(told: list[Any]) -> steering.Plan:
     """The plan that its name and numbers stand for."""
     kinds: dict[str, Any] = {kind.__name__: kind for kind in (steering.Kill, steering.Tear, steering.Fail)}
-    kinds |= {kind.__name__: kind for kind in (steering.Nothing, steering.Short)}
+    kinds |= {kind.__name__: kind for kind in (steering.Nothing, steering.Short, steering.FailThenKill)}
     name, *numbers = told
     plan: steering.Plan = kinds[name](*numbers)
     return plan
@@ -98,10 +112,10 @@ class _ReopenError(Exception):
 
 
 class _Victim:
-    def __init__(self, name: str, subject: Subject, notes: Account, seed: int, commits: int) -> None:
+    def __init__(self, name: str, subject: Subject, notes: Account, seed: int, commits: int, reached: int) -> None:
         self._name, self._subject, self._notes = name, subject, notes
         self._seed, self._commits = seed, commits
-        self._reached = 0
+        self._reached = reached
         self.error = ""
         """The library's last error, "TYPE: message"."""
         self._rest = commits // 2

@@ -6,6 +6,7 @@ is too late or raises makes the trial a harness error, never a find.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -19,23 +20,28 @@ from typing import Any, NamedTuple, Self
 from harness.checkers.prefix import Demand, Found, Judgement, Promised, Remains, demand, judged, promised
 from harness.disk.files import Tree
 from harness.effects.nursery import Nursery, NurseryError, Outcome
-from harness.effects.recording import Effect, read_recording
+from harness.effects.recording import Effect, Kind, read_recording
 from harness.folders import quick_folder
 from harness.sweeps.case import Case, repeat_command
 from harness.sweeps.judge import remains
 from harness.sweeps.subjects import is_transactional, shown
-from harness.sweeps.victim import read_account
+from harness.sweeps.victim import END, read_account, signature
 from harness.sweeps.workload import models, values_ever
+from stores.errors import ConfigError
 
 DEADLINE_S = 10.0
 """How long a victim or a judge may take; they take a hundredth of a second to two."""
 PATIENCE = 4
 """How many times longer one that was too late may take when it is tried again."""
 
+_ROOM_LEFT_BYTES = 16 << 20
+"""What must be left wherever sweeps work: with less, a find says nothing."""
+
 Row = dict[str, Any]
 Plan = list[Any]
 """A plan of steering as its name and numbers."""
 NOTHING: Plan = ["Nothing"]
+_KILLING = ("Kill", "Tear", "FailThenKill")
 
 
 class Life(NamedTuple):
@@ -80,11 +86,15 @@ class Workshop:
         """Put ``tree`` where the root is."""
         tree.write_into(self.clear())
 
-    def victim(self, plan: Plan, recording: Path | None = None) -> Life:
-        """Let a victim work below a root of its own, under ``plan``."""
-        self.clear()
+    def victim(self, plan: Plan, recording: Path | None = None, *, go_on_from: int | None = None) -> Life:
+        """Let a victim work below a root of its own, under ``plan``.
+
+        Or let it go on, below the root as it is, from commit ``go_on_from``, or whichever the subject itself tells.
+        """
         account = self.scratch("account")
         account.unlink(missing_ok=True)
+        if go_on_from is None:
+            self.clear()
         outcome = self._nursery.run(
             "harness.sweeps.victim:run",
             self._subject
@@ -95,10 +105,11 @@ class Workshop:
                 "account": str(account),
                 "plan": plan,
                 "recording": str(recording or ""),
+                "reached": go_on_from or 0,
             },
             deadline_s=self._deadline_s,
         )
-        killed = outcome.signal == signal.SIGKILL and not outcome.timed_out and plan[0] in ("Kill", "Tear")
+        killed = outcome.signal == signal.SIGKILL and not outcome.timed_out and plan[0] in _KILLING
         return Life(outcome, tuple(read_account(account)), killed)
 
     def recover(self, plan: Plan, *, boot: str, recording: Path | None = None) -> Outcome:
@@ -156,8 +167,13 @@ class Workshop:
         """What a victim was promised, and what was wrong with it already while it lived."""
         outcome = life.outcome
         told = folded(life.notes, demanded)
-        if life.killed or outcome.status == 0:
+        if life.killed:
             return told
+        if outcome.status == 0:
+            result = outcome.result
+            if told.broken or not result["gave_up"] or self.case.fault == "error":
+                return told
+            return replace(told, broken=(Found.UNUSABLE, f"nothing failed, and the victim gave up: {result['error']}"))
         if outcome.timed_out:
             return replace(told, broken=(Found.HANGING, "the victim did not come to an end"))
         if outcome.signal is None or outcome.signal == signal.SIGKILL:
@@ -198,28 +214,47 @@ class Workshop:
         """Run ``trial``, whole, a second time with more time where it was too late the first time."""
         try:
             told, judgement = trial()
-            if judgement.found is not Found.HANGING:
-                return told, judgement
-            self._deadline_s *= PATIENCE
-            try:
-                return trial()
-            finally:
-                self._deadline_s /= PATIENCE
+            if judgement.found is Found.HANGING:
+                self._deadline_s *= PATIENCE
+                try:
+                    told, judgement = trial()
+                finally:
+                    self._deadline_s /= PATIENCE
+            return told, judgement if judgement.expected else self._with_room(judgement)
         except NurseryError as error:
             # Of this trial nothing is known; those after it are for a nursery that lives.
             self._nursery.close()
             self._nursery = Nursery(within=quick_folder())
             return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
 
+    def _with_room(self, judgement: Judgement) -> Judgement:
+        """A find, unless the folder is full: then it says nothing about the subject."""
+        folder = self._nursery.folder
+        free = shutil.disk_usage(folder).free
+        if free >= _ROOM_LEFT_BYTES:
+            return judgement
+        told = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {judgement.found}"
+        return Judgement(Found.HARNESS_ERROR, None, False, f"{told}: {judgement.detail}")
+
     def recording(self) -> list[Effect]:
         """The case's recording: read where it gives one, else made by a victim that nothing happens to.
 
-        Raises: NurseryError where that victim does not get to its end.
+        Raises: NurseryError where that victim does not get to its end; ConfigError where the one that is there is
+        not whole, or of another case or seed: by it every state would be judged wrongly.
         """
         made = Path(self.case.recording) if self.case.recording else self.scratch("recording")
         if not made.exists():
             self.undisturbed(made)
-        return read_recording(made)
+        recording = read_recording(made)
+        case = self.case
+        notes = [effect.text for effect in recording if effect.kind is Kind.NOTE]
+        own = signature(case.subject, case.level, case.mutant, self.seed, case.commits)
+        if notes[:1] != [own] or notes[-1] != END:
+            raise ConfigError(
+                f"{made} is no whole recording {own}, but {notes[0] if notes else 'empty'}: give the one that was made "
+                "of it, or leave it out to make a new one"
+            )
+        return recording
 
     def undisturbed(self, recording: Path | None = None) -> int:
         """Let a victim that nothing happens to come to its end; how many effects it had.
@@ -256,10 +291,13 @@ class Workshop:
         """A copy of this case's own recording that outlives the workshop: a find is repeated from it."""
         made = self.scratch("recording")
         name = f"{self.case.subject}-{self.case.level}-{blake2b(made.read_bytes(), digest_size=6).hexdigest()}"
-        kept = Path(tempfile.gettempdir(), "kept-recordings", name)
+        kept = Path(tempfile.gettempdir(), f"kept-recordings-{os.getuid()}", name)
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True)
-            shutil.copyfile(made, kept)
+            # In one step: others may be at it, or read it.
+            beside = kept.with_name(f"{name}.{os.getpid()}.new")
+            shutil.copyfile(made, beside)
+            beside.replace(kept)
         return kept
 
 

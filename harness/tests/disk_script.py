@@ -46,6 +46,10 @@ class Script:
     def datasync(self, path: str) -> Script:
         return self._add(Kind.DATASYNC, path)
 
+    def fail_to_sync(self, path: str) -> Script:
+        self.effects.append(Effect(self._count, Kind.SYNC_FAILED, self._met(path), path))
+        return self
+
     def sync_all(self) -> Script:
         return self._add(Kind.SYNC_ALL, file=-1)
 

@@ -149,6 +149,13 @@ def attempts(root: str, recording: str, plan: list[Any]) -> list[Any]:
     return [answers, steering.fired()]
 
 
+def write_thrice(root: str, recording: str, plan: list[Any]) -> list[Any]:
+    """Write ten bytes, thrice, and three at last. Returns how much each did, and how often the plan struck."""
+    begin(root, recording, plan)
+    file = os.open(f"{root}/file", os.O_WRONLY | os.O_CREAT)
+    return [[os.write(file, b"ten bytes!"[:size]) for size in (10, 10, 10, 3)], steering.fired()]
+
+
 def write_from_threads(root: str, recording: str) -> None:
     """Four threads append to one file and note each append."""
     begin(root, recording, None)
@@ -160,6 +167,26 @@ def write_from_threads(root: str, recording: str) -> None:
             steering.note(f"{which} {i}")
 
     threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def note_beside_writes(root: str, recording: str) -> None:
+    """Two threads write as fast as they can while two others leave notes."""
+    begin(root, recording, None)
+
+    def write(which: int) -> None:
+        file = os.open(f"{root}/{which}", os.O_WRONLY | os.O_CREAT)
+        for _ in range(3000):
+            os.pwrite(file, b"x", 0)
+
+    def note(which: int) -> None:
+        for _ in range(3000):
+            steering.note(str(which))
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(2) for work in (write, note)]
     for thread in threads:
         thread.start()
     for thread in threads:

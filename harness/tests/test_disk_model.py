@@ -45,6 +45,23 @@ def test_a_sync_of_one_file_leaves_another_unsure() -> None:
     assert same(kept(script, base(a=b"0", b=b"0")), [{"a": b"0", "b": b"1"}, {"a": b"1", "b": b"1"}])
 
 
+@pytest.mark.parametrize("how", ["sync", "datasync", "sync_all"])
+def test_what_a_failed_sync_took_for_written_no_later_sync_makes_sure(how: str) -> None:
+    script = Script().write("a", 0, b"1").fail_to_sync("a").write("a", 1, b"2")
+    script.sync_all() if how == "sync_all" else getattr(script, how)("a")
+    assert same(kept(script, base(a=b"0.")), [{"a": b"02"}, {"a": b"12"}])
+
+
+def test_what_is_written_anew_after_a_failed_sync_is_made_sure_by_the_next() -> None:
+    script = Script().write("a", 0, b"1").fail_to_sync("a").write("a", 0, b"1").sync("a")
+    assert kept(script, base(a=b"0")) == [{"a": b"1"}]
+
+
+def test_a_failed_sync_of_one_file_says_nothing_of_another() -> None:
+    script = Script().write("a", 0, b"1").write("b", 0, b"1").fail_to_sync("b").sync("a")
+    assert same(kept(script, base(a=b"0", b=b"0")), [{"a": b"1", "b": b"0"}, {"a": b"1", "b": b"1"}])
+
+
 def test_before_its_sync_has_returned_a_write_may_be_missing() -> None:
     script = Script().write("a", 0, b"1").sync("a")
     assert same(kept(script, base(a=b"0"), position=1), [{"a": b"0"}, {"a": b"1"}])

@@ -10,6 +10,7 @@ import pytest
 from harness import bench
 from harness.cli import main
 from harness.report.effect_section import SKIPPED, effect_failure_lines, effect_section
+from harness.report.effect_tables import damage_table, left_out, process_tables
 from harness.report.figures import all_figures
 from harness.report.rows import new_run, read_rows, write_facts, write_rows
 from harness.report.write import write_report
@@ -66,6 +67,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "fault": fault,
             "variant": variant,
             "points": 10,
+            "points_in_all": 25,
             "states": 40,
             "trials": 3,
             "seconds": 1.5,
@@ -119,6 +121,47 @@ def test_equal_states_are_counted_once_and_costs_are_summed_up_over_slices() -> 
     assert (gate["points"], gate["states"], gate["trials"], gate["distinct"], gate["seconds"]) == (20, 80, 3, 2, 3.0)
 
 
+def test_what_nobody_could_judge_is_no_state_that_was_checked() -> None:
+    made = rows()
+    made["effect"] = [effect(digest="a"), *(effect(result="harness_error", expected=False) for _ in range(5))]
+    (gate,) = [each for each in all_figures(made)["effect"] if each["variant"] == "gate" and each["trials"]]
+    assert (gate["trials"], gate["distinct"], gate["no_verdict"], gate["wrong"]) == (6, 1, 5, 5)
+
+
+def test_a_store_that_silently_falls_back_behind_damage_is_not_called_harmless() -> None:
+    made = rows()
+    damaged = [effect(fault="damage", variant="flipped", result=result) for result in ("valid", "lost", "torn")]
+    made["effect"] = [*damaged, effect(fault="damage", variant="flipped", result="noticed")]
+    table = damage_table(all_figures(made))
+    told = dict(zip(table.head, table.rows[0], strict=True))
+    names = ("trials", "harmless", "noticed and restored", "an earlier commit, unnoticed", "wrong, unnoticed", "other")
+    assert [told[name] for name in names] == ["4", "1", "1", "1", "1", "0"]
+
+
+def test_kinds_of_failing_calls_share_a_line_unless_one_broke_a_promise() -> None:
+    made = rows()
+    ways = ["EIO once", "EIO lasting", "ENOSPC once"]
+    made["effect"] = [effect(fault="error", variant=way) for way in ways]
+    made["effect"].append(effect(fault="error", variant="EDQUOT once", result="lost", state=1, expected=False))
+    counts = next(row for row in made["effect_slice"] if (row["fault"], row["durability"]) == ("kill", "DISK"))
+    made["effect_slice"] = [counts | {"fault": "error", "variant": way} for way in (*ways, "EDQUOT once")]
+    (table,) = process_tables(all_figures(made))
+    told = [(row[1], row[3], row[4], row[-1]) for row in table.rows]
+    assert told == [("a call fails: EDQUOT once", "1", "2", "**no: 1**"), ("a call fails: in 3 ways", "3", "0", "yes")]
+
+
+def test_it_says_of_how_many_points_some_were_explored() -> None:
+    gate = figure(durability="DISK", fault="power", variant="gate")
+    assert (gate["points"], gate["points_in_all"]) == (20, 25)
+    assert "| 20 of 25 |" in told()
+    figures = all_figures(rows())
+    assert left_out(figures).startswith(f"{20 * len(figures['effect'])} of {25 * len(figures['effect'])} ")
+    whole = rows()
+    for slice_ in whole["effect_slice"]:
+        slice_["points_in_all"] = None  # As rows of an earlier version.
+    assert left_out(all_figures(whole)) == ""
+
+
 def test_what_was_lost_is_counted_in_commits() -> None:
     assert figure(durability="DISK", fault="power", variant="strict")["lost_at_most"] == 2
     below = figure(durability="CHANGELOG", fault="power", variant="gate")
@@ -131,12 +174,17 @@ def test_only_what_somebody_promised_fails_a_run() -> None:
     (line,) = effect_failure_lines([row for kind in rows().values() for row in kind])
     assert "torn" in line
     assert REPEAT in line
+    (strict,) = [line for line in told().splitlines() if "| strict | 20 of 25 |" in line]
+    assert strict.endswith("| no: 1, told only |")
+    (killed,) = [line for line in told().splitlines() if "| killed before each effect | 20 of 25 |" in line]
+    assert killed.endswith("| **no: 1** |")
 
 
 def test_a_mutant_that_was_not_found_is_a_failure() -> None:
     (found, _) = rows()["mutant"]
     assert effect_failure_lines([found]) == []
-    assert len(effect_failure_lines([{**found, "result": "", "expected": False}])) == 1
+    (line,) = effect_failure_lines([{**found, "result": "", "expected": False, "repeat": REPEAT}])
+    assert line.endswith(REPEAT)
 
 
 def test_the_report_names_models_blind_spots_mutants_and_what_it_can_not_show() -> None:

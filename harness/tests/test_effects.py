@@ -15,13 +15,12 @@ from harness.disk.files import Tree
 from harness.effects import steering
 from harness.effects.library import recorder_library
 from harness.effects.nursery import Nursery, Outcome
-from harness.effects.recording import Effect, Kind, read_recording
+from harness.effects.recording import NOT_COUNTED, Effect, Kind, read_recording
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backends
 
 WORK = "harness.tests.effects_work:"
-NOT_COUNTED = (Kind.NOTE, Kind.MAP_WRITABLE)
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +231,7 @@ def test_a_lasting_error_meets_every_later_effect(nursery: Nursery, root: Path) 
     # What would fail anyway, and what is no effect, is left as it is: there is no "renamed" to unlink.
     assert answers == [6, *[errno.ENOSPC] * 6, errno.ENOENT, errno.ENOENT]
     assert fired == 6
-    assert [effect.kind for effect in effects] == [Kind.CREATE, Kind.WRITE]
+    assert [effect.kind for effect in effects] == [Kind.CREATE, Kind.WRITE, Kind.SYNC_FAILED]
     assert on_disk(root) == {"file": b"123456"}
 
 
@@ -244,6 +243,11 @@ def test_a_short_write_says_how_much_it_did(nursery: Nursery, root: Path) -> Non
     assert fired == 1
     assert effects[1].data == b"1234"
     assert on_disk(root) == replayed(effects, root)
+
+
+def test_a_lasting_short_write_meets_every_later_write(nursery: Nursery, root: Path) -> None:
+    outcome, _ = run(nursery, "write_thrice", root, plan=["Short", 2, 4, True])
+    assert outcome.result == [[10, 4, 4, 3], 2]
 
 
 def test_no_short_write_of_what_is_no_write(nursery: Nursery, root: Path) -> None:
@@ -266,6 +270,27 @@ def test_effects_and_notes_of_several_threads_have_one_order(nursery: Nursery, r
             assert [line for line in written if line.split()[0] == effect.text.split()[0]][-1] == effect.text
         count += effect.kind is not Kind.NOTE
     assert len(written) == 200
+
+
+def test_a_note_is_never_beside_the_effect_that_it_says_it_precedes(nursery: Nursery, root: Path) -> None:
+    _, effects = run(nursery, "note_beside_writes", root)
+    count, misplaced = 0, 0
+    for effect in effects:
+        misplaced += effect.index != count
+        count += effect.kind is not Kind.NOTE
+    assert (misplaced, count, len(effects)) == (0, 6002, 12002)
+
+
+@pytest.mark.parametrize(("at", "failed"), [(10, "a/one"), (13, ""), (4, None)])
+def test_behind_a_failed_call_the_process_is_killed_and_a_failed_sync_is_told(
+    nursery: Nursery, root: Path, at: int, failed: str | None
+) -> None:
+    outcome, effects = run(nursery, "scribble", root, plan=["FailThenKill", at, errno.EIO])
+    assert len(counted(effects)) == at
+    assert [effect.path for effect in effects if effect.kind is Kind.SYNC_FAILED] == (
+        [] if failed is None else [failed]
+    )
+    assert outcome.signal == signal.SIGKILL or outcome.error.startswith("OSError")
 
 
 def test_notes_lie_in_order_among_a_stores_effects(nursery: Nursery, root: Path) -> None:
@@ -341,7 +366,7 @@ def test_a_recordings_torn_tail_is_dropped(nursery: Nursery, root: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "plan",
-    [steering.Kill(-1), steering.Tear(0, -1), steering.Fail(0, 0), steering.Short(0, 0)],
+    [steering.Kill(-1), steering.Tear(0, -1), steering.Fail(0, 0), steering.Short(0, 0), steering.FailThenKill(0, 0)],
 )
 def test_a_plan_that_cannot_be_done_is_refused(nursery: Nursery, root: Path, plan: steering.Plan) -> None:
     told = [type(plan).__name__, *(getattr(plan, name) for name in plan.__dataclass_fields__)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import shutil
 import subprocess
 import sys
 from importlib import resources
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,23 @@ def test_it_is_compiled_once(compiler: str, cache: Path, monkeypatch: pytest.Mon
 def test_a_compiler_that_fails_is_passed_over(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_compilers", lambda: [["/bin/false"], [compiler]])
     assert recorder_library().exists()
+
+
+def test_where_there_is_no_compiler_the_ziglang_package_is_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("the package ziglang is not installed: it comes with the extra 'effects'")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    loaded = ctypes.CDLL(str(recorder_library()))
+    assert loaded.effects_count() == 0
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_ziglang_is_asked_last_and_only_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/somewhere/{name}" if name == "gcc" else None)
+    found = ModuleSpec("ziglang", None) if there else None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    zig = [sys.executable, "-m", "ziglang", "cc"]
+    assert library._compilers() == [["/somewhere/gcc"], *([zig] if there else [])]
 
 
 def test_without_a_compiler_the_error_says_so(no_compiler: None, cache: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import harness
 from harness.effects.nursery import Nursery, NurseryError
 
 WORK = "harness.tests.effects_work:"
@@ -149,6 +150,15 @@ def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(t
     assert not psutil.pid_exists(child)
     # Nobody is left who knew of the other one.
     os.kill(other, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("said", [b"", b'{"function": "half a request', b"no request\n"])
+def test_however_a_warm_parent_ends_its_folder_goes(tmp_path: Path, said: bytes) -> None:
+    command = [sys.executable, "-P", "-m", "harness.effects.warm_parent", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(harness.__file__).parents[1])}
+    done = subprocess.run(command, input=said, env=environment, capture_output=True, timeout=60, check=False)
+    assert done.stdout.startswith(os.fsencode(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_shared_calls_follow_each_other_in_one_process_until_one_fails_or_is_retired(nursery: Nursery) -> None:

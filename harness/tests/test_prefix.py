@@ -21,7 +21,8 @@ TOLD = Promised(acknowledged=2, attempted=3)
 def seen(number: int, **changed: Any) -> Remains:
     """A judge that found commit ``number``, all in order but for what is ``changed``."""
     state = MODELS[number]
-    whole = Remains(state=state, offset=number, position=number, added=ADDED, later={**state, **ADDED})
+    whole = Remains(state, number, number, added=ADDED, later={**state, **ADDED}, wanted_number=3, restored_offset=3)
+    whole = replace(whole, added_number=9, later_offset=9, later_position=9)
     return replace(whole, **changed)
 
 
@@ -61,6 +62,9 @@ BROKEN: list[tuple[Found, dict[str, Any]]] = [
     (Found.UNUSABLE, {"later": None, "error": "CommitFailedError"}),
     (Found.UNRESTORED, {**NOTICED, "restored": MODELS[2]}),
     (Found.UNRESTORED, {**NOTICED, "restored": None}),
+    (Found.UNRESTORED, {**NOTICED, "restored_offset": 2}),
+    (Found.UNUSABLE, {"later_offset": 2}),
+    (Found.UNUSABLE, {"later_position": None}),
     (Found.NOTICED, NOTICED),
     (Found.HARNESS_ERROR, {"trouble": "the judge raised"}),
     (Found.HARNESS_ERROR, {"state": None}),
@@ -95,7 +99,8 @@ def test_a_commit_nobody_attempted_is_a_phantom() -> None:
         ("PROCESS", "power", Found.VALID),
         ("CHANGELOG", "kill", Found.VALID),
         ("CHANGELOG", "power", Found.VALID),
-        ("DISK", "damage", Found.VALID),
+        ("DISK", "damage", Found.LOST),
+        ("CHANGELOG", "damage", Found.LOST),
     ],
 )
 def test_an_earlier_commit_is_lost_only_where_the_level_keeps_it(level: str, fault: str, found: Found) -> None:

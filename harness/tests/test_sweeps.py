@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from harness.checkers.prefix import Found, Judgement, Promised
+from harness.effects.nursery import NurseryError, Outcome
 from harness.effects.recording import Effect, Kind, read_recording
 from harness.effects.steering import Fail, Kill
 from harness.sweeps import workload
 from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
 from harness.sweeps.command import main, read_asked
 from harness.sweeps.damage import damage, final_tree, plan
-from harness.sweeps.power import UnseenWritesError, _check_maps
-from harness.sweeps.subjects import CHECKPOINT, shown, subjects
+from harness.sweeps.power import UnseenWritesError, check_maps
+from harness.sweeps.subjects import CHANGELOG, CHECKPOINT, shown, subjects
 from harness.sweeps.sweep import EXPLORERS, all_points, points_of, sweep
 from harness.sweeps.victim import to_plan
-from harness.sweeps.workshop import Row, Workshop
+from harness.sweeps.workshop import Life, Plan, Row, Workshop
 from stores.errors import ConfigError
 
 SEED = 3
@@ -69,6 +73,32 @@ def test_power_that_goes_again_during_recovery_takes_nothing_more() -> None:
     assert broken(rows) == []
 
 
+@pytest.mark.parametrize("name", ["sqlite-indexed-batch", CHANGELOG, CHECKPOINT])
+def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str) -> None:
+    case = Case(name, "DISK", "failed_sync", commits=3)
+    rows = explore(case, places=4)
+    assert len(rows) >= 10
+    assert broken(rows) == []
+    again = list(sweep(case, range(rows[-1]["point"], rows[-1]["point"] + 1), SEED, rows[-1]["only"]))
+    assert [row["description"] for row in again] == [rows[-1]["description"]]
+
+
+def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same() -> None:
+    """What was promised at the places where the first state is legal goes along, and is not what its position says."""
+    case = Case(CHECKPOINT, "DISK", "power_twice", commits=3)
+    with Workshop(case, SEED) as shop:
+        points = all_points(shop)
+        rows = list(EXPLORERS["power_twice"](shop, points[len(points) // 2 :][:6], ""))
+        row = next(row for row in rows if json.loads(row["only"])[1] + 1 < json.loads(row["only"])[2])
+        alone = list(EXPLORERS["power_twice"](shop, range(row["point"], row["point"] + 1), row["only"]))
+        assert [each | {"states": 1} for each in alone] == [row | {"states": 1}]
+        told = json.loads(row["only"])
+        said_more = json.dumps([told[0], told[1], points[-1], told[3]])
+        (harder,) = EXPLORERS["power_twice"](shop, range(row["point"], row["point"] + 1), said_more)
+    assert (harder["acknowledged"], harder["result"]) == (3, Found.LOST)
+    assert row["acknowledged"] < 3
+
+
 def test_a_store_torn_by_power_loss_says_so_and_is_restored() -> None:
     case = Case("lmdb-indexed-batch", "PROCESS", "power", commits=COMMITS, states_per_position=3)
     with Workshop(case, SEED) as shop:
@@ -99,6 +129,62 @@ def test_a_killed_recovery_is_recovered_from_in_turn() -> None:
     assert broken(rows) == []
 
 
+def test_a_recovery_that_dies_by_itself_is_no_planned_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = Outcome(None, signal.SIGSEGV, False, None, "", "")
+    monkeypatch.setattr(Workshop, "recover", lambda *given, **named: died)
+    rows = list(islice(sweep(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(5, 6), SEED), 3))
+    assert [(row["result"], row["expected"]) for row in rows] == [(Found.DEADLY, False)]
+
+
+def test_a_victim_that_gives_up_though_nothing_failed_breaks_a_promise() -> None:
+    ended = Outcome(0, None, False, {"gave_up": True, "fired": 0, "effects": 9, "error": "ConfigError: no"}, "", "")
+    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED) as shop:
+        told = shop.told(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
+        assert told.broken is not None
+        assert told.broken[0] is Found.UNUSABLE
+        assert shop.told(Life(ended, ("open 0",), killed=True), shop.demanded("kill")).broken is None
+
+
+def test_a_find_in_a_full_folder_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant="unsynced-rename")
+    with Workshop(case, SEED) as shop:
+        lost = next(row for row in EXPLORERS["power"](shop, all_points(shop), "") if row["result"] == Found.LOST)
+        usage = shutil.disk_usage(shop.root)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4096))
+        point = range(lost["point"], lost["point"] + 1)
+        results = [row["result"] for row in EXPLORERS["power"](shop, point, lost["only"])]
+    assert results == [Found.HARNESS_ERROR]
+
+
+def test_memory_is_worked_in_only_where_it_has_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("harness.folders._MEMORY", tmp_path)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    usage = shutil.disk_usage(tmp_path)
+    for free, inside in ((64 << 20, False), (1 << 30, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        with Workshop(Case(CHECKPOINT, "DISK", "kill"), SEED) as shop:
+            assert shop.root.is_relative_to(tmp_path / shop.root.parent.name) is inside
+
+
+def test_a_victim_that_was_too_late_once_is_killed_once_more_before_its_recovery_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(shop: Workshop, plan: Plan) -> Life:
+        life = victim(shop, plan)
+        lives.append(life)
+        outcome = replace(life.outcome, timed_out=True)
+        return life._replace(outcome=outcome, killed=False) if len(lives) <= often else life
+
+    victim, lives, often = Workshop.victim, list[Life](), 1
+    monkeypatch.setattr(Workshop, "victim", late)
+    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED) as shop:
+        rows = list(EXPLORERS["kill_twice"](shop, range(5, 6), ""))
+        assert (len(lives), broken(rows)) == (2, [])
+        lives, often = [], 2
+        (row,) = EXPLORERS["kill_twice"](shop, range(5, 6), "")
+    assert (row["result"], row["only"]) == (Found.HANGING, "")
+
+
 def test_a_slice_has_the_rows_it_has_among_all() -> None:
     case = Case(CHECKPOINT, "DISK", "kill", commits=3)
     points = points_of(case, SEED)
@@ -117,6 +203,17 @@ def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str
     assert row["description"] in capsys.readouterr().out
 
 
+def test_a_command_without_a_point_repeats_the_whole_case_and_tells_what_is_wrong(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for mutant, status in (("", 0), ("unsynced-rename", 1)):
+        case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant=mutant, states_per_position=2)
+        assert main([repeat_command(case, None, SEED).removeprefix("python -m harness effect ").strip("'")]) == status
+        *wrong, last = capsys.readouterr().out.splitlines()
+        assert bool(wrong) == bool(status)
+        assert int(last.split()[0]) == len(list(sweep(case, points_of(case, SEED), SEED)))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -127,6 +224,15 @@ def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str
         '{"case": {"subject": "checkpoint-file", "level": "PROCESS", "fault": "kill"}, "point": 0, "seed": 0}',
         '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "flood"}, "point": 0, "seed": 0}',
         '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill", "x": 1}, "point": 0, "seed": 0}',
+        '{"case": {"subject": ["lmdb"], "level": "DISK", "fault": "kill"}, "point": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": {}}, "point": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill", "commits": 1.5}, "point": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill", "commits": 1000000000}, "point": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill", "mutant": ["no-sync"]}, "point": 0}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill"}, "point": 9223372036854775808}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill"}, "point": 0, "only": "nonsense"}',
+        '{"case": {"subject": "checkpoint-file", "level": "DISK", "fault": "kill_twice"}, "point": 0, "only": "-1"}',
+        "[" * 100_000,
     ],
 )
 def test_what_is_no_trial_is_refused_with_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,10 +275,41 @@ def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, mon
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [kept]
 
 
+@pytest.mark.parametrize(
+    "trouble", [UnseenWritesError("a map"), OSError(28, "No space left on device"), NurseryError()]
+)
+def test_a_trial_that_can_not_be_made_here_is_one_sentence_and_no_verdict(
+    trouble: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*given: object) -> NoReturn:
+        raise trouble
+
+    monkeypatch.setattr(Workshop, "victim", refuse)
+    asked = json.dumps({"case": {"subject": CHECKPOINT, "level": "DISK", "fault": "power"}, "point": 0})
+    assert main([asked]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_recording_that_is_not_whole_or_of_another_victim_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Case(CHECKPOINT, "DISK", "power", commits=2, recording=str(tmp_path / "whole"))
+    with Workshop(case, SEED) as shop:
+        assert shop.recording()
+    raw = (tmp_path / "whole").read_bytes()
+    cut, garbled = replace(case, recording=str(tmp_path / "cut")), replace(case, recording=str(tmp_path / "garbled"))
+    Path(cut.recording).write_bytes(raw[: len(raw) // 2])
+    Path(garbled.recording).write_bytes(raw[: len(raw) // 2] + bytes(300) + raw[len(raw) // 2 :])
+    for told, seed in ((case, SEED + 1), (replace(case, commits=3), SEED), (cut, SEED), (garbled, SEED)):
+        asked = json.dumps({"case": to_json(told), "point": 1, "seed": seed})
+        assert main([asked]) == 2
+        assert capsys.readouterr().err
+
+
 def test_a_recording_with_writes_that_nobody_saw_is_refused() -> None:
-    _check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/lock.mdb")])
+    check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/lock.mdb")])
     with pytest.raises(UnseenWritesError):
-        _check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/data.mdb")])
+        check_maps([Effect(0, Kind.MAP_WRITABLE, 1, path="store/data/data.mdb")])
 
 
 def test_every_commit_leaves_a_state_of_its_own() -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from harness.checkers.prefix import Found
-from harness.sweeps.case import VARIANTS
+from harness.checkers.prefix import Found, Remains
+from harness.sweeps.case import VARIANTS, to_json
 from harness.sweeps.conviction import case_of, convict
+from harness.sweeps.gate import is_wrong
 from harness.sweeps.mutants import MUTANTS, build_in
+from harness.sweeps.plan import Convicted
+from harness.sweeps.slices import Slice, explore
+from harness.sweeps.subjects import CHECKPOINT
+from harness.sweeps.workshop import Workshop
 from stores.errors import ConfigError
 
 SEED = 3
@@ -27,6 +32,7 @@ def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
         ("unsynced-rename", {Found.LOST}),
         ("offsets-before", {Found.TORN}),
         ("checkpoint-in-place", {Found.NOTICED}),
+        ("trusted-log", {Found.LOST}),
         ("swallowed-error", {Found.LOST, Found.TORN, Found.PHANTOM}),
         ("migration-noted-first", {Found.PHANTOM, Found.TORN}),
         ("adopted-before-import", {Found.TORN, Found.LOST}),
@@ -45,6 +51,17 @@ def test_kills_can_not_see_that_nothing_is_synced() -> None:
     conviction = convict("no-sync", subject, SEED, fault="kill", points_max=12)
     assert conviction.row is None
     assert conviction.states == 12
+
+
+@pytest.mark.parametrize("fault", ["power", "kill"])
+def test_where_no_judge_gets_to_a_verdict_nothing_is_shown_about_a_mutant(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workshop, "look", lambda *given, **named: Remains(trouble="died"))
+    wanted = Convicted("unsynced-rename", CHECKPOINT, fault, SEED, found=fault == "power", points_max=4)
+    (row,) = explore(Slice(0, "", SEED, to_json(case_of(wanted.mutant, CHECKPOINT, fault)), convicted=wanted))
+    assert (row["result"], row["expected"], row["states"]) == (Found.HARNESS_ERROR, False, 0)
+    assert is_wrong(row)
 
 
 def test_a_mutant_is_judged_at_the_level_that_promises_most() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from harness.checkers.prefix import Found
 from harness.sweeps import slices
 from harness.sweeps.case import VARIANTS, Case, from_json
 from harness.sweeps.columns import KINDS
+from harness.sweeps.command import Asked, read_asked
 from harness.sweeps.gate import is_wrong
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import STRETCHES, Swept, convictions, cut, picked, profile, stretches_of
 from harness.sweeps.slices import Recorded, Victim, explore, make_recording, slices_of
-from harness.sweeps.subjects import CHECKPOINT, subjects
+from harness.sweeps.subjects import CHECKPOINT, TASK, subjects
 
 PROFILES = ("smoke", "default", "full")
 EVERYWHERE = set(subjects())
@@ -32,7 +34,8 @@ def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
 
 
 def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_level() -> None:
-    assert covered("default", "kill", "") == {(name, level) for name, level in EVERYWHERE if level == "DISK"}
+    at_disk = {(name, level) for name, level in EVERYWHERE if level == "DISK" and name != TASK}
+    assert covered("default", "kill", "") == at_disk
     power = {
         (swept.case.subject, swept.case.level)
         for swept in profile("default", 1)
@@ -68,6 +71,14 @@ def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
     unseen = {(each.mutant, each.fault) for each in convictions("default", 1) if not each.found}
     assert ("no-sync", "kill") in unseen
     assert unseen == {(mutant, told.unseen_by) for mutant, told in MUTANTS.items() if told.unseen_by}
+
+
+def test_a_task_is_swept_everywhere_but_at_every_point_in_full_alone() -> None:
+    for name, most in (("smoke", 2), ("default", 24)):
+        of_task = [swept for swept in profile(name, 1) if swept.case.subject == TASK]
+        assert {swept.case.fault for swept in of_task} >= {"kill", "power", "error"}
+        assert all(swept.points_max is not None and swept.points_max <= most for swept in of_task)
+    assert [swept for swept in profile("full", 1) if swept.case.subject == TASK and swept.points_max is None]
 
 
 def test_who_chooses_backends_gets_no_other() -> None:
@@ -136,6 +147,7 @@ def test_a_victim_that_can_not_be_recorded_is_no_verdict_and_fails(
     assert {"kind", *KINDS["effect_slice"]} == set(counts)
     assert (effect["kind"], effect["result"], is_wrong(effect)) == ("effect", Found.HARNESS_ERROR, True)
     assert (counts["kind"], counts["points"]) == ("effect_slice", 0)
+    assert read_asked(asked_by(effect)) == Asked(swept.case, None, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,6 +162,13 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
         (mutant,) = explore(*slices_of([wanted], {}, tmp_path))
         assert (mutant["result"], is_wrong(mutant)) == (Found.HARNESS_ERROR, True)
         assert {"kind", *KINDS["mutant"]} == set(mutant)
+        asked = read_asked(asked_by(mutant))
+        assert (asked.case.mutant, asked.case.fault, asked.point) == (wanted.mutant, wanted.fault, None)
+
+
+def asked_by(row: Mapping[str, Any]) -> str:
+    """What the command that a row prints has to say."""
+    return str(row["repeat"]).removeprefix("python -m harness effect ").strip("'")
 
 
 def row(**settings: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -13,11 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.effects import library as recorder
+from harness.spark.cluster import Cluster
 from harness.spark.session import SHIPPED_SUFFIXES, session
 from harness.spark.sweeps import finished_slices, run_sweeps
 from harness.sweeps.case import Case
 from harness.sweeps.command import main
 from harness.sweeps.plan import Convicted, Swept
+from harness.sweeps.slices import Victim
 from harness.sweeps.subjects import CHECKPOINT
 from harness.sweeps.sweep import points_of, sweep
 from harness.sweeps.workshop import Row
@@ -26,6 +28,18 @@ from stores.errors import ConfigError
 SEED = 3
 KILLS = Swept(Case(CHECKPOINT, "DISK", "kill", commits=3), SEED)
 POWER = Swept(Case(CHECKPOINT, "DISK", "power", commits=3), SEED)
+
+
+# First, because it has a session of its own: a process has one at a time, and the fixture's lasts to the end.
+@pytest.mark.timeout(600)
+def test_a_killed_executor_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
+    with Cluster(workers=2) as cluster, session("sweeps on a cluster", cluster.master, max_failures=4) as started:
+        rows = run_while(cluster.kill_executor, started, tmp_path)
+    points = points_of(KILLS.case, SEED)
+    assert verdicts(rows) == verdicts(list(sweep(KILLS.case, points, SEED)))
+    slices = [row["slice"] for row in of_kind(rows, "effect_slice")]
+    assert slices == list(range(len(slices)))
+    assert left_of_nurseries() == []
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +62,11 @@ def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSessio
     parts = run_sweeps(spark, [KILLS, POWER], tmp_path / "many", points_per_slice=3)
     assert len(of_kind(whole, "effect_slice")) == 2
     assert len(of_kind(parts, "effect_slice")) >= 10
+    for of_run in (whole, parts):
+        kills_told = [row for row in of_kind(of_run, "effect_slice") if row["fault"] == "kill"]
+        in_all = len(points_of(KILLS.case, SEED))
+        assert {row["points_in_all"] for row in kills_told} == {in_all}
+        assert sum(row["points"] for row in kills_told) == in_all
     kills = [verdicts([row for row in rows if row["fault"] == "kill"]) for rows in (whole, parts)]
     assert kills[0] == kills[1] == verdicts(list(sweep(KILLS.case, points_of(KILLS.case, SEED), SEED)))
     # A state that is met in several slices is judged in each, by what was promised there; found is the same.
@@ -95,31 +114,53 @@ def test_a_folder_is_for_one_run_and_nothing_planned_is_no_rows(spark: SparkSess
         run_sweeps(spark, [KILLS], tmp_path)
 
 
+def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "finished").mkdir()
+    (tmp_path / "finished" / "0.json").write_text("[]")
+    (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings" / Victim.of(POWER).name).write_bytes(b"effects1")
+    rows = run_sweeps(spark, [POWER], tmp_path, points_per_slice=1000)
+    assert len(of_kind(rows, "effect")) > 10
+    assert [row for row in of_kind(rows, "effect") if not row["expected"]] == []
+
+
 def test_a_killed_worker_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
-    def strike() -> None:
-        while finished_slices(tmp_path)[0] < 2 and not over.wait(0.02):
+    rows = run_while(kill_a_worker, spark, tmp_path)
+    whole = run_sweeps(spark, [KILLS], tmp_path / "undisturbed")
+    assert verdicts(rows) == verdicts(whole) != []
+    assert left_of_nurseries() == []
+
+
+def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -> list[Row]:
+    """Sweep in small slices, and strike once, when the first of them are done: as soon as ``strike`` finds somebody."""
+
+    def wait_and_strike() -> None:
+        while finished_slices(folder)[0] < 2 and not over.wait(0.02):
             pass
         while not over.wait(0.01):
-            if kill_a_worker():
+            if strike():
                 struck.append(True)
                 return
 
     struck: list[bool] = []
     over = threading.Event()
-    striker = threading.Thread(target=strike)
+    striker = threading.Thread(target=wait_and_strike)
     striker.start()
     try:
-        rows = run_sweeps(spark, [KILLS], tmp_path, points_per_slice=2)
+        rows = run_sweeps(spark, [KILLS], folder, points_per_slice=2)
     finally:
         over.set()
         striker.join()
     assert struck == [True]
-    whole = run_sweeps(spark, [KILLS], tmp_path / "undisturbed")
-    assert verdicts(rows) == verdicts(whole) != []
+    return rows
+
+
+def left_of_nurseries() -> list[psutil.Process]:
+    """The nurseries that have not ended in some seconds."""
     gone = time.monotonic() + 10
     while warm_parents() and time.monotonic() < gone:
         time.sleep(0.05)
-    assert warm_parents() == []
+    return warm_parents()
 
 
 def kill_a_worker() -> bool:

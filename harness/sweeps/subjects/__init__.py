@@ -13,6 +13,7 @@ from harness.sweeps.subjects.migration import MigrationSubject
 from harness.sweeps.subjects.state_directory import StateDirectorySubject
 from harness.sweeps.subjects.store import StoreSubject
 from harness.sweeps.subjects.subject import Subject
+from harness.sweeps.subjects.task import TaskSubject
 from harness.sweeps.workload import State
 from stores.errors import ConfigError
 from stores.interface import Durability
@@ -24,6 +25,7 @@ __all__ = [
     "CHECKPOINT",
     "MIGRATION",
     "STATE_DIRECTORY",
+    "TASK",
     "Subject",
     "check_subject",
     "is_transactional",
@@ -32,7 +34,7 @@ __all__ = [
     "subjects",
 ]
 
-CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
+CHECKPOINT, CHANGELOG, TASK = "checkpoint-file", "embedded-changelog", "stream-task"
 ADOPTION, MIGRATION, STATE_DIRECTORY = "store-adoption", "format-migration", "state-directory"
 
 
@@ -52,6 +54,7 @@ _OWN: Mapping[str, _Own] = {
     ADOPTION: _Own(AdoptionSubject, AdoptionSubject.expected, (Durability.DISK,)),
     MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
     CHANGELOG: _Own(ChangelogSubject, ChangelogSubject.expected, (Durability.PROCESS, Durability.DISK)),
+    TASK: _Own(TaskSubject, TaskSubject.expected, (Durability.DISK,)),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +22,6 @@ PRESSURE: Mapping[str, object] = {
     "max_file_opening_threads": 1,
 }
 """Options that make an engine or strategy which has them flush, compact, checkpoint and spill within a few commits."""
-_PART_BYTES = 4 << 10
 
 
 class StoreSubject(Subject):
@@ -41,7 +39,6 @@ class StoreSubject(Subject):
         return self._store
 
     def open(self) -> int | None:
-        _copy_in_small_parts(self._backend.load_strategy().__module__)
         self._store = open_store(self._backend.name, self.path, name=NAME, durability=self.level, options=self._options)
         if not self._store.manages_offsets:
             return None
@@ -85,10 +82,3 @@ class StoreSubject(Subject):
 
     def restore(self, state: State, number: int) -> None:
         self._open.restore(list(state.items()), {COMMITS: number})
-
-
-def _copy_in_small_parts(module: str) -> None:
-    """Let a strategy that copies in parts make several of what a victim commits, which is little."""
-    strategy = sys.modules[module]
-    if hasattr(strategy, "_PART_BYTES"):
-        setattr(strategy, "_PART_BYTES", _PART_BYTES)  # noqa: B010

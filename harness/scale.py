@@ -1,0 +1,50 @@
+"""How much of a scenario a profile does: what its file says, a glance at it, or all that there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.effect_scenario import EffectScenario
+from harness.faults.registry import unknown
+from harness.readers_scenario import ReadersScenario
+from harness.scenario import CrashScenario, Scenario
+
+PROFILES = ("smoke", "default", "full")
+
+_SMOKE_POINTS, _SMOKE_STATES, _SMOKE_EVENTS = 4, 2, 10_000
+_SMOKE_SECONDS = 0.5
+_FULL_SEEDS, _FULL_EVENTS, _FULL_REPEATS, _FULL_SECONDS = 5, 10, 5, 10
+
+Scalable = Scenario | EffectScenario | ReadersScenario
+
+
+def scaled(scenario: Scalable, profile: str) -> Scalable:
+    """``scenario``, which can be planned, as ``profile`` does it: ``default`` is what its file says.
+
+    smoke takes a few points, one seed, a few events or half a second, and judges no speed by them; full takes every
+    point and every state, five times the seeds, ten times the events or seconds and five repeats at least.
+
+    Raises: ConfigError for an unknown profile.
+    """
+    if profile not in PROFILES:
+        raise unknown("profile", profile, PROFILES)
+    if profile == "default":
+        return scenario
+    smoke = profile == "smoke"
+    if isinstance(scenario, EffectScenario):
+        points = min(scenario.points_max or _SMOKE_POINTS, _SMOKE_POINTS)
+        return replace(
+            scenario,
+            points_max=points if smoke else None,
+            states_per_position=_SMOKE_STATES if smoke else None,
+        )
+    if isinstance(scenario, CrashScenario):
+        # A defect built in on purpose shows with some of its seeds only.
+        fewer = scenario.seeds if scenario.sabotage else 1
+        return replace(scenario, seeds=fewer if smoke else scenario.seeds * _FULL_SEEDS)
+    if isinstance(scenario, ReadersScenario):
+        return replace(scenario, seconds=_SMOKE_SECONDS if smoke else _FULL_SECONDS * scenario.seconds)
+    events = scenario.events
+    if smoke:
+        return replace(scenario, events=min(events or _SMOKE_EVENTS, _SMOKE_EVENTS), repeats=1, at_least=())
+    return replace(scenario, events=events and events * _FULL_EVENTS, repeats=max(_FULL_REPEATS, scenario.repeats))

@@ -1,0 +1,107 @@
+"""A sync fails, its process is killed, another one goes on without a word of it, and then the power is cut.
+
+What the system could not write it takes for written: whoever finds it in a file and builds on it, syncs or not, loses
+all of that. The disk is the model's; see ``harness.disk.model``.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+
+from harness.checkers.prefix import Judgement, Promised
+from harness.disk.choices import Depth
+from harness.disk.files import ROOT, Tree
+from harness.disk.model import FolderModel, numbered
+from harness.disk.states import State, said, states
+from harness.effects.recording import NOT_COUNTED, Effect, Kind, read_recording
+from harness.sweeps.power import BOOT_AFTER_THAT, NEVER_READ, check_maps
+from harness.sweeps.workshop import NOTHING, Row, Workshop, folded
+
+_DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
+_OPENING_POSITIONS = 8
+_OPENING = Depth(states_per_position=2, unread=NEVER_READ)
+
+
+def syncs(recording: Sequence[Effect]) -> list[int]:
+    """The effects that are syncs of one file or folder, which ``points`` number."""
+    return [effect.index for effect in recording if effect.kind in (Kind.SYNC, Kind.DATASYNC)]
+
+
+def failed_syncs(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+    """Let the syncs fail that ``points`` number; cut the power wherever the one that goes on has made a promise."""
+    planned = syncs(shop.recording())
+    for point in points[: len(range(points.start, len(planned)))]:
+        at = planned[point]
+        first, second = shop.scratch("failed"), shop.scratch("went-on")
+        for made in (first, second):
+            made.unlink(missing_ok=True)
+        before = shop.victim(["FailThenKill", at, errno.EIO], first)
+        demanded = shop.demanded("power")
+        told = shop.told(before, demanded)
+        if not before.killed:
+            # With threads there may have been fewer effects this time: it came to its end, and is judged as it is.
+            judgement = shop.judge(told, shop.demanded("error"))
+            yield shop.row(point, "", f"effect {at} was to fail, and was not reached", told, judgement)
+            continue
+        after = shop.victim(NOTHING, second, go_on_from=told.acknowledged)
+        told = shop.told(after._replace(notes=(*before.notes, *after.notes)), demanded)
+        if told.broken or told.trouble:
+            yield shop.row(point, "", _words(at), told, shop.judge(told, demanded))
+            continue
+        recording = joined(read_recording(first), read_recording(second))
+        check_maps(recording)
+        for state in _states(recording, len(numbered(read_recording(first))), shop.seed):
+            if only in ("", state.description.to_json()):
+                yield _judged(shop, recording, point, at, state)
+
+
+def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
+    """Two recordings, one after the other, of processes that worked below the same folder, as one."""
+    count = sum(effect.kind not in NOT_COUNTED for effect in first)
+    files = max((effect.file for effect in first), default=0)
+    shifted = [
+        replace(effect, index=effect.index + count, file=effect.file + files if effect.file > ROOT else effect.file)
+        for effect in second
+    ]
+    return [*first, *shifted]
+
+
+def _states(recording: Sequence[Effect], begin: int, seed: int) -> Iterator[State]:
+    """At some places while the one that goes on opens, wherever it acknowledged, and at the end: each once."""
+    end = len(numbered(recording))
+    later = [effect for effect in recording if effect.kind is Kind.NOTE and effect.index >= begin]
+    told = {effect.index for effect in later if effect.text.startswith("ack")}
+    opened = next((effect.index for effect in later if effect.text.startswith("attempt")), begin)
+    met = set()
+    opening = range(begin, opened + 1)
+    drawn = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
+    for position in sorted({*drawn, *told, end}):
+        depth = _DEPTH if position in told else _OPENING
+        for state in states(recording, Tree(), range(position, position + 1), FolderModel.GATE, seed, depth):
+            digest = state.tree.digest(NEVER_READ)
+            # Behind a later promise the same state is another question.
+            if state.description.position == position and (digest, position) not in met:
+                met.add((digest, position))
+                yield state
+
+
+def _judged(shop: Workshop, recording: Sequence[Effect], point: int, at: int, state: State) -> Row:
+    demanded = shop.demanded("power")
+    most, least = folded(said(recording, state.said_by), demanded), folded(said(recording, state.said_before), demanded)
+    promised = Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
+
+    def trial() -> tuple[Promised, Judgement]:
+        shop.place(state.tree)
+        return promised, shop.judge(promised, demanded, boot=BOOT_AFTER_THAT)
+
+    told, judgement = shop.patiently(trial)
+    words = f"{_words(at)}; and the power lost before effect {state.description.position}: {state.description.kind}"
+    row = shop.row(point, state.description.to_json(), words, told, judgement)
+    return row | {"digest": state.tree.digest(NEVER_READ).hex()}
+
+
+def _words(at: int) -> str:
+    return f"the sync that is effect {at} failed, its process was killed, another one went on"

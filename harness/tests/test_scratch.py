@@ -1,0 +1,51 @@
+"""A driver's folder goes when it ends, and where it was killed, with the next one; nobody else's is touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from harness.spark.scratch import PREFIX, scratch_folder
+
+DRIVER = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from harness.spark.scratch import scratch_folder
+with scratch_folder() as folder:
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_is_there_for_a_block_and_gone_after_it(place: Path) -> None:
+    with scratch_folder() as folder:
+        assert folder.parent == place
+        (folder / "file").touch()
+    assert list(place.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_driver_goes_with_the_next_one_and_that_of_a_living_one_stays(place: Path) -> None:
+    not_ready = place / f"{PREFIX}new"
+    not_ready.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        left = Path(driver.stdout.readline().strip())
+        with scratch_folder():
+            assert left.is_dir()
+        driver.kill()
+    assert left.is_dir()
+    with scratch_folder() as folder:
+        assert not left.exists()
+        assert {*place.iterdir()} == {folder, not_ready}
