@@ -30,7 +30,7 @@ endif
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 	@echo
-	@echo "  PROFILE=smoke (a minute or two), default (a quarter of an hour) or full (hours) for bench; S=name for scenario"
+	@echo "  PROFILE=smoke (a minute or two), default (a quarter of an hour) or full (hours) for bench; S=name for scenario, which takes PROFILE as well"
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
@@ -43,8 +43,8 @@ bench: profile $(STAMP) java ## time every backend, crash every backend, write t
 report: $(STAMP) ## write the newest run's report again: a whole run's to results/, another's beside its rows
 	@$(RUN) -m harness report
 
-scenario: name $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit
-	@$(RUN) -m harness scenario $(S)
+scenario: name profile $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit; PROFILE=full leaves nothing out
+	@$(RUN) -m harness scenario $(S) --profile $(PROFILE) $(ARGS)
 
 soak: $(STAMP) ## read every store while it is written to, and judge every answer; MINUTES=5, ARGS="--backends NAME"
 	@$(RUN) -m harness readers --seconds $$(( 60 * $(MINUTES) )) $(ARGS)
