@@ -53,18 +53,28 @@ class Nursery:
     """
 
     def __init__(self, *, preload: bool = True, within: Path | None = None) -> None:
+        self._preload, self._within = preload, within
+        self._start()
+
+    def _start(self) -> None:
         environment = _environment()
-        if preload:
+        if self._preload:
             environment["LD_PRELOAD"] = str(recorder_library())
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the nursery.
         self._parent = subprocess.Popen(
-            [sys.executable, "-P", "-m", "harness.effects.warm_parent", str(within or tempfile.gettempdir())],
+            [sys.executable, "-P", "-m", "harness.effects.warm_parent", str(self._within or tempfile.gettempdir())],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             start_new_session=True,
         )
+
+    def restart(self) -> None:
+        """Go on with a new warm parent and an empty folder of another name."""
+        self.close()
+        self.__dict__.pop("folder", None)
+        self._start()
 
     @cached_property
     def folder(self) -> Path:

@@ -1,4 +1,4 @@
-"""Faults below the process as a Spark job: recordings are made once, then each task explores a slice of one case.
+"""Faults below the process as a Spark job: recordings are made once, then each task explores some slices of cases.
 
 A slice that is finished leaves its rows in a file, put there by a rename. A task that is run again, because its
 executor was killed, takes those up and explores only what is missing.
@@ -7,9 +7,10 @@ executor was killed, takes those up and explores only what is missing.
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 
@@ -18,6 +19,8 @@ import pyarrow.parquet
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from harness.effects.nursery import Nursery
+from harness.folders import quick_folder
 from harness.sweeps.columns import KINDS
 from harness.sweeps.plan import Convicted, Swept
 from harness.sweeps.slices import Recorded, Slice, Victim, explore, make_recording, slices_of
@@ -27,6 +30,7 @@ from stores.errors import ConfigError
 _TYPES = {name: type_ for columns in KINDS.values() for name, type_ in columns.items()}
 SCHEMA = pyarrow.schema({"kind": pyarrow.string(), **_TYPES, "attempt": pyarrow.int64()})
 _RECORDED = pyarrow.schema({"recorded": pyarrow.string()})
+TASKS_PER_CORE = 12
 _SQL_NAMES = {"string": "string", "int64": "long", "double": "double", "bool": "boolean"}
 
 
@@ -58,9 +62,12 @@ def run_sweeps(
         victims = list(dict.fromkeys(Victim.of(each) for each in wanted if isinstance(each, Swept)))
         slices = slices_of(wanted, _recorded(spark, victims, recordings), recordings, points_per_slice)
         _total(folder).write_text(str(len(slices)))
+        # Shuffled, always in the same way: neighbours are alike, and one task should not get all the slow ones.
+        random.Random(len(slices)).shuffle(slices)
+        tasks = min(len(slices), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         # Written once and read back: every action on the frame itself would explore the slices again.
         (
-            spark.range(0, len(slices), 1, max(1, len(slices)))
+            spark.range(0, len(slices), 1, max(1, tasks))
             .mapInArrow(_explore(slices, finished), _ddl(SCHEMA))
             .write.parquet(target.as_uri())
         )
@@ -86,14 +93,16 @@ def _recorded(spark: SparkSession, victims: Sequence[Victim], recordings: Path) 
         return {}
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                victim = victims[number]
-                recorded = make_recording(victim, recordings / victim.name)
-                text = json.dumps([number, *astuple(recorded)])
-                yield pyarrow.RecordBatch.from_pylist([{"recorded": text}], schema=_RECORDED)
+        with _nursery() as nursery:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    victim = victims[number]
+                    recorded = make_recording(victim, recordings / victim.name, nursery)
+                    text = json.dumps([number, *astuple(recorded)])
+                    yield pyarrow.RecordBatch.from_pylist([{"recorded": text}], schema=_RECORDED)
 
-    frame = spark.range(0, len(victims), 1, len(victims)).mapInArrow(run, _ddl(_RECORDED))
+    tasks = min(len(victims), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    frame = spark.range(0, len(victims), 1, tasks).mapInArrow(run, _ddl(_RECORDED))
     told = [json.loads(row["recorded"]) for row in frame.collect()]
     return {victims[number]: Recorded(*rest) for number, *rest in told}
 
@@ -104,21 +113,34 @@ def _explore(
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         context = TaskContext.get()
         attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                rows = _once(slices[number], finished, attempt, task)
-                yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
+        with _nursery() as nursery:
+            for batch in batches:
+                for place in batch.column(0).to_pylist():
+                    rows = _once(slices[place], finished, attempt, task, nursery)
+                    yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
     return run
 
 
-def _once(slice_: Slice, finished: Path, attempt: int, task: int) -> list[Row]:
+@contextmanager
+def _nursery() -> Iterator[Nursery | None]:
+    """One for all slices of a task: starting it takes longer than many of them. None where there can't be one."""
+    try:
+        nursery = Nursery(within=quick_folder())
+    except ConfigError:
+        yield None
+        return
+    with nursery:
+        yield nursery
+
+
+def _once(slice_: Slice, finished: Path, attempt: int, task: int, nursery: Nursery | None) -> list[Row]:
     """The rows of a slice: of an earlier attempt where there was one, else of this one."""
     target = finished / f"{slice_.number}.json"
     if target.exists():
         earlier: list[Row] = json.loads(target.read_text())
         return earlier
-    rows = [row | {"attempt": attempt} for row in explore(slice_)]
+    rows = [row | {"attempt": attempt} for row in explore(slice_, nursery)]
     beside = target.with_name(f"{slice_.number}-{task}.new")
     beside.write_text(json.dumps(rows))
     beside.replace(target)

@@ -8,6 +8,7 @@ from math import gcd
 from typing import NamedTuple
 
 from harness.checkers.prefix import Found
+from harness.effects.nursery import Nursery
 from harness.sweeps.case import Case
 from harness.sweeps.mutants import LEVEL, MUTANTS
 from harness.sweeps.sweep import EXPLORERS, all_points
@@ -43,7 +44,14 @@ def case_of(mutant: str, subject: str, fault: str = "") -> Case:
     return Case(subject, LEVEL, fault or told.fault, variant, mutant=mutant, states_per_position=states)
 
 
-def convict(mutant: str, subject: str, seed: int, fault: str = "", points_max: int | None = None) -> Conviction:
+def convict(
+    mutant: str,
+    subject: str,
+    seed: int,
+    fault: str = "",
+    points_max: int | None = None,
+    nursery: Nursery | None = None,
+) -> Conviction:
     """Sweep ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
 
     No more than ``points_max`` points are tried, spread over all there are. A harness error convicts nobody.
@@ -52,7 +60,7 @@ def convict(mutant: str, subject: str, seed: int, fault: str = "", points_max: i
     """
     case = case_of(mutant, subject, fault)
     states, trouble = 0, ""
-    with Workshop(case, seed) as shop:
+    with Workshop(case, seed, nursery) as shop:
         for points in _in_turn(shop, points_max):
             for row in EXPLORERS[case.fault](shop, points, ""):
                 if row["result"] == Found.HARNESS_ERROR:

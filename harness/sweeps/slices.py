@@ -15,6 +15,7 @@ from typing import Any
 from harness.checkers.prefix import Found
 from harness.disk.files import Tree
 from harness.disk.states import positions
+from harness.effects.nursery import Nursery
 from harness.effects.recording import Kind, read_recording
 from harness.folders import ROOT
 from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
@@ -96,14 +97,14 @@ class Slice:
     error: str = ""
 
 
-def make_recording(victim: Victim, file: Path) -> Recorded:
+def make_recording(victim: Victim, file: Path, nursery: Nursery | None = None) -> Recorded:
     """Let the victim work undisturbed, put the recording into ``file``, and look at it."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
     # What a process of the same number left when it was killed would be taken for the recording.
     beside.unlink(missing_ok=True)
     try:
         case = Case(victim.subject, victim.level, "kill", commits=victim.commits, mutant=victim.mutant)
-        record(case, victim.seed, str(beside))
+        record(case, victim.seed, str(beside), nursery)
         beside.replace(file)
         recording = read_recording(file)
     except Exception as error:
@@ -161,13 +162,16 @@ def slices_of(
     return found
 
 
-def explore(slice_: Slice) -> list[Row]:
-    """Do the work: its rows. Whatever stands in the way of it is a row, too: that is no verdict, and fails."""
+def explore(slice_: Slice, nursery: Nursery | None = None) -> list[Row]:
+    """Do the work: its rows. Whatever stands in the way of it is a row, too: that is no verdict, and fails.
+
+    ``nursery`` is as for a workshop: whoever explores several slices need not start one for each.
+    """
     begun = time.monotonic()
     if slice_.convicted is not None:
-        rows = [_conviction(slice_.convicted)]
+        rows = [_conviction(slice_.convicted, nursery)]
     else:
-        rows = _trials(slice_)
+        rows = _trials(slice_, nursery)
         rows.append(
             {
                 "kind": "effect_slice",
@@ -187,13 +191,13 @@ def explore(slice_: Slice) -> list[Row]:
     return rows
 
 
-def _trials(slice_: Slice) -> list[Row]:
+def _trials(slice_: Slice, nursery: Nursery | None) -> list[Row]:
     case = from_json(slice_.case)
     rows: list[Row] = []
     trouble = slice_.error
     if not trouble:
         try:
-            with Workshop(case, slice_.seed) as shop:
+            with Workshop(case, slice_.seed, nursery) as shop:
                 for points in stretches_of(slice_.points):
                     rows += EXPLORERS[case.fault](shop, points, "")
         except Exception as error:
@@ -228,7 +232,7 @@ def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
     }
 
 
-def _conviction(wanted: Convicted) -> Row:
+def _conviction(wanted: Convicted, nursery: Nursery | None) -> Row:
     case = case_of(wanted.mutant, wanted.subject, wanted.fault)
     row: Row = {
         "kind": "mutant",
@@ -240,7 +244,7 @@ def _conviction(wanted: Convicted) -> Row:
         **_named(case),
     }
     try:
-        found = convict(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max)
+        found = convict(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, nursery)
     except Exception as error:
         trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
         return row | trouble | {"states": 0, "expected": False}

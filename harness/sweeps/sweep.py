@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from harness.disk.states import positions
+from harness.effects.nursery import Nursery
 from harness.sweeps.case import Case
 from harness.sweeps.damage import damages, final_tree, plan
 from harness.sweeps.errors import errors
@@ -64,8 +65,8 @@ def all_points(shop: Workshop) -> range:
     return range(shop.undisturbed() + 1)
 
 
-def record(case: Case, seed: int, path: str) -> Case:
+def record(case: Case, seed: int, path: str, nursery: Nursery | None = None) -> Case:
     """Make the recording of ``case`` in the file ``path``; the case that uses it. Raises: as ``sweep``."""
-    with Workshop(replace(case, recording=path), seed) as shop:
+    with Workshop(replace(case, recording=path), seed, nursery) as shop:
         shop.recording()
         return shop.case

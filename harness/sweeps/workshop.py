@@ -55,12 +55,16 @@ class Life(NamedTuple):
 class Workshop:
     """Makes the trials of one case, one after the other; use it in a ``with`` block.
 
+    ``nursery``, which preloads the recorder, is the caller's, and given back with an empty folder; unless there is one
+    the workshop starts its own.
+
     Raises: ConfigError where effects can't be steered here.
     """
 
-    def __init__(self, case: Case, seed: int) -> None:
+    def __init__(self, case: Case, seed: int, nursery: Nursery | None = None) -> None:
         self.case, self.seed = case, seed
-        self._nursery = Nursery(within=quick_folder())
+        self._nursery = nursery or Nursery(within=quick_folder())
+        self._is_own = nursery is None
         self._deadline_s = DEADLINE_S
         states = models(seed, case.commits)
         self._models = [shown(case.subject, state) for state in states]
@@ -223,8 +227,7 @@ class Workshop:
             return told, judgement if judgement.expected else self._with_room(judgement)
         except NurseryError as error:
             # Of this trial nothing is known; those after it are for a nursery that lives.
-            self._nursery.close()
-            self._nursery = Nursery(within=quick_folder())
+            self._nursery.restart()
             return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
 
     def _with_room(self, judgement: Judgement) -> Judgement:
@@ -272,8 +275,16 @@ class Workshop:
         return self._nursery.folder / name
 
     def close(self) -> None:
-        """End every process, and the folder with them."""
-        self._nursery.close()
+        """End every process of the trials, and what they left with them."""
+        if self._is_own:
+            self._nursery.close()
+            return
+        try:
+            self._nursery.retire()
+            for left in self._nursery.folder.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        except (NurseryError, OSError):
+            self._nursery.restart()
 
     def __enter__(self) -> Self:
         return self

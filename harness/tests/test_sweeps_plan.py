@@ -159,7 +159,8 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
 
     monkeypatch.setattr(slices, "convict", refuse)
     for wanted in convictions("default", 1, [CHECKPOINT]):
-        (mutant,) = explore(*slices_of([wanted], {}, tmp_path))
+        (slice_,) = slices_of([wanted], {}, tmp_path)
+        (mutant,) = explore(slice_)
         assert (mutant["result"], is_wrong(mutant)) == (Found.HARNESS_ERROR, True)
         assert {"kind", *KINDS["mutant"]} == set(mutant)
         asked = read_asked(asked_by(mutant))
