@@ -7,7 +7,6 @@ executor was killed, takes those up and explores only what is missing.
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -62,9 +61,9 @@ def run_sweeps(
         victims = list(dict.fromkeys(Victim.of(each) for each in wanted if isinstance(each, Swept)))
         slices = slices_of(wanted, _recorded(spark, victims, recordings), recordings, points_per_slice)
         _total(folder).write_text(str(len(slices)))
-        # Shuffled, always in the same way: neighbours are alike, and one task should not get all the slow ones.
-        random.Random(len(slices)).shuffle(slices)
         tasks = min(len(slices), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+        # Dealt out, since neighbours are alike: no task should get all the slow ones, and each begins with mutants.
+        slices = [slice_ for task in range(tasks) for slice_ in slices[task::tasks]]
         # Written once and read back: every action on the frame itself would explore the slices again.
         (
             spark.range(0, len(slices), 1, max(1, tasks))
