@@ -15,6 +15,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from stores.metrics import StoreMetrics
+
 
 class TopicPartition(NamedTuple):
     """One ordered log: a topic's name and a partition number, 0 or more."""
@@ -315,6 +317,22 @@ class StateStore(Closeable):
     @abstractmethod
     def position(self, isolation_level: IsolationLevel) -> Position:
         """Input offsets that the state reflects: committed, or with the open transaction laid over them. A copy."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> StoreMetrics:
+        """What the store has counted since it was opened, and what it holds now. A copy; any thread; after close, too.
+
+        Raises: StoreClosedError in the child of a fork. Source: KIP-892, "Metrics".
+        """
+
+    def engine_metrics(self) -> Mapping[str, int]:
+        """Figures of the engine worth watching (memory, caches, files), by the engine's names; none by default.
+
+        Read from the engine now: it costs a look-up of each, and no scan. On any thread. Bytes where a name says so,
+        else counts. Raises: StoreClosedError, StoreUnavailableError.
+        """
+        return {}
 
     @abstractmethod
     def close(self) -> None:

@@ -135,6 +135,10 @@ class Engine(ABC):
     def approximate_num_entries(self) -> int:
         """About how many keys there are."""
 
+    def metrics(self) -> Mapping[str, int]:
+        """Figures worth watching, by name; bytes where the name says so. From any thread; costs no scan."""
+        return {}
+
     @abstractmethod
     def close(self) -> None:
         """Release everything. Scans must be closed before."""

@@ -239,6 +239,22 @@ class LmdbEngine(TransactionalEngine):
         except lmdb.Error as error:
             raise _reading_error(error) from error
 
+    def metrics(self) -> Mapping[str, int]:
+        try:
+            with self._map, self._env.begin(self._data) as txn:
+                info, data = self._env.info(), txn.stat(self._data)
+        except lmdb.Error as error:
+            raise _reading_error(error) from error
+        return {
+            "map_size_bytes": int(info["map_size"]),
+            "file_used_bytes": (int(info["last_pgno"]) + 1) * self._page_bytes,
+            "data_bytes": sum(int(data[f"{kind}_pages"]) for kind in ("branch", "leaf", "overflow")) * self._page_bytes,
+            "depth": int(data["depth"]),
+            "num_keys": int(data["entries"]),
+            "num_readers": int(info["num_readers"]),
+            "max_readers": int(info["max_readers"]),
+        }
+
     def close(self) -> None:
         with self._map:
             self._drop_reader()

@@ -89,6 +89,9 @@ class MemoryEngine(Engine):
     def approximate_num_entries(self) -> int:
         return len(self._data.writes)
 
+    def metrics(self) -> Mapping[str, int]:
+        return {"num_keys": len(self._data.writes)}
+
     def close(self) -> None:
         """Nothing to release; a reader that is in the middle of something ends it well."""
 

@@ -54,6 +54,31 @@ _COMPRESSION: Mapping[str, Any] = {
 }
 
 
+_FIGURES: Mapping[str, str] = {
+    "num_entries_active_mem_table": "num-entries-active-mem-table",
+    "num_entries_imm_mem_tables": "num-entries-imm-mem-tables",
+    "num_immutable_mem_table": "num-immutable-mem-table",
+    "cur_size_active_mem_table_bytes": "cur-size-active-mem-table",
+    "cur_size_all_mem_tables_bytes": "cur-size-all-mem-tables",
+    "size_all_mem_tables_bytes": "size-all-mem-tables",
+    "mem_table_flush_pending": "mem-table-flush-pending",
+    "num_running_flushes": "num-running-flushes",
+    "compaction_pending": "compaction-pending",
+    "num_running_compactions": "num-running-compactions",
+    "estimate_pending_compaction_bytes": "estimate-pending-compaction-bytes",
+    "total_sst_files_size_bytes": "total-sst-files-size",
+    "live_sst_files_size_bytes": "live-sst-files-size",
+    "num_live_versions": "num-live-versions",
+    "block_cache_capacity_bytes": "block-cache-capacity",
+    "block_cache_usage_bytes": "block-cache-usage",
+    "block_cache_pinned_usage_bytes": "block-cache-pinned-usage",
+    "estimate_num_keys": "estimate-num-keys",
+    "estimate_table_readers_mem_bytes": "estimate-table-readers-mem",
+    "background_errors": "background-errors",
+}
+"""RocksDB's properties of the family that holds the data. Source: KIP-607, "Proposed Changes"; units are added."""
+
+
 class RocksDBEngine(Engine):
     """One database per store. CHANGELOG turns the write-ahead log off; DISK syncs it in every durable write."""
 
@@ -241,6 +266,14 @@ class RocksDBEngine(Engine):
         """One of RocksDB's own integer properties, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""
         value = self._db.property_int_value(name)
         return None if value is None else int(value)
+
+    def metrics(self) -> Mapping[str, int]:
+        try:
+            return {
+                name: value for name, key in _FIGURES.items() if (value := self.property(f"rocksdb.{key}")) is not None
+            }
+        except Exception as error:
+            raise _reading_error(error) from error
 
     def close(self) -> None:
         self._offsets = None

@@ -167,6 +167,24 @@ class SqliteEngine(TransactionalEngine):
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
 
+    def metrics(self) -> Mapping[str, int]:
+        log = self._file.with_name(f"{_FILE}-wal")
+        try:
+            reader = self._borrow()
+            page_bytes, pages, free = (
+                int(reader.execute(f"pragma {name}").fetchone()[0])
+                for name in ("page_size", "page_count", "freelist_count")
+            )
+            self._give_back(reader)
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
+        return {
+            "database_bytes": pages * page_bytes,
+            "free_bytes": free * page_bytes,
+            "file_size_bytes": _size(self._file),
+            "wal_file_size_bytes": _size(log),
+        }
+
     def close(self) -> None:
         with self._lock:
             pool, self._pool = self._pool, []
@@ -202,6 +220,15 @@ class SqliteEngine(TransactionalEngine):
                 self._pool.append(reader)
                 return
         reader.close()
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StoreUnavailableError(f"{file} can't be looked at: {error.strerror}. Make it readable") from error
 
 
 class _SqliteScan(Scan):

@@ -398,6 +398,10 @@ class DualStore(IndexedBatchStore):
         self._outcome = RecoveryOutcome.ROLLED_FORWARD
         self._load_meta()
 
+    def _read_engines(self) -> Mapping[str, int]:
+        staging = {f"staging_{name}": value for name, value in self._staging.metrics().items()}
+        return {**super()._read_engines(), **staging}
+
     def _close_staging(self) -> None:
         super()._close_staging()
         self._spilled = False

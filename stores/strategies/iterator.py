@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import time
 
 from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.forks import keep_for_good
@@ -13,11 +14,17 @@ from stores.merge import Pair
 class Pin:
     """What an iterator holds on to. Let go of once: at its end, by ``close``, or when nobody refers to it any more."""
 
-    __slots__ = ("__weakref__", "_release", "closed")
+    __slots__ = ("__weakref__", "_release", "closed", "since")
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release: Callable[[], None] | None = release
         self.closed = False
+        self.since = time()
+
+    @property
+    def held(self) -> bool:
+        """Whether it has not let go yet."""
+        return self._release is not None
 
     def let_go(self) -> None:
         """Release what is held; nothing on a second call."""

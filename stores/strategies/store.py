@@ -32,6 +32,7 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.merge import Pair
+from stores.metrics import StoreCounters, StoreMetrics
 from stores.migration import migrate
 from stores.ranges import prefix_bounds
 from stores.rehearsal import rehearse
@@ -120,6 +121,7 @@ class EngineStore(KeyValueStore):
         self._persistent = engine.persistent
         self._max_key_bytes = engine.max_key_bytes
         self._max_value_bytes = engine.max_value_bytes
+        self._counters = StoreCounters()
         self._pins: WeakSet[Pin] = WeakSet()
         self._pins_lock = Lock()
         self._load_meta()
@@ -331,7 +333,8 @@ class EngineStore(KeyValueStore):
         meta = positions.encode(positions.OFFSET, offsets)
         if self._staged_position:
             meta.update(positions.encode(positions.POSITION, merged))
-        self._commit(meta, offsets)
+        with self._counters.commits:
+            self._commit(meta, offsets)
         self._keep(offsets)
         # After the data: for a reader on another thread a position never leads what it reads. See ``position``.
         self._position = merged
@@ -345,6 +348,7 @@ class EngineStore(KeyValueStore):
         # Before the data, for the same reason.
         self._staged_position = {}
         self._rollback()
+        self._counters.rollback_total += 1
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         self._check_open()
@@ -371,6 +375,7 @@ class EngineStore(KeyValueStore):
         if not self._is_clean():
             raise StoreError(f"store {self._name!r} has staged writes: commit or roll back before restoring into it")
         offsets = self._checked_offsets(changelog_offsets)
+        pairs = list(pairs)
         writes = dict(pairs)
         for key, value in writes.items():
             self._check_write(key, value)
@@ -381,8 +386,10 @@ class EngineStore(KeyValueStore):
         if self.manages_offsets and advanced != self._position:
             meta.update(positions.encode(positions.POSITION, advanced))
         reach(RESTORE_BEFORE_WRITE)
-        if writes or meta:
-            self._write_at_once([Writes((), writes)], meta)
+        with self._counters.restores:
+            if writes or meta:
+                self._write_at_once([Writes((), writes)], meta)
+        self._counters.restore_total += len(pairs)
         reach(RESTORE_AFTER_WRITE)
         self._keep(offsets)
         self._position = advanced
@@ -404,10 +411,42 @@ class EngineStore(KeyValueStore):
         staged = dict(self._staged_position)
         return positions.merge(self._position, staged)
 
+    # Metrics
+
+    @property
+    def metrics(self) -> StoreMetrics:
+        with self._pins_lock:
+            pins = list(self._pins)
+        since = [pin.since for pin in pins if pin.held]
+        try:
+            uncommitted_bytes = self.approximate_num_uncommitted_bytes()
+        except StoreClosedError:
+            uncommitted_bytes = 0
+        return StoreMetrics(
+            store=self._name,
+            backend=self._backend,
+            uncommitted_bytes=uncommitted_bytes,
+            num_open_iterators=len(since),
+            oldest_iterator_open_since_seconds=min(since, default=None),
+            **self._counters.read(),
+        )
+
+    def engine_metrics(self) -> Mapping[str, int]:
+        self._check_open()
+        try:
+            return self._read_engines()
+        except StoreUnavailableError:
+            self._check_open()
+            raise
+
+    def _read_engines(self) -> Mapping[str, int]:
+        return self._engine.metrics()
+
     def close(self) -> None:
         if not self.is_open:
             return
         self._writer = 0
+        self._counters.end()
         with self._pins_lock:
             pins = list(self._pins)
         for pin in pins:

@@ -17,6 +17,7 @@ from stores.interface import (
     Recovery,
     TopicPartition,
 )
+from stores.metrics import StoreMetrics
 from stores.tasks.context import TaskContext
 
 
@@ -150,6 +151,13 @@ class LoggedStore(KeyValueStore):
 
     def position(self, isolation_level: IsolationLevel) -> Position:
         return self.inner.position(isolation_level)
+
+    @property
+    def metrics(self) -> StoreMetrics:
+        return self.inner.metrics
+
+    def engine_metrics(self) -> Mapping[str, int]:
+        return self.inner.engine_metrics()
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         return self.inner.recover(changelog_offsets)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from stores.errors import StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, TopicPartition
+from stores.metrics import EarlyCommitCause, TaskStoreMetrics
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.restore import OnRestore, RestoreReport
@@ -83,19 +85,21 @@ class StoreGroup:
         """The store of that name for other threads. Raises: KeyError."""
         return TaskView({store.name: store for store in self._stores}[name], level, bound)
 
-    def have_outgrown(self) -> bool:
-        """Whether one more record like the last one is likely to exceed the limit on what is staged.
+    def have_outgrown(self) -> EarlyCommitCause | None:
+        """Whether the limit on what is staged is exceeded, or is likely to be with one more record like the last one.
 
         Source: KIP-892, ``statestore.uncommitted.max.bytes``.
         """
         if self._uncommitted_max_bytes is None:
-            return False
+            return None
         before = self._uncommitted_bytes
         now = 0
         for store in self._stores:
             now += store.store.approximate_num_uncommitted_bytes()
         self._uncommitted_bytes = now
-        return now + max(0, now - before) > self._uncommitted_max_bytes
+        if now > self._uncommitted_max_bytes:
+            return EarlyCommitCause.EXCEEDED
+        return EarlyCommitCause.PREDICTED if now + max(0, now - before) > self._uncommitted_max_bytes else None
 
     def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
         """Commit each store with the offset that the changelog's commit gave it; ``position`` is what that reflects.
@@ -153,6 +157,19 @@ class StoreGroup:
         """Undo what was staged before ``cause`` was raised, and bring each store to its changelog's end."""
         for store in self._stores:
             store.fall_back(cause, position, self._on_restore)
+
+    def metrics(self) -> dict[str, TaskStoreMetrics]:
+        """What was counted of each that was ever open, by name."""
+        read = {store.name: store.counters.read() for store in self._stores}
+        return {name: metrics for name, metrics in read.items() if metrics is not None}
+
+    def engine_metrics(self) -> dict[str, Mapping[str, int]]:
+        """Figures of the engines of those that are open and can tell, by name."""
+        figures = {}
+        for store in list(self._opened):
+            with suppress(StoreError):
+                figures[store.name] = store.store.engine_metrics()
+        return figures
 
     def close(self) -> None:
         """Close every store, whatever goes wrong; then raise the first error."""

@@ -23,6 +23,7 @@ from stores.interface import (
     ProcessingGuarantee,
     TopicPartition,
 )
+from stores.metrics import EarlyCommitCause, TaskCounters, TaskMetrics
 from stores.registry import member
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
@@ -126,6 +127,7 @@ class StreamTask:
         self._failure: BaseException | None = None
         self._next: dict[TopicPartition, int] = {}
         self._processed = 0
+        self._counters = TaskCounters()
 
     def open(self) -> list[RestoreReport]:
         """Recover each store from its own files, and restore the tail of its changelog; one report per store.
@@ -177,8 +179,12 @@ class StreamTask:
             context.active = False
         self._next[partition] = record.offset + 1
         self._processed += 1
-        if self._processed >= self._commit_every or context.commit_requested or self._stores.have_outgrown():
+        if self._processed >= self._commit_every:
             self.commit()
+        elif context.commit_requested:
+            self._commit_early(EarlyCommitCause.REQUESTED)
+        elif (cause := self._stores.have_outgrown()) is not None:
+            self._commit_early(cause)
 
     def run(self, max_records: int | None = None) -> int:
         """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
@@ -242,8 +248,18 @@ class StreamTask:
         """
         if not self._ready:
             raise self._unready()
-        if not self._processed:
+        processed = self._processed
+        if not processed:
             return
+        with self._counters.commits:
+            self._commit()
+        self._counters.process_total += processed
+
+    def _commit_early(self, cause: EarlyCommitCause) -> None:
+        self.commit()
+        self._counters.committed_early(cause)
+
+    def _commit(self) -> None:
         producer = self._context.producer
         try:
             reach(BEFORE_LOG_COMMIT)
@@ -263,6 +279,23 @@ class StreamTask:
             self._give_up(error)
             raise
         self._begin_transaction()
+
+    @property
+    def metrics(self) -> TaskMetrics:
+        """What the task and its stores have counted since the task was made, and what they hold now. A copy.
+
+        On any thread, at any time. Source: KIP-892, "Metrics"; KIP-869.
+        """
+        return TaskMetrics(
+            application=self.application_id,
+            task=str(self.task_id),
+            stores=self._stores.metrics(),
+            **self._counters.read(),
+        )
+
+    def engine_metrics(self) -> Mapping[str, Mapping[str, int]]:
+        """Figures of the engine of each open store, by the store's name: see ``StateStore.engine_metrics``."""
+        return self._stores.engine_metrics()
 
     def close(self, clean: bool = True) -> None:
         """Close the stores: after a commit and with a checkpoint, or, unless ``clean``, dropping what is staged.
@@ -316,6 +349,7 @@ class StreamTask:
         """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""
         self._ready = False
         self._context.active = False
+        self._counters.rolled_back(self._processed)
         try:
             if isinstance(error, ProducerFencedError):
                 self._failure = error

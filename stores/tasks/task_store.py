@@ -25,6 +25,7 @@ from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.logged_store import LoggedStore
 from stores.tasks.restore import OnRestore, RestoreReport, restore
+from stores.tasks.store_counters import TaskStoreCounters
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed cleanly"
 ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and these had to be rolled back"
@@ -70,6 +71,7 @@ class TaskStore:
         self._wiped_because: str | None = None
         self._logged: LoggedStore | None = None
         self._opened_in_s = 0.0
+        self.counters = TaskStoreCounters()
         self.store: KeyValueStore
 
     @property
@@ -129,9 +131,12 @@ class TaskStore:
             except (OffsetOutOfRangeError, StoreCorruptedError) as error:
                 self._wipe(str(error))
                 done = restore(self.store, self._changelog, self.partition, None, position, on_restore)
+        if self.offset is not None:
+            self.counters.replay_total += done.records
         if done.last_offset is not None:
             self.offset = done.last_offset
         seconds = self._opened_in_s + perf_counter() - began
+        self.counters.recovery_seconds_total += seconds
         reason, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
         return RestoreReport(
             self.name,
@@ -231,6 +236,7 @@ class TaskStore:
 
     def _open(self) -> None:
         self.store = self._config.open(self.path, name=self.name)
+        self.counters.follow(self.store)
         if self._logged is not None:
             self._logged.inner = self.store
 
@@ -245,6 +251,7 @@ class TaskStore:
 
     def _wipe(self, reason: str) -> None:
         self._wiped_because = reason
+        self.counters.wipe_total += 1
         if hasattr(self, "store"):
             self._close()
         # First: a checkpoint that outlived the data would vouch for what a restore cut short has written.

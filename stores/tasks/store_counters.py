@@ -1,0 +1,47 @@
+"""What a task counts of one of its stores, which it may wipe and open again: the counts go on."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from threading import Lock
+
+from stores.interface import KeyValueStore
+from stores.metrics import StoreMetrics, TaskStoreMetrics
+
+
+class TaskStoreCounters:
+    """Adds up the metrics of the stores that follow each other under one name. Read from any thread."""
+
+    def __init__(self) -> None:
+        self._store: KeyValueStore | None = None
+        self._before: StoreMetrics | None = None
+        # A reader must not see a store that is gone and its counts added to those before as well.
+        self._lock = Lock()
+        self.replay_total = 0
+        self.wipe_total = 0
+        self.recovery_seconds_total = 0.0
+
+    def follow(self, store: KeyValueStore) -> None:
+        """Go on with ``store``; the one before is closed."""
+        with self._lock:
+            self._before = self._counted()
+            self._store = store
+
+    def read(self) -> TaskStoreMetrics | None:
+        """All that was counted; None before there was a store."""
+        with self._lock:
+            counted = self._counted()
+        if counted is None:
+            return None
+        return TaskStoreMetrics(
+            **{entry.name: getattr(counted, entry.name) for entry in fields(counted)},
+            replay_total=self.replay_total,
+            wipe_total=self.wipe_total,
+            recovery_seconds_total=self.recovery_seconds_total,
+        )
+
+    def _counted(self) -> StoreMetrics | None:
+        if self._store is None:
+            return None
+        metrics = self._store.metrics
+        return metrics if self._before is None else metrics.after(self._before)

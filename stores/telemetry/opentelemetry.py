@@ -1,0 +1,53 @@
+"""Export through OpenTelemetry's metrics API: observable instruments, read when an SDK collects.
+
+Only the API is needed here. Which SDK runs, how often it collects and where it sends that is the application's choice;
+without any, nothing is read at all. Names follow OpenTelemetry's conventions, where units and "total" are not part of a
+name: ``commit_latency_seconds_total`` of a store is ``txstores.store.commit_latency``, in ``s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stores.metrics import Kind
+from stores.telemetry.registry import INSTRUMENTS, Instrument, MetricsRegistry
+
+try:
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+except ImportError as error:
+    raise ImportError("OpenTelemetry's API is missing: install txstores[opentelemetry]") from error
+
+_UNITS = ("_seconds", "_bytes")
+
+
+def export_metrics(registry: MetricsRegistry, meter_provider: MeterProvider | None = None) -> None:
+    """Let OpenTelemetry collect what ``registry`` watches, now and later; once for each provider.
+
+    ``meter_provider`` is the global one unless it is given. OpenTelemetry has no way to take instruments back: an empty
+    registry shows nothing.
+    """
+    meter = get_meter("txstores", meter_provider=meter_provider)
+    for instrument in INSTRUMENTS:
+        total = instrument.measure.kind is Kind.TOTAL
+        create = meter.create_observable_counter if total else meter.create_observable_gauge
+        create(
+            instrument_name(instrument),
+            callbacks=[_callback(registry, instrument)],
+            unit=instrument.measure.unit,
+            description=instrument.measure.description,
+        )
+
+
+def instrument_name(instrument: Instrument) -> str:
+    """What OpenTelemetry knows ``instrument`` as."""
+    name = instrument.name.removesuffix("_total")
+    for unit in _UNITS:
+        name = name.removesuffix(unit)
+    return f"txstores.{instrument.scope}.{name}"
+
+
+def _callback(registry: MetricsRegistry, instrument: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, dict(labels)) for labels, value in registry.collect(instrument)]
+
+    return observe

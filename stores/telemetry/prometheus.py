@@ -1,0 +1,79 @@
+"""A Prometheus endpoint: the metrics of a registry in Prometheus' text format, over HTTP.
+
+Built on ``prometheus-client``, not on OpenTelemetry's Prometheus exporter: that one has only ever been published as a
+pre-release, each fixed to one version of the SDK, which it runs in between; this needs no SDK, and reads each store
+once per scrape. Who runs OpenTelemetry's SDK anyway can give it that exporter (``stores.telemetry.opentelemetry``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stores.errors import StoreUnavailableError
+from stores.interface import Closeable
+from stores.metrics import Kind
+from stores.telemetry.registry import Instrument, MetricsRegistry
+
+try:
+    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ImportError("prometheus-client is missing: install txstores[prometheus]") from error
+
+PORT = 9464
+"""As OpenTelemetry's exporters have it."""
+
+
+class PrometheusCollector(Collector):
+    """What ``registry`` watches, for a registry of ``prometheus-client`` that the application has already."""
+
+    def __init__(self, registry: MetricsRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Each metric with its samples, one for each store or task."""
+        for instrument, values in self._registry.collect_all().items():
+            name, measure = metric_name(instrument), instrument.measure
+            total = measure.kind is Kind.TOTAL
+            metric = Metric(name.removesuffix("_total"), measure.description, "counter" if total else "gauge")
+            for labels, value in values:
+                metric.add_sample(name, dict(labels), value)
+            yield metric
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: who registers this need not read the stores for that."""
+        return iter(())
+
+
+class PrometheusEndpoint(Closeable):
+    """Serves ``registry`` on ``http://HOST:PORT/metrics``, from a thread of its own, until it is closed.
+
+    Only this machine can reach it, unless another ``host`` is given; it has neither encryption nor passwords. Port 0
+    takes a free one. Raises: StoreUnavailableError where the port can't be had.
+    """
+
+    def __init__(self, registry: MetricsRegistry, *, host: str = "127.0.0.1", port: int = PORT) -> None:
+        collectors = CollectorRegistry()
+        collectors.register(PrometheusCollector(registry))
+        server: Any
+        try:
+            server, self._thread = start_http_server(port, host, collectors)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"metrics can't be served on {host}, port {port}: {error.strerror}. Choose another one"
+            ) from error
+        self._server = server
+        self.port: int = server.server_port
+        """Where it listens."""
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def metric_name(instrument: Instrument) -> str:
+    """What Prometheus knows ``instrument`` as."""
+    return f"txstores_{instrument.scope}_{instrument.name}"

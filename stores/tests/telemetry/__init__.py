@@ -1,0 +1,1 @@
+"""Tests of what watches stores and tasks."""
