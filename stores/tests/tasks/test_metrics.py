@@ -11,10 +11,9 @@ from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import StoreClosedError
 from stores.metrics import EarlyCommitCause, TaskMetrics, TaskStoreMetrics
-from stores.tasks import StreamTask, TaskContext
+from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext
 from stores.tasks.store_group import BETWEEN_STORES
 from stores.tests.tasks.setup import (
-    AT_LEAST_ONCE,
     DIRECT,
     INDEXED,
     MEMORY,
@@ -63,9 +62,9 @@ def test_a_task_that_was_never_opened_has_counted_nothing(tmp_path: Path, log: M
     assert task.engine_metrics() == {}
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", AT_LEAST_ONCE])
+@pytest.mark.parametrize("guarantee", ProcessingGuarantee)
 def test_a_commit_of_a_task_is_one_of_each_store_and_counts_its_records(
-    tmp_path: Path, log: MemoryChangelog, guarantee: str
+    tmp_path: Path, log: MemoryChangelog, guarantee: ProcessingGuarantee
 ) -> None:
     feed(log, range(7))
     task = counting_task(tmp_path, log, MEMORY, commit_every_records=3, guarantee=guarantee)

@@ -26,9 +26,9 @@ def instrument(scope: str, name: str) -> Instrument:
     return found
 
 
-def shown(registry: MetricsRegistry, name: str, scope: str = STORE) -> list[tuple[Mapping[str, str], float]]:
+def shown(registry: MetricsRegistry, name: str, scope: str = STORE) -> list[tuple[dict[str, str], float]]:
     chosen = instrument(scope, name)
-    found = [(dict(labels), value) for labels, value in registry.collect(chosen)]
+    found: list[tuple[dict[str, str], float]] = [(dict(labels), value) for labels, value in registry.collect(chosen)]
     assert [(dict(labels), value) for labels, value in registry.collect_all()[chosen]] == found
     return found
 
