@@ -9,9 +9,12 @@ from weakref import ref
 
 import pytest
 
-from stores import ConfigError, KeyValueStore, open_store
+from stores import ConfigError, KeyValueStore, StoreClosedError, StoreUnavailableError, open_store
 from stores.changelog import MemoryChangelog
+from stores.engines.memory import MemoryEngine
 from stores.metrics import Kind, TaskMetrics, TaskStoreMetrics, measures
+from stores.strategies.forked import disown
+from stores.strategies.store import EngineStore
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.registry import ENGINE, INSTRUMENTS, STORE, TASK, Instrument
 from stores.tests.tasks.setup import MEMORY, counting_task, feed
@@ -107,6 +110,51 @@ def test_an_engines_figures_are_read_only_when_they_are_asked_for(monkeypatch: p
         assert asked == []
         list(registry.collect(ENGINE))
         assert asked == [1]
+
+
+def test_an_engine_that_can_not_tell_hides_nothing_else(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> Mapping[str, int]:
+        raise StoreUnavailableError
+
+    registry = MetricsRegistry()
+    task = counting_task(tmp_path, log, MEMORY)
+    task.open()
+    registry.add(task)
+    with memory() as store:
+        registry.add(store)
+        monkeypatch.setattr(MemoryEngine, "metrics", fail)
+        assert shown(registry, ENGINE.name) == []
+        assert len(shown(registry, "commit_total")) == 3
+        assert task.engine_metrics() == {}
+    task.close()
+
+
+def test_a_store_of_the_parent_is_not_shown_in_the_child_of_a_fork() -> None:
+    """Disowned as a fork's child would have it, without a fork: another thread of the test may hold a lock."""
+    registry = MetricsRegistry()
+    with memory() as store, memory("lost") as lost:
+        registry.add(store)
+        registry.add(lost)
+        assert isinstance(lost, EngineStore)
+        disown(lost)
+        with pytest.raises(StoreClosedError):
+            _ = lost.metrics
+        assert shown(registry, "commit_total") == [({"store": "store", "backend": MEMORY}, 0)]
+
+
+def test_a_task_whose_stores_are_the_parents_is_not_shown_in_the_child_of_a_fork(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    registry = MetricsRegistry()
+    task = counting_task(tmp_path, log, MEMORY)
+    task.open()
+    registry.add(task)
+    for store in task._stores._stores:
+        assert isinstance(store.store, EngineStore)
+        disown(store.store)
+    assert shown(registry, "commit_total", TASK) == []
 
 
 def test_two_stores_that_look_alike_are_refused_until_labels_tell_them_apart() -> None:

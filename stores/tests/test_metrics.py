@@ -1,0 +1,96 @@
+"""How metrics are counted, added up and told apart, on a clock that the tests set. Source: KIP-892, "Metrics"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stores import open_store
+from stores.metrics import (
+    EarlyCommitCause,
+    Kind,
+    Measure,
+    StoreMetrics,
+    TaskCounters,
+    TaskMetrics,
+    TaskStoreMetrics,
+    Timer,
+    measures,
+)
+from stores.strategies import iterator
+
+
+def clock(*times: float) -> Callable[[], float]:
+    return iter(times).__next__
+
+
+def test_a_timer_keeps_the_sum_and_the_longest_of_what_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stores.metrics.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
+    timer = Timer()
+    for _ in range(2):
+        with timer:
+            pass
+    with pytest.raises(OSError), timer:
+        raise OSError
+    with timer:
+        pass
+    assert (timer.total, timer.failed_total, timer.seconds_total, timer.seconds_max) == (3, 1, 6, 3)
+
+
+def test_a_store_that_follows_another_adds_its_totals_and_keeps_the_longer_maximum() -> None:
+    first = StoreMetrics(
+        store="s",
+        backend="b",
+        seconds=10.0,
+        commit_total=4,
+        commit_latency_seconds_total=2.0,
+        commit_latency_max_seconds=1.5,
+        uncommitted_bytes=7,
+        num_open_iterators=2,
+        oldest_iterator_open_since_seconds=5.0,
+    )
+    second = replace(first, seconds=2.0, commit_total=1, commit_latency_max_seconds=0.5, uncommitted_bytes=3)
+    both = second.after(first)
+    assert both == replace(
+        second, seconds=12.0, commit_total=5, commit_latency_seconds_total=4.0, commit_latency_max_seconds=1.5
+    )
+    assert both.commit_rate == 5 / 12
+    assert both.commit_latency_avg_seconds == 4 / 5
+    assert both.since(first) == replace(second, commit_latency_max_seconds=1.5)
+
+
+def test_early_commits_are_a_copy_and_differ_cause_by_cause() -> None:
+    counters = TaskCounters()
+
+    def read() -> TaskMetrics:
+        return TaskMetrics(application="a", task="0_0", **counters.read())
+
+    counters.committed_early(EarlyCommitCause.EXCEEDED)
+    earlier = read()
+    counters.committed_early(EarlyCommitCause.EXCEEDED)
+    counters.committed_early(EarlyCommitCause.REQUESTED)
+    assert earlier.early_commit_total == {"REQUESTED": 0, "EXCEEDED": 1, "PREDICTED": 0}
+    assert read().since(earlier).early_commit_total == {"REQUESTED": 1, "EXCEEDED": 1, "PREDICTED": 0}
+
+
+def test_the_oldest_open_iterator_is_the_one_that_was_made_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterator, "time", clock(100.5, 200.0, 300.0))
+    with open_store("memory-indexed-batch", "unused") as store:
+        scans = [store.all() for _ in range(3)]
+        seen = []
+        for scan in (scans[1], scans[0], scans[2]):
+            seen.append(store.metrics.oldest_iterator_open_since_seconds)
+            scan.close()
+        assert seen == [100.5, 100.5, 300.0]
+
+
+@pytest.mark.parametrize("kind", [StoreMetrics, TaskStoreMetrics, TaskMetrics])
+def test_every_measure_says_what_it_is_and_how_it_behaves(kind: type[TaskMetrics | StoreMetrics]) -> None:
+    for name, measure in measures(kind).items():
+        assert type(measure) is Measure
+        assert measure.description
+        assert (measure.unit == "s") is name.endswith(("_seconds", "_seconds_total"))
+        assert (measure.unit == "By") is name.endswith("_bytes")
+        assert (measure.kind is Kind.TOTAL) is name.endswith("_total")
