@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from harness.benchmarks.case import YCSB, Case
 from harness.benchmarks.load import Load, batches
 from harness.benchmarks.readers import ITERATORS, READ, WriterBeside, look_up, make_iterators
 from harness.benchmarks.subject import StoreSubject, open_subject
+from harness.benchmarks.watcher import Watcher
 from harness.benchmarks.yardstick import Pairs, Yardstick
 from harness.workloads.ycsb import Operation, Ycsb, core_workload
 from harness.workloads.ycsb import load as ycsb_load
@@ -29,7 +31,8 @@ def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick | None]:
         yield None  # Its store belongs to a thread of its own.
         return
     opened = open_subject(case, tmp_path)
-    yield opened
+    with Watcher(opened.store) if case.watched and isinstance(opened, StoreSubject) else nullcontext():
+        yield opened
     opened.close()
 
 
@@ -49,8 +52,8 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
         _time_ycsb(case, subject, load_seed, benchmark)
         return
     load = Load(load_seed)
-    timed = {"commit": _write, "update": _update, "scan": _scan}[case.suite]
-    if case.suite == "commit":
+    timed = {"commit": _write, "watch": _write, "update": _update, "scan": _scan}[case.suite]
+    if case.suite in ("commit", "watch"):
 
         def setup() -> Any:
             return (subject, batches(load.fresh(case.records), case.records_per_commit)), {}

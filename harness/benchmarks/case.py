@@ -23,6 +23,7 @@ class Case:
     """``commit``: put and commit of keys never seen before. ``update``: read, change, write of keys that are there.
     ``scan``: everything in order, committed and staged. ``read``: lookups of committed data by a reader, with a writer
     beside it if ``commits_beside``. ``iterators``: iterators over ``staged`` uncommitted records made, not run.
+    ``watch``: as ``commit``, with all metrics collected meanwhile if ``watched``.
     ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads, on ``keys`` records of 1,000 bytes; ``records``
     counts the operations."""
     subject: str
@@ -34,6 +35,8 @@ class Case:
     """How many keys an update draws from. 1,000 is YCSB's own default (``recordcount``)."""
     commits_beside: bool = False
     """Whether a writer commits ``records_per_commit`` records every tenth of a second meanwhile."""
+    watched: bool = False
+    """Whether all metrics of the store are collected every tenth of a second meanwhile."""
     staged: int = 0
     """How many records are in the open transaction."""
     records: int = 50_000
@@ -43,7 +46,8 @@ class Case:
     def id(self) -> str:
         """A name for the case, unique within a profile."""
         drawn = f"{self.distribution}{self.keys or ''}"
-        special = [*(["beside"] if self.commits_beside else []), *([f"staged{self.staged}"] if self.staged else [])]
+        special = [name for name, is_so in (("beside", self.commits_beside), ("watched", self.watched)) if is_so]
+        special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
         named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
         return "-".join([*named, *special])
 
@@ -86,6 +90,8 @@ def _cases(profile: str) -> Iterator[Case]:
     for subject in backends() if profile == "full" else _ROCKSDB[:1]:
         for commits_beside in (False, True):
             yield reads(subject, commits_beside=commits_beside)
+    for watched in (True, False):
+        yield commits_counted(watched=watched)
     yield from _ycsb("ABCDEF" if profile == "full" else "ACE")
     for subject, backend in backends().items():
         for durability in sorted(backend.durabilities) if profile == "full" else (Durability.CHANGELOG,):
@@ -104,6 +110,11 @@ def reads(subject: str, *, commits_beside: bool) -> Case:
     # Some commits should fall into each round.
     records = 300_000 if subject.startswith("rocksdb") else 2 * _SLOW
     return Case("read", subject, commits_beside=commits_beside, keys=20_000, records=records)
+
+
+def commits_counted(*, watched: bool) -> Case:
+    """Commits of 1,000 records while somebody collects the store's metrics, or nobody does."""
+    return Case("watch", _ROCKSDB[0], watched=watched, records=100_000)
 
 
 def _scans() -> Iterator[Case]:

@@ -7,11 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_python_of_the_first_screen_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize(("block", "printed"), [(0, "b'3' 41\n"), (1, "1 0\n")])
+def test_the_python_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path, block: int, printed: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    code = blocks[block]
+    assert f"# {printed}" in code
     run = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -21,7 +27,7 @@ def test_the_python_of_the_first_screen_runs_and_prints_what_it_says(tmp_path: P
         timeout=60,
         check=False,
     )
-    assert (run.returncode, run.stdout, run.stderr) == (0, "b'3' 41\n", "")
+    assert (run.returncode, run.stdout, run.stderr) == (0, printed, "")
     assert list(tmp_path.iterdir()) == []
 
 

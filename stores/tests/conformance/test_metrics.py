@@ -13,7 +13,9 @@ import pytest
 
 from stores import IsolationLevel, KeyValueStore, StoreClosedError, TopicPartition
 from stores.metrics import Kind, StoreMetrics, measures
+from stores.strategies.store import EngineStore
 from stores.tests.conformance.cases import Case
+from stores.tests.touched import Touched
 
 LOG = TopicPartition("changelog", 0)
 
@@ -186,6 +188,31 @@ def test_the_metrics_are_a_copy_and_what_lies_between_two_of_them_is_their_diffe
         now.commit_latency_seconds_total - earlier.commit_latency_seconds_total
     )
     assert between.commit_latency_max_seconds == now.commit_latency_max_seconds
+
+
+def test_counting_is_for_each_commit_and_not_for_each_record(
+    store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counters are touched as often for 500 records as for 5, whatever is done with them."""
+    assert isinstance(store, EngineStore)
+    counters = Touched(store._counters)
+    monkeypatch.setattr(store, "_counters", counters)
+    touched = []
+    for records in (5, 500):
+        keys = [b"%d" % number for number in range(records)]
+        before = counters.count
+        for key in keys:
+            store.put(key, b"value")
+            assert store.get(key) == b"value"
+            store.advance_position(LOG, len(key))
+        store.delete(keys[0])
+        assert len(list(store.all())) == records - 1
+        store.commit({LOG: records})
+        store.restore([(key, b"other") for key in keys], {LOG: records + 1})
+        touched.append(counters.count - before)
+        store.delete_range(None, None)
+        store.commit()
+    assert touched[0] == touched[1] > 0
 
 
 def test_a_closed_store_still_tells_what_it_counted_and_holds_nothing(store: KeyValueStore) -> None:

@@ -24,6 +24,7 @@ from stores.tests.tasks.setup import (
     feed,
     single,
 )
+from stores.tests.touched import Touched
 
 NONE_EARLY = dict.fromkeys(EarlyCommitCause, 0)
 
@@ -226,6 +227,25 @@ def test_what_lies_between_two_readings_is_their_difference_for_each_store_as_we
     assert between.commit_rate == pytest.approx(2 / between.seconds)
     assert between.early_commit_total == NONE_EARLY
     assert task.metrics.since(unopened).stores["right"].commit_total == 3
+    task.close()
+
+
+def test_a_task_counts_for_each_commit_and_not_for_each_record(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(log, range(205))
+    task = counting_task(tmp_path, log, MEMORY)
+    task.open()
+    counters = Touched(task._counters)
+    monkeypatch.setattr(task, "_counters", counters)
+    touched = []
+    for records in (5, 200):
+        before = counters.count
+        assert task.run(records) == records
+        assert counters.count == before
+        task.commit()
+        touched.append(counters.count - before)
+    assert touched[0] == touched[1] > 0
     task.close()
 
 
