@@ -15,6 +15,7 @@ from typing import ClassVar, NoReturn, Self, final
 from weakref import WeakSet
 
 from stores import position as positions
+from stores.counters import StoreCounters
 from stores.directory import StoreDirectory, sync_folder, system_errors_told
 from stores.engines.engine import Engine, Writes
 from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
@@ -32,7 +33,7 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.merge import Pair
-from stores.metrics import StoreCounters, StoreMetrics
+from stores.metrics import StoreMetrics
 from stores.migration import migrate
 from stores.ranges import prefix_bounds
 from stores.rehearsal import rehearse

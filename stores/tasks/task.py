@@ -12,6 +12,7 @@ from os import PathLike
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
+from stores.counters import TaskCounters
 from stores.directory import checked_path
 from stores.errors import ConfigError, ProducerFencedError, StoreClosedError, StoreError
 from stores.failpoints import declare, reach
@@ -23,7 +24,7 @@ from stores.interface import (
     ProcessingGuarantee,
     TopicPartition,
 )
-from stores.metrics import EarlyCommitCause, TaskCounters, TaskMetrics
+from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.registry import member
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext

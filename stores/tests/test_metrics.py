@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 
 from stores import open_store
+from stores.counters import TaskCounters, Timer
 from stores.metrics import (
     EarlyCommitCause,
     Kind,
     Measure,
     StoreMetrics,
-    TaskCounters,
     TaskMetrics,
     TaskStoreMetrics,
-    Timer,
     measures,
 )
 from stores.strategies import iterator
@@ -27,7 +26,7 @@ def clock(*times: float) -> Callable[[], float]:
 
 
 def test_a_timer_keeps_the_sum_and_the_longest_of_what_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.metrics.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
+    monkeypatch.setattr("stores.counters.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
     timer = Timer()
     for _ in range(2):
         with timer:
