@@ -71,9 +71,9 @@ class CrashScenario:
     """A claim about crashes: every trial of ``faults`` x ``backends`` x ``durabilities`` x ``seeds`` ends valid.
 
     ``backends`` are all there are unless given; a fault whose failpoints a backend does not have is left out for it, a
-    durability that it cannot carry too. ``mix``, ``commit_every`` and ``options`` are for faults given one by one: a
-    ``KillAtEach`` brings its own. ``sabotage`` names a defect built in on purpose; a backend in ``caught`` must
-    then be found out in one trial or more, and every other one must still be valid.
+    durability that it cannot carry too. ``mix``, ``commit_every``, ``uncommitted_max_bytes`` and ``options`` are for
+    faults given one by one: a ``KillAtEach`` brings its own. ``sabotage`` names a defect built in on purpose; a backend
+    in ``caught`` must then be found out in one trial or more, and every other one must still be valid.
     """
 
     faults: tuple[Fault | KillAtEach, ...]
@@ -85,6 +85,7 @@ class CrashScenario:
     caught: tuple[str, ...] = ()
     mix: Mix = field(default_factory=Mix)
     commit_every: int = 24
+    uncommitted_max_bytes: int = -1
     options: tuple[tuple[str, str | int | bool], ...] = ()
 
     def plan(self, seed: int) -> list[Trial]:
@@ -147,7 +148,12 @@ class CrashScenario:
         built_in = defects.FAILPOINTS if self.sabotage else ()
         if not {*chosen.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *built_in}.issuperset(_failpoints(fault)):
             return []
-        shape: dict[str, Any] = {"mix": self.mix, "commit_every": self.commit_every, "options": self.options}
+        shape: dict[str, Any] = {
+            "mix": self.mix,
+            "commit_every": self.commit_every,
+            "uncommitted_max_bytes": self.uncommitted_max_bytes,
+            "options": self.options,
+        }
         return [Trial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
 
 

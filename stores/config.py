@@ -13,6 +13,8 @@ from stores.registry import backend_named, check_options, checked_durability, me
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
+STAGING_BUFFER_OPTION = "staging_buffer_bytes"
+"""The option of a strategy that keeps staged writes in memory up to a size, and the others on disk."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,10 @@ class StoreConfig:
     """What readers see that don't ask for a level. None chooses by itself: READ_COMMITTED under exactly once, else
     READ_UNCOMMITTED. Source: KIP-892, ``default.state.isolation.level``."""
     uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES
-    """A task commits when its stores together have staged more than this; -1 for never."""
+    """A task commits before its stores together have staged more than this; -1 for no limit.
+
+    Tasks that share a ``MemoryBudget`` keep to that instead.
+    """
     processing_guarantee: ProcessingGuarantee | None = None
     """What the task that owns the store promises, where it is not told otherwise. Source: KIP-129."""
     options: Mapping[str, object] = field(default_factory=dict)
@@ -38,11 +43,7 @@ class StoreConfig:
             member(IsolationLevel, "isolation level", self.isolation_level)
         if self.processing_guarantee is not None:
             member(ProcessingGuarantee, "processing guarantee", self.processing_guarantee)
-        limit = self.uncommitted_max_bytes
-        if not isinstance(limit, int) or isinstance(limit, bool):
-            raise TypeError(f"uncommitted_max_bytes is an int, not {type(limit).__name__}")
-        if limit < -1:
-            raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {limit}")
+        checked_uncommitted_max_bytes(self.uncommitted_max_bytes)
         check_options(backend, self.options)
 
     @classmethod
@@ -101,9 +102,25 @@ class StoreConfig:
             path,
             name=name,
             durability=self.durability,
-            options=self.options,
+            options=self._limited_options(),
             isolation_level=self.readers_level,
         )
+
+    def _limited_options(self) -> Mapping[str, object]:
+        """The options, and where a strategy spills beyond a size that was not given: not beyond the limit."""
+        spill_above = backend_named(self.backend).options.get(STAGING_BUFFER_OPTION)
+        if not isinstance(spill_above, int) or self.uncommitted_max_bytes == -1:
+            return self.options
+        return {STAGING_BUFFER_OPTION: min(spill_above, self.uncommitted_max_bytes), **self.options}
+
+
+def checked_uncommitted_max_bytes(limit: int) -> int:
+    """The limit, if it is one. Raises: TypeError, ConfigError."""
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise TypeError(f"uncommitted_max_bytes is an int, not {type(limit).__name__}")
+    if limit < -1:
+        raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {limit}")
+    return limit
 
 
 def _boolean(text: str) -> bool:

@@ -79,6 +79,7 @@ def test_a_trial_is_the_same_after_a_round_trip_through_its_text() -> None:
             commit_every=3,
             options=(("page_size", 4096),),
             sabotage="skipped_wipe",
+            uncommitted_max_bytes=1000,
         )
         again = from_text(trial.text)
         assert again == trial
@@ -110,6 +111,7 @@ def test_trials_that_differ_in_anything_have_different_ids() -> None:
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": 5}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "options": 5}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "commit_every": 0}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "uncommitted_max_bytes": -2}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "commit_every": "often"}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "seed": "x"}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "sabotage": []}',

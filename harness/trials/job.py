@@ -61,7 +61,7 @@ class Job:
             backend=trial.backend,
             durability=Durability(trial.durability),
             options=store_options(trial),
-            uncommitted_max_bytes=-1,
+            uncommitted_max_bytes=trial.uncommitted_max_bytes,
         )
         self._task = StreamTask(
             APPLICATION,
@@ -96,11 +96,14 @@ class Job:
     def _stretch(self) -> bool:
         """Work from where the task stands; True where an abort has set it back and it is to go on from there."""
         for record in self._input(self._task.input_offsets()[INPUT]):
+            early_commits = self._early_commits()
             try:
                 self._task.process(INPUT, record)
             except ProvokedError:
                 self._history.note("aborted")
                 return self._goes_on_after_abort()
+            if self._early_commits() > early_commits:
+                self._acknowledge(record.offset + 1)
             if isinstance(self._step, KillAfter) and self._processed == self._step.records:
                 self._let_flush(self._step)
                 die(self._history, "record")
@@ -139,8 +142,14 @@ class Job:
             die(self._history, "abort")
         return self._step.then == "go_on"
 
+    def _early_commits(self) -> int:
+        return sum(self._task.metrics.early_commit_total.values())
+
     def _commit(self, next_input: int) -> None:
         self._task.commit()
+        self._acknowledge(next_input)
+
+    def _acknowledge(self, next_input: int) -> None:
         ends = {store: self._changelog.end_offset(changelog_partition(store)) for store in STORES}
         self._history.note("acknowledged", next_input=next_input, log_ends=ends)
 

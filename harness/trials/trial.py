@@ -23,7 +23,8 @@ GUARANTEES = ("exactly_once", "at_least_once")
 class Trial:
     """What one trial does. Equal trials have equal ids, and lead to equal verdicts.
 
-    The task commits after every ``commit_every`` records. ``options`` are the backend's own. ``sabotage`` names a
+    The task commits after every ``commit_every`` records, and where its stores may not stage more
+    (``uncommitted_max_bytes``, -1 for no limit). ``options`` are the backend's own. ``sabotage`` names a
     defect that is built in on purpose (``harness.trials.sabotage``), to see that a checker notices.
     """
 
@@ -36,10 +37,11 @@ class Trial:
     commit_every: int = 24
     options: tuple[tuple[str, str | int | bool], ...] = ()
     sabotage: str | None = None
+    uncommitted_max_bytes: int = -1
 
     def __post_init__(self) -> None:
         """Raises: ConfigError for what is out of its bounds or of another type; a trial may come from a user's file."""
-        for name, type_ in (("backend", str), ("seed", int), ("commit_every", int)):
+        for name, type_ in (("backend", str), ("seed", int), ("commit_every", int), ("uncommitted_max_bytes", int)):
             if type(getattr(self, name)) is not type_:
                 raise ConfigError(f"a trial's {name!r} is of type {type_.__name__}, not {getattr(self, name)!r}")
         if not isinstance(self.sabotage, str | None):
@@ -50,6 +52,8 @@ class Trial:
             raise unknown("guarantee", self.guarantee, GUARANTEES)
         if self.commit_every < 1:
             raise ConfigError(f"commit_every counts from 1, not {self.commit_every}")
+        if self.uncommitted_max_bytes < -1:
+            raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {self.uncommitted_max_bytes}")
 
     @property
     def id(self) -> str:
@@ -70,7 +74,7 @@ class Trial:
 def to_json(trial: Trial) -> dict[str, Any]:
     """A trial as plain JSON values; settings at their defaults are left out."""
     row: dict[str, Any] = {"backend": trial.backend, "fault": faults.to_json(trial.fault)}
-    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage"):
+    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage", "uncommitted_max_bytes"):
         value = getattr(trial, name)
         if value != _defaults(Trial)[name]:
             row[name] = value

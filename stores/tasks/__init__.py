@@ -4,12 +4,15 @@ from stores.config import StoreConfig as StoreSettings
 from stores.interface import ProcessingGuarantee
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
+from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.offset_sum import freshest_first, offset_sum
 from stores.tasks.restore import RestoreProgress, RestoreReport
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
 
 __all__ = [
+    "BudgetShare",
+    "MemoryBudget",
     "ProcessingGuarantee",
     "RestoreProgress",
     "RestoreReport",

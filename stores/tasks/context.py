@@ -8,6 +8,7 @@ from stores.changelog.interface import Changelog, Headers, Producer, Record
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import KeyValueStore, TopicPartition
 from stores.tasks.identifier import TaskId
+from stores.tasks.memory_budget import WrittenBytes
 
 NO_RECORD = Record(-1, None, None)
 
@@ -23,6 +24,8 @@ class TaskContext:
         self.active = False
         """Whether a record is being processed: only then may stores be written and outputs sent."""
         self.commit_requested = False
+        self.written = WrittenBytes()
+        """What the current record has written to transactional stores."""
         self.failure: BaseException | None = None
         """Why what was done can't be committed any more, if so."""
         self.producer: Producer

@@ -19,6 +19,7 @@ from stores.interface import (
 )
 from stores.metrics import StoreMetrics
 from stores.tasks.context import TaskContext
+from stores.tasks.memory_budget import WrittenBytes
 
 
 class LoggedStore(KeyValueStore):
@@ -33,6 +34,8 @@ class LoggedStore(KeyValueStore):
         """The store itself; the task replaces it where it has to open it again."""
         self._partition = partition
         self._context = context
+        # What a store does not keep apart must not make anybody commit (KIP-892, non-transactional stores).
+        self._written = context.written if inner.transactional else WrittenBytes()
 
     def put(self, key: bytes, value: bytes | None) -> None:
         context = self._context
@@ -46,6 +49,7 @@ class LoggedStore(KeyValueStore):
         except BaseException as error:
             context.failure = error
             raise
+        self._written.num_bytes += len(key) if value is None else len(key) + len(value)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         staged = list(pairs)
@@ -70,6 +74,7 @@ class LoggedStore(KeyValueStore):
         self._check_active()
         with self.inner.range(start, end) as doomed:  # a snapshot: it outlasts what it shows
             self.inner.delete_range(start, end)
+            self._written.num_bytes += len(start or b"") + len(end or b"")
             self._log((key, None) for key, _ in doomed)
 
     def _log(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -77,6 +82,7 @@ class LoggedStore(KeyValueStore):
         try:
             for key, value in pairs:
                 context.producer.send(self._partition, key, value, context.record.timestamp_ms)
+                self._written.num_bytes += len(key) if value is None else len(key) + len(value)
         except BaseException as error:
             context.failure = error
             raise

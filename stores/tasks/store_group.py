@@ -8,7 +8,7 @@ from contextlib import suppress
 from stores.errors import StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, TopicPartition
-from stores.metrics import EarlyCommitCause, TaskStoreMetrics
+from stores.metrics import TaskStoreMetrics
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.restore import OnRestore, RestoreReport
@@ -39,9 +39,6 @@ class StoreGroup:
         self._on_restore = on_restore
         self._exactly_once = exactly_once
         self._opened: list[TaskStore] = []
-        limits = [store.uncommitted_max_bytes for store in stores if store.uncommitted_max_bytes >= 0]
-        self._uncommitted_max_bytes = min(limits, default=None)
-        self._uncommitted_bytes = 0
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -71,9 +68,9 @@ class StoreGroup:
         """The stores by name, as the task's function sees them."""
         return {store.name: store.logged(context) for store in self._stores}
 
-    def begin(self) -> None:
-        """Note that nothing is staged."""
-        self._uncommitted_bytes = 0
+    def uncommitted_bytes(self) -> int:
+        """Bytes of keys and values that they have staged together."""
+        return sum(store.store.approximate_num_uncommitted_bytes() for store in self._opened)
 
     def advance(self, partition: TopicPartition, offset: int) -> None:
         """Note that a record of the input is processed: what is staged reflects it. Source: KIP-892, "Interactive Query
@@ -84,22 +81,6 @@ class StoreGroup:
     def view(self, name: str, level: IsolationLevel | None, bound: PositionBound | None) -> TaskView:
         """The store of that name for other threads. Raises: KeyError."""
         return TaskView({store.name: store for store in self._stores}[name], level, bound)
-
-    def have_outgrown(self) -> EarlyCommitCause | None:
-        """Whether the limit on what is staged is exceeded, or is likely to be with one more record like the last one.
-
-        Source: KIP-892, ``statestore.uncommitted.max.bytes``.
-        """
-        if self._uncommitted_max_bytes is None:
-            return None
-        before = self._uncommitted_bytes
-        now = 0
-        for store in self._stores:
-            now += store.store.approximate_num_uncommitted_bytes()
-        self._uncommitted_bytes = now
-        if now > self._uncommitted_max_bytes:
-            return EarlyCommitCause.EXCEEDED
-        return EarlyCommitCause.PREDICTED if now + max(0, now - before) > self._uncommitted_max_bytes else None
 
     def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
         """Commit each store with the offset that the changelog's commit gave it; ``position`` is what that reflects.

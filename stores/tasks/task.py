@@ -29,6 +29,7 @@ from stores.registry import member
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
 from stores.tasks.identifier import TaskId
+from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.state_directory import CHECKPOINT_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
@@ -59,8 +60,9 @@ class StreamTask:
     Each of ``stores`` lies in ``state_dir/TASK/NAME``, and ``state_dir/TASK`` is locked while the task is open. A store
     follows the changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, made where there is
     none. Input offsets are committed for the group ``application_id``. Commits come after ``commit_every_records``
-    records, when the function asks for one, when the stores together have staged about as much as the lowest
-    ``uncommitted_max_bytes`` among them, and at ``commit``.
+    records, when the function asks for one, at ``commit``, and before the stores together have staged more than they
+    may: the lowest ``uncommitted_max_bytes`` among them, or ``memory``, which the tasks of one thread share
+    (``MemoryBudget``), and then all of these commit.
 
     ``guarantee`` is what the stores' configurations say (``processing.guarantee``) unless it is given, and exactly once
     where nobody says anything.
@@ -82,6 +84,7 @@ class StreamTask:
         inputs: Sequence[TopicPartition],
         guarantee: ProcessingGuarantee | None = None,
         commit_every_records: int | None = None,
+        memory: BudgetShare | None = None,
         on_restore: OnRestore | None = None,
         wipe_unclean: bool = True,
     ) -> None:
@@ -123,6 +126,7 @@ class StreamTask:
         self._stores = StoreGroup(members, self._checkpoint, on_restore, exactly_once=self._exactly_once)
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
         self._context = TaskContext(task_id, changelog)
+        self._memory = _own_budget(stores).share() if memory is None else memory
         self._ready = False
         self._lock: TaskLock | None = None
         self._failure: BaseException | None = None
@@ -143,6 +147,7 @@ class StreamTask:
         self._failure = None
         self._lock = self._state.lock(self.task_id, self)
         try:
+            self._memory.add(self)
             self._stores.open()
             self._create_topics()
             self._context.producer = self._changelog.producer(self._transactional_id)
@@ -160,7 +165,7 @@ class StreamTask:
 
         Where the function raises, everything since the last commit is undone, and ``input_offsets`` tells where to
         go on from. Raises: ValueError for a partition that is no input and for a record that was processed before,
-        what the function raises, and as ``commit``.
+        what the function raises, and as ``commit`` of this task, or of one that shares its memory and was due as well.
         """
         if not self._ready:
             raise self._unready()
@@ -168,6 +173,8 @@ class StreamTask:
             raise self._unexpected(partition, record)
         context = self._context
         context.partition, context.record, context.active = partition, record, True
+        written = context.written
+        written.num_bytes = 0
         try:
             self._function(record, context)
             if context.failure is not None:
@@ -180,12 +187,14 @@ class StreamTask:
             context.active = False
         self._next[partition] = record.offset + 1
         self._processed += 1
+        memory = self._memory
+        memory.bytes_at_most += written.num_bytes
+        if memory.bytes_at_most > memory.look_above or written.num_bytes > memory.step_bytes:
+            memory.look(self, written.num_bytes)
         if self._processed >= self._commit_every:
             self.commit()
         elif context.commit_requested:
             self._commit_early(EarlyCommitCause.REQUESTED)
-        elif (cause := self._stores.have_outgrown()) is not None:
-            self._commit_early(cause)
 
     def run(self, max_records: int | None = None) -> int:
         """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
@@ -281,6 +290,22 @@ class StreamTask:
             raise
         self._begin_transaction()
 
+    def commit_early(self, cause: EarlyCommitCause) -> None:
+        """Commit for the sake of the memory that tasks share, unless a record is being processed."""
+        if not self._context.active:
+            try:
+                self._commit_early(cause)
+            except BaseException as error:
+                # It may reach who gave a record to another task.
+                error.add_note(
+                    f"Task {self.task_id} was committing early, for the memory that its worker's tasks share."
+                )
+                raise
+
+    def uncommitted_bytes(self) -> int:
+        """Bytes of keys and values that the task's stores have staged; 0 where it is not open."""
+        return self._stores.uncommitted_bytes() if self._ready else 0
+
     @property
     def metrics(self) -> TaskMetrics:
         """What the task and its stores have counted since the task was made, and what they hold now. A copy.
@@ -344,7 +369,6 @@ class StreamTask:
         self._context.commit_requested = False
         self._context.failure = None
         self._processed = 0
-        self._stores.begin()
 
     def _fall_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
         """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""
@@ -376,6 +400,7 @@ class StreamTask:
         """Close everything, whatever goes wrong; then raise the first error. Where there is none, keep ``offsets``."""
         self._ready = False
         self._context.record = NO_RECORD
+        self._memory.discard(self)
         try:
             try:
                 self._stores.close()
@@ -406,6 +431,11 @@ class StreamTask:
         return ValueError(
             f"record {record.offset} of {partition} was processed before: the next one is {self._next[partition]}"
         )
+
+
+def _own_budget(stores: Mapping[str, StoreConfig]) -> MemoryBudget:
+    limits = (config.uncommitted_max_bytes for config in stores.values())
+    return MemoryBudget(min((limit for limit in limits if limit != -1), default=-1))
 
 
 def _reached(next_offsets: Mapping[TopicPartition, int]) -> Position:

@@ -61,7 +61,6 @@ class TaskStore:
         self.restores = 0
         """How many restores began and ended: odd while one is under way, when what the store holds is no answer."""
         self._restoring_depth = 0
-        self.uncommitted_max_bytes = config.uncommitted_max_bytes
         self._config = config
         self._changelog = changelog
         self._checkpoint = checkpoint

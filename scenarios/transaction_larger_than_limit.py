@@ -1,0 +1,44 @@
+"""A record that stages more than all stores may hold uncommitted is one transaction nevertheless, whatever kills it.
+
+Most records write more than the limit, so that each ends in an early commit; what does not fit into memory is spilled.
+Nothing of a record that was interrupted shows, and all of one that was committed does. Every backend that keeps
+uncommitted writes apart is here; one that doesn't never commits early.
+
+Source: KIP-892, "In-memory Transaction Buffers", for the limit; that a transaction may outgrow it, KIP-844.
+"""
+
+from harness.faults import Kill, KillAfter, Stop
+from harness.scenario import CrashScenario
+from harness.trials.operations import Mix
+
+SCENARIO = CrashScenario(
+    faults=(
+        Stop(30),
+        KillAfter(17),
+        Kill("task.before_log_commit", 6),
+        Kill("task.after_log_commit", 6),
+        Kill("task.between_stores", 6),
+        Kill("dual_store.spilled", 6),
+        Kill("dual_store.marker_synced", 6),
+        Kill("dual_store.copied", 6),
+    ),
+    backends=(
+        "rocksdb-indexed-batch",
+        "rocksdb-dual-store",
+        "lmdb-indexed-batch",
+        "lmdb-native",
+        "sqlite-indexed-batch",
+        "sqlite-native",
+        "memory-indexed-batch",
+    ),
+    durabilities=("CHANGELOG", "DISK"),
+    mix=Mix(records=40, value_bytes=256 << 10),
+    uncommitted_max_bytes=64 << 10,
+    seeds=1,
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))

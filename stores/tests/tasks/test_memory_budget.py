@@ -1,0 +1,425 @@
+"""What the tasks of a process may have staged together, and when they commit for it.
+
+Source: KIP-892, "In-memory Transaction Buffers" and ``statestore.uncommitted.max.bytes``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from random import Random
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+from stores import failpoints
+from stores.changelog import MemoryChangelog, Record
+from stores.config import StoreConfig
+from stores.errors import ConfigError, StoreError
+from stores.interface import TopicPartition
+from stores.metrics import EarlyCommitCause
+from stores.strategies.dual_store import DualStore
+from stores.tasks import MemoryBudget, StreamTask, TaskContext, TaskId
+from stores.tasks.context import ProcessFunction
+from stores.tests.tasks.memory_process import PAIR_BYTES, peak_growth_bytes
+from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, MEMORY, Crash, crash, single
+
+INPUT = TopicPartition("elsewhere", 0)
+MIB = 1 << 20
+in_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory a process had from /proc")
+
+
+def stage(record: Record, context: TaskContext) -> None:
+    """Stage as many bytes in the store ``s`` as the record's value says, under a key of its own."""
+    assert record.value is not None
+    context.store("s").put(b"%09d" % record.offset, bytes(int(record.value) - 9))
+
+
+def give(task: StreamTask, *sizes: int) -> None:
+    """One record after the other, each of which stages so many bytes."""
+    for size in sizes:
+        task.process(INPUT, Record(task.input_offsets()[INPUT], b"k", b"%d" % size))
+
+
+def budgeted(
+    folder: Path,
+    log: MemoryChangelog,
+    budget: MemoryBudget,
+    *partitions: int,
+    backend: str = MEMORY,
+    process: ProcessFunction = stage,
+    guarantee: Any = EXACTLY_ONCE,
+) -> list[StreamTask]:
+    """A worker's tasks, open."""
+    memory = budget.share()
+    tasks = [
+        StreamTask(
+            "app",
+            TaskId(0, partition),
+            state_dir=folder,
+            changelog=log,
+            stores={"s": StoreConfig(backend)},
+            process=process,
+            inputs=[INPUT],
+            guarantee=guarantee,
+            memory=memory,
+        )
+        for partition in partitions
+    ]
+    log.create_topic("app-s-changelog", 8)
+    for task in tasks:
+        task.open()
+    return tasks
+
+
+def close(*tasks: StreamTask) -> None:
+    for task in tasks:
+        task.close(clean=False)
+
+
+def early(task: StreamTask) -> tuple[int, int]:
+    """How often it committed because the limit was passed, and because it would have been."""
+    counted = task.metrics.early_commit_total
+    return counted[EarlyCommitCause.EXCEEDED], counted[EarlyCommitCause.PREDICTED]
+
+
+def test_the_limit_is_64_mib_unless_another_one_is_given() -> None:
+    assert MemoryBudget().uncommitted_max_bytes == MemoryBudget().share().max_bytes == 64 * MIB
+    limit = StoreConfig.from_properties({"statestore.uncommitted.max.bytes": "1000"}).uncommitted_max_bytes
+    assert MemoryBudget(limit).share().max_bytes == 1000
+
+
+@pytest.mark.parametrize(("limit", "error"), [(-2, ConfigError), ("1", TypeError), (True, TypeError)])
+def test_what_is_no_limit_is_refused(limit: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        MemoryBudget(limit)
+
+
+def test_what_all_tasks_of_a_worker_have_staged_counts_and_all_of_them_commit(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    left, right, idle = tasks = budgeted(tmp_path, log, MemoryBudget(1000), 0, 1, 2)
+    give(left, 200, 200)
+    give(right, 200, 200)
+    assert [task.uncommitted_bytes() for task in tasks] == [400, 400, 0]
+    give(right, 200)
+    assert [task.uncommitted_bytes() for task in tasks] == [0, 0, 0]
+    assert [early(task) for task in tasks] == [(0, 1), (0, 1), (0, 0)]
+    assert log.end_offset(TopicPartition("app-s-changelog", 0)) > 0
+    close(left, right, idle)
+
+
+def test_without_a_budget_of_the_process_each_task_has_that_of_its_stores(tmp_path: Path, log: MemoryChangelog) -> None:
+    stores = {name: StoreConfig(MEMORY, uncommitted_max_bytes=limit) for name, limit in (("s", 1000), ("t", -1))}
+    task = single(tmp_path, log, stage, stores=stores, inputs=[INPUT])
+    task.open()
+    give(task, 400, 400)
+    assert early(task) == (0, 1)
+    close(task)
+
+
+def test_workers_have_equal_parts_which_change_when_one_comes_or_goes(tmp_path: Path, log: MemoryChangelog) -> None:
+    budget = MemoryBudget(1200)
+    [first] = budgeted(tmp_path, log, budget, 0)
+    give(first, *[100] * 7)
+    assert first.uncommitted_bytes() == 700
+    second, beside = budgeted(tmp_path, log, budget, 1, 2)
+    assert first.uncommitted_bytes() == 700
+    give(first, 10)
+    assert (first.uncommitted_bytes(), early(first)) == (0, (1, 0))
+    give(second, 290)
+    assert second.uncommitted_bytes() == 290
+    give(second, 290)
+    assert (second.uncommitted_bytes(), early(second)) == (0, (0, 1))
+    close(second)
+    give(beside, 290, 290)
+    assert early(beside) == (0, 1)
+    close(beside)
+    give(first, 500)
+    assert first.uncommitted_bytes() == 500
+    close(first)
+
+
+def test_workers_on_threads_of_their_own_keep_to_their_parts_once_all_are_there(tmp_path: Path) -> None:
+    budget = MemoryBudget(8000)
+    all_there = Barrier(4, timeout=30)
+    most: dict[int, int] = {}
+
+    def work(number: int) -> None:
+        with MemoryChangelog() as log:
+            [task] = budgeted(tmp_path / str(number), log, budget, 0)
+            give(task, *[100] * 19)
+            all_there.wait()
+            staged = []
+            for _ in range(200):
+                give(task, 100)
+                staged.append(task.uncommitted_bytes())
+            all_there.wait()
+            most[number] = max(staged)
+            close(task)
+
+    threads = [Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == dict.fromkeys(range(4), 1900)
+
+
+def test_a_share_is_one_thread_s(tmp_path: Path, log: MemoryChangelog) -> None:
+    share = MemoryBudget().share()
+    task = single(tmp_path, log, stage, memory=share)
+    other = single(tmp_path / "other", log, stage, memory=share)
+    task.open()
+    raised: list[BaseException] = []
+
+    def open_other() -> None:
+        try:
+            other.open()
+        except StoreError as error:
+            raised.append(error)
+
+    thread = Thread(target=open_other)
+    thread.start()
+    thread.join()
+    assert len(raised) == 1
+    close(task)
+
+
+def test_steps_that_grow_never_pass_the_limit_by_more_than_they_grow(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-892, the pre-emptive commit: "the *next* iteration is likely to cross the threshold"."""
+    most = 0
+
+    def process(record: Record, context: TaskContext) -> None:
+        nonlocal most
+        stage(record, context)
+        most = max(most, context.store("s").approximate_num_uncommitted_bytes())
+
+    [task] = budgeted(tmp_path, log, MemoryBudget(10_000), 0, process=process)
+    give(task, *range(100, 5000, 100))
+    assert 9000 < most <= 10_100
+    close(task)
+
+
+def test_steps_all_alike_use_the_limit_up_and_never_pass_it(tmp_path: Path, log: MemoryChangelog) -> None:
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0)
+    staged = []
+    for _ in range(40):
+        give(task, 100)
+        staged.append(task.uncommitted_bytes())
+    assert max(staged) == 900
+    assert early(task) == (0, 4)
+    close(task)
+
+
+def test_a_large_step_costs_a_few_early_commits_and_is_then_forgotten(tmp_path: Path, log: MemoryChangelog) -> None:
+    [task] = budgeted(tmp_path, log, MemoryBudget(100_000), 0)
+    give(task, 90_000, *[100] * 5_000)
+    # 500,000 bytes are five early commits anyway.
+    assert 5 <= sum(early(task)) <= 10
+    close(task)
+
+
+def test_a_step_larger_than_the_limit_is_one_transaction_and_its_size_is_told(
+    tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture
+) -> None:
+    def process(record: Record, context: TaskContext) -> None:
+        assert record.value is not None
+        for number in range(int(record.value)):
+            context.store("s").put(b"%04d" % number, b"%096d" % record.offset)
+
+    budget = MemoryBudget(1000)
+    [task] = budgeted(tmp_path, log, budget, 0, process=process)
+    share = task._memory
+    with caplog.at_level(logging.WARNING):
+        give(task, 1, 50, 40)
+    assert share.largest_step_bytes == 5000
+    assert len(caplog.records) == 1
+    assert task.uncommitted_bytes() == 0
+    assert {value for _, value in task.store("s").all()} == {b"%096d" % 1, b"%096d" % 2}
+    given = sum(early(task))
+    give(task, 1, 1, 1, 1)
+    assert sum(early(task)) - given <= 2
+    close(task)
+
+
+def test_writing_the_same_key_again_and_again_forces_no_commit(tmp_path: Path, log: MemoryChangelog) -> None:
+    def process(record: Record, context: TaskContext) -> None:
+        for _ in range(20):
+            context.store("s").put(b"k", bytes(99))
+
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0, process=process)
+    give(task, *[0] * 100)
+    assert early(task) == (0, 0)
+    assert task.uncommitted_bytes() == 100
+    close(task)
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_a_store_that_keeps_nothing_apart_forces_no_commit(
+    tmp_path: Path, log: MemoryChangelog, guarantee: Any
+) -> None:
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0, backend=DIRECT, guarantee=guarantee)
+    give(task, *[2000] * 5)
+    assert early(task) == (0, 0)
+    close(task)
+
+
+def test_what_is_written_beside_to_a_store_that_keeps_nothing_apart_does_not_count(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    def process(record: Record, context: TaskContext) -> None:
+        stage(record, context)
+        context.store("direct").put(b"k", bytes(5000))
+
+    stores = {"s": StoreConfig(MEMORY, uncommitted_max_bytes=1000), "direct": StoreConfig(DIRECT)}
+    task = single(tmp_path, log, process, stores=stores, inputs=[INPUT])
+    task.open()
+    give(task, *[10] * 99)
+    assert (early(task), task.uncommitted_bytes()) == ((0, 0), 990)
+    give(task, 10)
+    assert early(task) == (0, 1)
+    close(task)
+
+
+def test_no_limit_is_never_reached(tmp_path: Path, log: MemoryChangelog) -> None:
+    [task] = budgeted(tmp_path, log, MemoryBudget(-1), 0)
+    give(task, *[MIB] * 80)
+    assert early(task) == (0, 0)
+    close(task)
+
+
+def test_what_is_counted_by_adding_up_is_never_less_than_what_is_staged(tmp_path: Path, log: MemoryChangelog) -> None:
+    rng = Random(7)
+
+    def process(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        for _ in range(rng.randint(1, 4)):
+            key, value = b"%02d" % rng.randrange(40), rng.choice([None, bytes(rng.randrange(30))])
+            way = rng.randrange(5)
+            if way == 0:
+                store.put(key, value)
+            elif way == 1:
+                store.put_all([(key, value), (b"x" + key, value)])
+            elif way == 2:
+                store.put_if_absent(key, value)
+            elif way == 3:
+                store.delete(key)
+            else:
+                store.delete_range(key, key + b"5")
+
+    [task] = budgeted(tmp_path, log, MemoryBudget(), 0, process=process)
+    share = task._memory
+    counted = []
+    for number in range(300):
+        give(task, 0)
+        counted.append(share.bytes_at_most - task.uncommitted_bytes())
+        if number % 50 == 49:
+            task.commit()
+            share.look(task, 0)
+            assert share.bytes_at_most == 0
+    assert min(counted) == 0
+    close(task)
+
+
+def test_a_task_that_can_t_commit_keeps_no_other_from_it(tmp_path: Path, log: MemoryChangelog) -> None:
+    left, right = budgeted(tmp_path, log, MemoryBudget(1000), 0, 1)
+    give(right, 300)
+    give(left, 300)
+
+    def fail_once() -> None:
+        failpoints.disarm()
+        crash()
+
+    failpoints.arm("task.before_log_commit", fail_once)
+    with pytest.raises(Crash):
+        give(left, 300)
+    assert left.input_offsets() == {INPUT: 0}
+    assert right.uncommitted_bytes() == 0
+    with right.store("s").all() as pairs:
+        assert len(list(pairs)) == 1
+    give(left, 300)
+    assert left.uncommitted_bytes() == 300
+    close(left, right)
+
+
+def test_a_task_is_not_committed_in_the_middle_of_its_record(tmp_path: Path, log: MemoryChangelog) -> None:
+    tasks: list[StreamTask] = []
+    staged = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        stage(record, context)
+        if context.task_id.partition == 0 and record.offset == 1:
+            give(tasks[1], 900)
+            staged.append(context.store("s").approximate_num_uncommitted_bytes())
+
+    tasks += budgeted(tmp_path, log, MemoryBudget(1000), 0, 1, process=process)
+    give(tasks[0], 10, 900)
+    assert staged == [910]
+    assert [task.uncommitted_bytes() for task in tasks] == [0, 0]
+    close(*tasks)
+
+
+def test_no_more_is_replayed_after_a_crash_than_may_be_staged(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-892, "will effectively bound the number of records that will need to be restored"."""
+    backend = "sqlite-indexed-batch"
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0, backend=backend)
+    give(task, *[100] * 57)
+    failpoints.arm("task.after_log_commit", crash)
+    with pytest.raises(Crash):
+        give(task, *[100] * 20)
+    failpoints.disarm()
+    close(task)
+    again = single(tmp_path, log, stage, stores={"s": StoreConfig(backend)}, state_dir=tmp_path, inputs=[INPUT])
+    [report] = again.open()
+    assert 0 < report.bytes <= 1000
+    close(again)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spills_above"),
+    [
+        ({"uncommitted_max_bytes": 1000}, 1000),
+        ({"uncommitted_max_bytes": -1}, 16 * MIB),
+        ({}, 16 * MIB),
+        ({"uncommitted_max_bytes": 1000, "options": {"staging_buffer_bytes": 5000}}, 5000),
+    ],
+)
+def test_a_dual_store_spills_what_is_beyond_the_limit(
+    tmp_path: Path, settings: dict[str, Any], spills_above: int
+) -> None:
+    with StoreConfig("rocksdb-dual-store", **settings).open(tmp_path / "s") as store:
+        assert isinstance(store, DualStore)
+        store.put(b"k", bytes(spills_above - 1))
+        assert store._batch.num_bytes_held() == spills_above
+        store.put(b"k", bytes(spills_above))
+        assert store._batch.num_bytes_held() == 0
+        assert store.approximate_num_uncommitted_bytes() == spills_above + 1
+
+
+@in_linux
+def test_the_memory_of_a_process_follows_the_limit_and_not_what_it_stages(tmp_path: Path) -> None:
+    told = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", 2 * MIB, steps=48, pairs_per_step=250)
+    assert told["entries"] == 48 * 250
+    assert told["commits"] >= 48 * 250 * PAIR_BYTES // (2 * MIB)
+    assert told["grown"] < 32 * MIB < 48 * 250 * PAIR_BYTES
+
+
+@in_linux
+def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path: Path) -> None:
+    """That the figures of the other tests can be exceeded."""
+    told = peak_growth_bytes(tmp_path, "rocksdb-indexed-batch", -1, steps=48, pairs_per_step=250)
+    assert told["commits"] == 0
+    assert told["grown"] > 48 * 250 * PAIR_BYTES
+
+
+@in_linux
+@pytest.mark.parametrize(("backend", "pairs"), [("rocksdb-dual-store", 20_000), ("sqlite-native", 8_000)])
+def test_one_step_of_many_times_the_limit_takes_less_memory_than_it_stages(
+    tmp_path: Path, backend: str, pairs: int
+) -> None:
+    told = peak_growth_bytes(tmp_path, backend, 2 * MIB, steps=1, pairs_per_step=pairs)
+    assert (told["commits"], told["entries"]) == (1, pairs)
+    assert told["grown"] < 0.7 * pairs * PAIR_BYTES
