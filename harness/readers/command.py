@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.folders import quick_folder
 from harness.progress import Progress
 from harness.readers.row import repeat_command
 from harness.readers.trial import Trial, run
@@ -26,20 +27,23 @@ def soak(names: Sequence[str] | None, durability: str | None, seconds: float, se
         for level in ([checked_durability(backend, durability)] if durability else sorted(backend.durabilities))
     ]
     failed = []
+    answers = 0
     print(f"Seed {seed}; {len(planned)} stores, {seconds / len(planned):.1f} s each.", flush=True)
     progress = Progress()
     for name, level in planned:
         trial = Trial(name, level, seconds / len(planned), seed, mutant=mutant)
         # In memory where that is possible: what is looked for are races, not what a disk does.
-        shared = Path("/dev/shm")
-        durable = level == Durability.DISK or not shared.is_dir()
-        with tempfile.TemporaryDirectory(prefix="readers-", dir=None if durable else shared) as folder:
-            outcome = run(trial, Path(folder))
-        progress.say(
+        within = None if level == Durability.DISK else quick_folder()
+        with tempfile.TemporaryDirectory(prefix="readers-", dir=within) as folder:
+            outcome = run(trial, Path(folder), progress.say)
+        answers += sum(outcome.answers.values())
+        print(
             f"{name} at {level}: {outcome.operations:,} operations, {outcome.commits:,} commits, "
-            f"{sum(outcome.answers.values()):,} answers, {len(outcome.anomalies)} wrong"
+            f"{sum(outcome.answers.values()):,} answers, {len(outcome.anomalies)} wrong",
+            flush=True,
         )
         failed += [(trial, anomaly) for anomaly in outcome.anomalies]
     for trial, anomaly in failed:
         print(f"{trial.id}: {anomaly}\n  repeat it with: {repeat_command(trial)}", file=sys.stderr)
+    print(f"{answers:,} answers judged in {len(planned)} stores, {len(failed)} wrong.")
     return 1 if failed else 0
