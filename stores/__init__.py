@@ -3,6 +3,7 @@
 from stores.errors import (
     ChangelogError,
     CommitFailedError,
+    ChangelogTimeoutError,
     CommitInDoubtError,
     ConfigError,
     NotUpToBoundError,
@@ -37,6 +38,7 @@ from stores.registry import open_store
 __all__ = [
     "ChangelogError",
     "CommitFailedError",
+    "ChangelogTimeoutError",
     "CommitInDoubtError",
     "ConfigError",
     "Durability",

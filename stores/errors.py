@@ -84,6 +84,13 @@ class ChangelogError(StoreError):
     """The changelog refuses: unknown topic, no open transaction, a file that is none. Nothing was written."""
 
 
+class ChangelogTimeoutError(ChangelogError):
+    """The changelog did not answer in time, and has nothing of what it was given. Try again.
+
+    A task whose commit raises this is back at its last commit, with its stores: give it the records since then again.
+    """
+
+
 class CommitInDoubtError(ChangelogError):
     """The changelog may have taken a commit or not. Open another producer of the same id, then read what is there."""
 
@@ -97,4 +104,7 @@ class OffsetOutOfRangeError(ChangelogError):
 
 
 class TaskCorruptedError(StoreError):
-    """A task's local state and its changelog do not fit together. Wipe the task's stores and restore them."""
+    """A store and its changelog do not fit together. Wipe the store and restore it; a task does, and tells why.
+
+    Source: KIP-892, "Error Handling".
+    """

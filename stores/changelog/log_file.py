@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stores.changelog.schema import check_file, check_schema, create_unless_there, sync_file
 from stores.directory import sync_folder
-from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
+from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, StoreClosedError
 from stores.forks import WHOSE, keep_for_good, watch
 from stores.interface import Durability
 from stores.sqlite_file import keep_log, write_ahead
@@ -26,8 +26,9 @@ WAL_BYTES_KEPT = 64 * 1024 * 1024
 class LogFile:
     """The open file at ``path``, made if there is none. For any thread. Raises: ChangelogError, as all its methods."""
 
-    def __init__(self, path: Path, durability: Durability) -> None:
+    def __init__(self, path: Path, durability: Durability, timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self.path = path
+        self._timeout_s = timeout_s
         self._durability = durability
         self._lock = threading.RLock()
         self._readers: list[sqlite3.Connection] = []
@@ -124,7 +125,7 @@ class LogFile:
     def _connect(self) -> sqlite3.Connection:
         writer = sqlite3.connect(
             self.path,
-            timeout=BUSY_TIMEOUT_S,
+            timeout=self._timeout_s,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=4 * ROWS_PER_INSERT,
@@ -149,7 +150,7 @@ class LogFile:
         reader = sqlite3.connect(
             f"{self.path.as_uri()}?mode=ro",
             uri=True,
-            timeout=BUSY_TIMEOUT_S,
+            timeout=self._timeout_s,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -167,7 +168,8 @@ class LogFile:
             advice = next(
                 (advice for prefix, advice in _ADVICE.items() if name.startswith(prefix)), _ADVICE["SQLITE_IOERR"]
             )
-            raise ChangelogError(f"cannot {deed} the changelog {self.path}: {error}. {advice}") from error
+            kind = ChangelogTimeoutError if name.startswith("SQLITE_BUSY") else ChangelogError
+            raise kind(f"cannot {deed} the changelog {self.path}: {error}. {advice}") from error
         except OSError as error:
             raise ChangelogError(
                 f"cannot {deed} the changelog {self.path}: {error.strerror}. {_ADVICE['SQLITE_CANTOPEN']}"
@@ -191,7 +193,7 @@ os.register_at_fork(after_in_child=_open_here.begin_anew)
 
 _ADVICE = {
     "SQLITE_FULL": "Nothing was written: free some space and try again, or abort",
-    "SQLITE_BUSY": "Another process is writing to it: close that one and try again",
+    "SQLITE_BUSY": "Another process was writing to it all the time: nothing was written, try again",
     "SQLITE_NOTADB": "It is no SQLite file: choose another path",
     "SQLITE_CORRUPT": "It is damaged: put back a whole copy, or remove it to begin an empty log",
     "SQLITE_READONLY": "Allow writing to the file and its folder",

@@ -24,7 +24,7 @@ from stores.changelog.arguments import (
     fenced,
 )
 from stores.changelog.interface import Changelog, Headers, Record
-from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
+from stores.changelog.log_file import BUSY_TIMEOUT_S, ROWS_PER_INSERT, LogFile
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -36,22 +36,34 @@ from stores.changelog.producer import (
     Portion,
 )
 from stores.directory import checked_path
-from stores.errors import ChangelogError
+from stores.errors import ChangelogError, ConfigError
 from stores.failpoints import reach
 from stores.interface import Durability, TopicPartition
+
+TIMEOUT_S_MAX = 1_000_000
+"""Eleven days: SQLite counts milliseconds in 32 bits."""
 
 
 class SqliteChangelog(Changelog, LogWriter):
     """A changelog in the file ``path``, made if there is none; its folder must be there.
 
     ``durability`` tells what a commit survives by itself: DISK syncs each one. May be used from any thread, each
-    producer from one. Closing it closes its producers.
+    producer from one. Closing it closes its producers. Where another process writes to the file, a write waits for up
+    to ``timeout_s`` seconds; then ChangelogTimeoutError is raised.
 
-    Raises: ChangelogError where the path holds something else or refuses, ConfigError for what is no path.
+    Raises: ChangelogError where the path holds something else or refuses, ConfigError for what is no path or no time.
     """
 
-    def __init__(self, path: str | PathLike[str], durability: Durability = Durability.DISK) -> None:
-        self._file = LogFile(checked_path(path), Durability(durability))
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        durability: Durability = Durability.DISK,
+        *,
+        timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        if not 0 <= timeout_s <= TIMEOUT_S_MAX:
+            raise ConfigError(f"timeout_s is 0 to {TIMEOUT_S_MAX} seconds, not {timeout_s}")
+        self._file = LogFile(checked_path(path), Durability(durability), timeout_s)
         self.path = self._file.path
         self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()
         self._partition_ids: dict[TopicPartition, int] = {}

@@ -9,6 +9,7 @@ from stores.errors import StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
+from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.restore import OnRestore, RestoreReport
@@ -52,7 +53,13 @@ class StoreGroup:
         except StoreCorruptedError:
             offsets = {}
         for store in self._stores:
-            store.open(offsets.get(store.partition))
+            try:
+                store.open(offsets.get(store.partition))
+            except BaseException:
+                # It may have failed when it was open already.
+                with suppress(StoreError):
+                    store.close()
+                raise
             self._opened.append(store)
 
     def restore(self, position: Position) -> list[RestoreReport]:
@@ -63,6 +70,11 @@ class StoreGroup:
         reports = [store.restore(position, self._on_restore) for store in self._stores]
         self._checkpoint.write(self.vouched_offsets(running=True))
         return reports
+
+    @property
+    def reports(self) -> list[RestoreReport]:
+        """What the last restore of each store did."""
+        return [store.report for store in self._stores if store.report is not None]
 
     def logged(self, context: TaskContext) -> dict[str, KeyValueStore]:
         """The stores by name, as the task's function sees them."""
@@ -86,24 +98,23 @@ class StoreGroup:
         """Commit each store with the offset that the changelog's commit gave it; ``position`` is what that reflects.
 
         A store that fails does not keep the others from theirs; it then replays the commit from the changelog. Where
-        one fails in that, too, the others still catch up; then its error is raised, of several the first.
+        one fails in that, too, or in a way that nobody knows, the others still commit or catch up; then its error is
+        raised, of several the first.
         """
         reach(AFTER_LOG_COMMIT)
         failed = []
+        attempts = Attempts()
         for number, store in enumerate(self._stores):
             if number:
                 reach(BETWEEN_STORES)
-            error = store.commit(offsets.get(store.partition))
-            if error is not None:
-                failed.append((store, error))
-        again = []
+            with attempts.one():
+                error = store.commit(offsets.get(store.partition))
+                if error is not None:
+                    failed.append((store, error))
         for store, error in failed:
-            try:
+            with attempts.one():
                 store.catch_up(error, position, self._on_restore)
-            except StoreError as second:
-                again.append(second)
-        if again:
-            raise again[0]
+        attempts.end()
         reach(AFTER_STORE_COMMIT)
         if not self._exactly_once and any(store.checkpointed for store in self._stores):
             self._checkpoint.write(self.vouched_offsets(running=True))
@@ -130,14 +141,23 @@ class StoreGroup:
         return offsets
 
     def rollback(self) -> None:
-        """Discard what is staged."""
+        """Discard what is staged, in every store, whatever goes wrong; then raise the first error."""
+        attempts = Attempts()
         for store in self._stores:
-            store.store.rollback()
+            with attempts.one():
+                store.store.rollback()
+        attempts.end()
 
     def fall_back(self, cause: BaseException, position: Position) -> None:
-        """Undo what was staged before ``cause`` was raised, and bring each store to its changelog's end."""
+        """Undo what was staged before ``cause`` was raised, and bring each store to its changelog's end.
+
+        Every store, whatever goes wrong; then raises the first error.
+        """
+        attempts = Attempts()
         for store in self._stores:
-            store.fall_back(cause, position, self._on_restore)
+            with attempts.one():
+                store.fall_back(cause, position, self._on_restore)
+        attempts.end()
 
     def metrics(self) -> dict[str, TaskStoreMetrics]:
         """What was counted of each that was ever open, by name."""
@@ -154,12 +174,9 @@ class StoreGroup:
 
     def close(self) -> None:
         """Close every store, whatever goes wrong; then raise the first error."""
-        errors = []
+        attempts = Attempts()
         for store in self._opened:
-            try:
-                store.store.close()
-            except Exception as error:
-                errors.append(error)
+            with attempts.one():
+                store.close()
         self._opened = []
-        if errors:
-            raise errors[0]
+        attempts.end()

@@ -14,7 +14,13 @@ from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.counters import TaskCounters
 from stores.directory import checked_path
-from stores.errors import ConfigError, ProducerFencedError, StoreClosedError, StoreError
+from stores.errors import (
+    ChangelogTimeoutError,
+    ConfigError,
+    ProducerFencedError,
+    StoreClosedError,
+    StoreError,
+)
 from stores.failpoints import declare, reach
 from stores.interface import (
     IsolationLevel,
@@ -26,6 +32,7 @@ from stores.interface import (
 )
 from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.registry import member
+from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
 from stores.tasks.identifier import TaskId
@@ -130,6 +137,7 @@ class StreamTask:
         self._ready = False
         self._lock: TaskLock | None = None
         self._failure: BaseException | None = None
+        self._unsettled: tuple[BaseException, bool] | None = None
         self._next: dict[TopicPartition, int] = {}
         self._processed = 0
         self._counters = TaskCounters()
@@ -144,7 +152,7 @@ class StreamTask:
         """
         if self._lock is not None:
             raise StoreError(f"task {self.task_id} is open already")
-        self._failure = None
+        self._failure = self._unsettled = None
         self._lock = self._state.lock(self.task_id, self)
         try:
             self._memory.add(self)
@@ -155,7 +163,7 @@ class StreamTask:
             self._context.register(self._stores.logged(self._context))
             self._begin()
         except BaseException:
-            with suppress(StoreError):
+            with suppress(Exception):
                 self._close_all()
             raise
         return reports
@@ -168,7 +176,7 @@ class StreamTask:
         what the function raises, and as ``commit`` of this task, or of one that shares its memory and was due as well.
         """
         if not self._ready:
-            raise self._unready()
+            self._settle()
         if record.offset < self._next.get(partition, sys.maxsize):
             raise self._unexpected(partition, record)
         context = self._context
@@ -209,7 +217,7 @@ class StreamTask:
             processed = 0
             for partition in self._inputs:
                 if not self._ready:
-                    raise self._unready()
+                    self._settle()
                 records = list(islice(self._changelog.read(partition, self._next[partition]), min(left, _RUN_RECORDS)))
                 for record in records:
                     self.process(partition, record)
@@ -221,8 +229,12 @@ class StreamTask:
     def input_offsets(self) -> dict[TopicPartition, int]:
         """The next offset to process of each input partition."""
         if not self._ready:
-            raise self._unready()
+            self._settle()
         return dict(self._next)
+
+    def restore_reports(self) -> list[RestoreReport]:
+        """What the last restore of each store did: that of opening, or of a later return to the last commit."""
+        return self._stores.reports
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
         """The offset that each store's committed state is at, None if unknown; read from no file."""
@@ -250,14 +262,16 @@ class StreamTask:
     def commit(self) -> None:
         """Commit outputs, changelogs and input offsets, then the stores; nothing where no record was processed.
 
-        Where the changelog refuses, everything since the last commit is undone. Where a store fails after the
-        changelog took the commit, its tail is replayed, and the commit is none the worse.
+        Where the changelog refuses, everything since the last commit is undone, and no store that keeps its writes
+        apart is wiped for that; where it does not even answer to that in time, the next call tries again. Where a
+        store fails after the changelog took the commit, its tail is replayed, and the commit is none the worse.
 
-        Raises: ProducerFencedError where another instance owns the task now; ChangelogError; a store's error where
-        it can't go on: close the task and open it again.
+        Raises: ChangelogTimeoutError, after which ``input_offsets`` tells where to go on from; ProducerFencedError
+        where another instance owns the task now; ChangelogError; a store's error where it can't go on: close the task
+        and open it again.
         """
         if not self._ready:
-            raise self._unready()
+            self._settle()
         processed = self._processed
         if not processed:
             return
@@ -285,6 +299,9 @@ class StreamTask:
             self._stores.commit(offsets, _reached(self._next))
             if not self._exactly_once:
                 producer.send_offsets(self.application_id, self._next)
+        except ChangelogTimeoutError as error:
+            self._fall_back(error)
+            raise
         except BaseException as error:
             self._give_up(error)
             raise
@@ -335,7 +352,7 @@ class StreamTask:
                 self.commit()
                 offsets = self._stores.vouched_offsets(running=False)
         except BaseException:
-            with suppress(StoreError):
+            with suppress(Exception):
                 self._close_all()
             raise
         self._close_all(offsets)
@@ -373,48 +390,71 @@ class StreamTask:
     def _fall_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
         """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""
         self._ready = False
+        self._unsettled = None
         self._context.active = False
         self._counters.rolled_back(self._processed)
         try:
             if isinstance(error, ProducerFencedError):
                 self._failure = error
-                self._context.producer.abort()
                 self._stores.rollback()
+                self._context.producer.abort()
                 return
-            if in_doubt and self._exactly_once:
+            # What has timed out is not in the changelog.
+            if in_doubt and self._exactly_once and not isinstance(error, ChangelogTimeoutError):
                 # Opening a producer of the same id settles it; what the changelog has then, the restore brings.
                 self._context.producer = self._changelog.producer(self._transactional_id)
             else:
                 self._context.producer.abort()
             self._stores.fall_back(error, self._committed_position())
             self._begin()
+        except ChangelogTimeoutError:
+            self._unsettled = error, in_doubt
+            with suppress(Exception):
+                self._stores.rollback()  # Now, so that nobody reads what is undone while the changelog is away.
         except BaseException as failure:
             self._give_up(failure)
             error.add_note(f"Then task {self.task_id} could not return to its last commit: {failure}")
 
+    def _settle(self) -> None:
+        """Try again to return to the last commit, where the changelog did not answer in time; else say what is wrong."""
+        if self._unsettled is not None:
+            self._fall_back(self._unsettled[0], in_doubt=self._unsettled[1])
+        if not self._ready:
+            raise self._unready()
+
     def _give_up(self, error: BaseException) -> None:
         self._ready = False
-        self._failure = error
+        self._failure, self._unsettled = error, None
 
     def _close_all(self, offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         """Close everything, whatever goes wrong; then raise the first error. Where there is none, keep ``offsets``."""
         self._ready = False
         self._context.record = NO_RECORD
         self._memory.discard(self)
+        self._unsettled = None
+        attempts = Attempts()
         try:
-            try:
+            with attempts.one():
                 self._stores.close()
-            finally:
+            with attempts.one():
                 if hasattr(self._context, "producer"):
                     self._context.producer.close()
-            if offsets is not None:
-                self._checkpoint.write(offsets)
+            if offsets is not None and not attempts.failed:
+                with attempts.one():
+                    self._checkpoint.write(offsets)
         finally:
             lock, self._lock = self._lock, None
             if lock is not None:
                 lock.release()
+        attempts.end()
 
     def _unready(self) -> StoreError:
+        if self._unsettled is not None:
+            late = ChangelogTimeoutError(
+                f"the changelog does not answer, and task {self.task_id} can't return to its last commit: try again"
+            )
+            late.__cause__ = self._unsettled[0]
+            return late
         if isinstance(self._failure, ProducerFencedError):
             return ProducerFencedError(f"task {self.task_id} is owned by another instance now: close this one")
         if self._failure is not None:

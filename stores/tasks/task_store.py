@@ -17,6 +17,7 @@ from stores.errors import (
     StoreError,
     StoreTooNewError,
     StoreUnavailableError,
+    TaskCorruptedError,
 )
 from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
 from stores.position import merge
@@ -27,7 +28,8 @@ from stores.tasks.logged_store import LoggedStore
 from stores.tasks.restore import OnRestore, RestoreReport, restore
 from stores.tasks.store_counters import TaskStoreCounters
 
-UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed cleanly"
+UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
+NO_OFFSET = "it has data, and no offset beside it that says how much of the changelog that is"
 ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and these had to be rolled back"
 IN_DOUBT = "it keeps no offset beside its data, and could not tell how much of a commit reached the disk"
 
@@ -39,8 +41,8 @@ _FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
 class TaskStore:
     """A store, its changelog partition, and the offset there that its committed state reflects.
 
-    ``wipe_unclean``: a store that keeps no offsets of its own, and whose last user did not leave a checkpoint for it,
-    is thrown away (KIP-844, step 1.1; KIP-129, unclean shutdown).
+    ``wipe_unclean``: data that no offset belongs to is thrown away, and a store that keeps no offsets of its own also
+    where its last user did not close it (KIP-844, step 1.1; KIP-892, "Error Handling"; KIP-129, unclean shutdown).
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class TaskStore:
         self._logged: LoggedStore | None = None
         self._opened_in_s = 0.0
         self.counters = TaskStoreCounters()
+        self.report: RestoreReport | None = None
+        """What the last restore of it did: that of opening, or of a return to the last commit."""
         self.store: KeyValueStore
 
     @property
@@ -96,11 +100,11 @@ class TaskStore:
             self.offset = (
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )
-            if self._wipe_unclean and self.checkpointed and not self._is_vouched_for():
-                self._wipe(UNCLEAN)
+            if self._wipe_unclean:
+                self._check_vouched_for()
             if self.store.manages_offsets:
                 self._remove_position_files()
-        except (StoreCorruptedError, StoreTooNewError) as error:
+        except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
             self._wipe(str(error))
         self._opened_in_s = perf_counter() - began
 
@@ -137,7 +141,7 @@ class TaskStore:
         seconds = self._opened_in_s + perf_counter() - began
         self.counters.recovery_seconds_total += seconds
         reason, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
-        return RestoreReport(
+        self.report = RestoreReport(
             self.name,
             done.from_offset,
             done.to_offset,
@@ -148,6 +152,7 @@ class TaskStore:
             reason,
             self.store.recover().outcome,
         )
+        return self.report
 
     def logged(self, context: TaskContext) -> LoggedStore:
         """The store as the user's function sees it."""
@@ -223,11 +228,16 @@ class TaskStore:
             return True
         return False
 
-    def _is_vouched_for(self) -> bool:
-        """Whether the data is known to be that of one offset: closed cleanly with a checkpoint, or there is none."""
-        if self.offset is not None and self.store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO:
-            return True
-        return not self._has_data()
+    def close(self) -> None:
+        """Close the store, if it ever was open."""
+        if hasattr(self, "store"):
+            self.store.close()
+
+    def _check_vouched_for(self) -> None:
+        """Raises: TaskCorruptedError unless the data is known to be that of one offset, or there is none."""
+        unclean = self.checkpointed and self.store.recover().outcome is not RecoveryOutcome.NOTHING_TO_DO
+        if (unclean or self.offset is None) and self._has_data():
+            raise TaskCorruptedError(UNCLEAN if self.checkpointed else NO_OFFSET)
 
     def _has_data(self) -> bool:
         with self.store.all() as pairs:

@@ -1,0 +1,37 @@
+"""Steps that are all taken, whatever becomes of each, and the first error that is raised at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Attempts:
+    """Each ``one`` is a step; what it raises waits until ``end``. Not for what asks the whole process to stop.
+
+    Source: Kafka Streams, ``ProcessorStateManager``: a store that fails does not keep the others from their part.
+    """
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step has raised anything so far."""
+        return self._first is not None
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Take a step, and keep what it raises."""
+        try:
+            yield
+        except Exception as error:
+            if self._first is None:
+                self._first = error
+            elif error is not self._first:
+                self._first.add_note(f"Then {type(error).__name__} was raised, too: {error}")
+
+    def end(self) -> None:
+        """Raise the first error, if there was one."""
+        if self._first is not None:
+            raise self._first

@@ -1,0 +1,364 @@
+"""The stores of a task are one: they have a commit together, and what befalls one of them leaves the others whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import failpoints
+from stores.changelog import MemoryChangelog, Record, SqliteChangelog
+from stores.changelog.producer import BufferedProducer
+from stores.config import StoreConfig
+from stores.errors import CommitFailedError, ProducerFencedError, StoreError, StoreUnavailableError
+from stores.interface import Durability, TopicPartition
+from stores.registry import backends
+from stores.strategies.store import EngineStore
+from stores.tasks import StreamTask, TaskContext
+from stores.tests.tasks.setup import (
+    EXACTLY_ONCE,
+    INPUT,
+    Crash,
+    changelog_of,
+    count,
+    counting_task,
+    crash,
+    expected_outputs,
+    expected_state,
+    feed,
+    outputs,
+    run_until_killed,
+    state,
+)
+
+KEYS = [1, 1, 2, 3, 1]
+NAMES = ("left", "middle", "right")
+TRANSACTIONAL = [name for name, backend in backends().items() if backend.strategy != "direct"]
+
+
+class UnknownError(Exception):
+    """What no store is supposed to raise."""
+
+
+def count_in_all(record: Record, context: TaskContext) -> None:
+    """Count the record's key in each of three stores."""
+    assert record.key is not None
+    new = b""
+    for name in NAMES:
+        new = b"%d" % (int(context.store(name).get(record.key) or b"0") + 1)
+        context.store(name).put(record.key, new)
+    context.forward("output", record.key, new)
+
+
+def trio(folder: Path, log: MemoryChangelog, backend: str = "sqlite-indexed-batch", **settings: Any) -> StreamTask:
+    """A task with three stores."""
+    return counting_task(
+        folder, log, **{"process": count_in_all, "stores": dict.fromkeys(NAMES, StoreConfig(backend)), **settings}
+    )
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, call: str, errors: dict[str, Exception]) -> None:
+    """Let ``call`` of the stores of these names raise, before it does anything, each once."""
+    original = getattr(EngineStore, call)
+
+    def wrapped(store: EngineStore, *given: object, **named: object) -> object:
+        error = errors.pop(store.name, None)
+        if error is not None:
+            raise error
+        return original(store, *given, **named)
+
+    monkeypatch.setattr(EngineStore, call, wrapped)
+
+
+@pytest.mark.parametrize("committed", [1, 2])
+@pytest.mark.parametrize("backend", TRANSACTIONAL)
+def test_an_end_between_two_stores_commits_leaves_no_mixture(
+    tmp_path: Path, log: MemoryChangelog, backend: str, committed: int
+) -> None:
+    """Those that lack the commit replay it, those that have it replay nothing. Source: KIP-892, "Motivation"."""
+    feed(log, KEYS)
+    task = trio(tmp_path, log, backend)
+    task.open()
+    task.run(1)
+    task.commit()
+    task.run(2)
+    reached = 0
+
+    def end() -> None:
+        nonlocal reached
+        reached += 1
+        if reached == committed:
+            raise Crash
+
+    failpoints.arm("task.between_stores", end)
+    with pytest.raises(Crash):
+        task.commit()
+    failpoints.disarm()
+    task.close()
+    kept = backends()[backend].persistent
+    replayed = [2 if kept else 3] * (3 - committed)
+    assert [report.records for report in task.open()] == [0 if kept else 3] * committed + replayed
+    for name in NAMES:
+        assert state(task, name) == expected_state(KEYS[:3])
+    assert task.input_offsets() == {INPUT: 3}
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [("lmdb-native", "sqlite-native"), ("rocksdb-dual-store", "lmdb-indexed-batch"), ("sqlite", "rocksdb-direct")],
+    ids=str,
+)
+def test_a_kill_between_stores_of_different_kinds_leaves_no_mixture(tmp_path: Path, pair: tuple[str, str]) -> None:
+    keys = [number % 4 for number in range(12)]
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        feed(log, keys)
+    run_until_killed(tmp_path, "task.between_stores", 3, pair, EXACTLY_ONCE, Durability.PROCESS)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        task = counting_task(tmp_path, log, *pair, durability=Durability.PROCESS, commit_every_records=3)
+        left, right = task.open()
+        assert (left.wiped, left.records) == (False, 0)
+        # The second lacks the third commit; one that mixes its writes starts anew.
+        assert right.records == (9 if pair[1] == "rocksdb-direct" else 3)
+        assert right.wiped is (pair[1] == "rocksdb-direct")
+        assert state(task, "left") == state(task, "right") == expected_state(keys[:9])
+        for name in ("left", "right"):
+            assert log.end_offset(changelog_of(name)) == 9
+        task.run()
+        task.close()
+        assert outputs(log) == expected_outputs(keys)
+
+
+@pytest.mark.parametrize("failed", [("left",), ("left", "middle"), ("middle", "right")], ids=str)
+@pytest.mark.parametrize("error", [UnknownError, StoreError, RuntimeError])
+def test_a_good_store_commits_although_others_failed_in_a_way_that_nobody_knows_and_the_first_error_is_raised(
+    tmp_path: Path,
+    log: MemoryChangelog,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Callable[[str], Exception],
+    failed: tuple[str, ...],
+) -> None:
+    """Source: Kafka Streams, ``ProcessorStateManager``: the first exception is raised again."""
+    feed(log, KEYS)
+    task = trio(tmp_path, log)
+    task.open()
+    task.run(1)
+    task.commit()
+    task.run(2)
+    errors = {name: error(name) for name in failed}
+    first = errors[failed[0]]
+    with monkeypatch.context() as broken:
+        failing(broken, "commit", errors)
+        with pytest.raises(type(first)) as raised:
+            task.commit()
+    assert raised.value is first
+    with pytest.raises(StoreError):
+        task.run()
+    task.close()
+    assert {report.store: report.records for report in task.open()} == {
+        name: 2 if name in failed else 0 for name in NAMES
+    }
+    for name in NAMES:
+        assert state(task, name) == expected_state(KEYS[:3])
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+def test_a_store_that_can_catch_up_does_although_another_failed_before_it(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(log, KEYS)
+    task = trio(tmp_path, log)
+    task.open()
+    task.run(3)
+    first = UnknownError()
+    with monkeypatch.context() as broken:
+        failing(broken, "commit", {"left": first, "right": CommitFailedError("the disk is full")})
+        with pytest.raises(UnknownError) as raised:
+            task.commit()
+    assert raised.value is first
+    task.close()
+    assert [report.records for report in task.open()] == [3, 0, 0]
+    task.close()
+
+
+def test_a_store_that_can_t_be_rolled_back_keeps_no_other_from_it(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function's error stays the one that is raised; the task then has to be opened again."""
+    poisoned = [2]
+    kept: list[TaskContext] = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        kept.append(context)
+        count_in_all(record, context)
+        if record.offset in poisoned:
+            raise Crash
+
+    feed(log, KEYS)
+    task = trio(tmp_path, log, process=process)
+    task.open()
+    with monkeypatch.context() as broken:
+        failing(broken, "rollback", {"left": UnknownError("left"), "middle": UnknownError("middle")})
+        with pytest.raises(Crash):
+            task.run()
+    staged = [kept[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES]
+    assert staged[0] > 0
+    assert staged[2] == 0
+    with pytest.raises(StoreError):
+        task.run()
+    task.close()
+    poisoned.clear()
+    task.open()
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+def test_a_zombie_s_stores_are_rolled_back_although_one_can_t_be(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source: KIP-98, zombie fencing."""
+    kept: list[TaskContext] = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        kept.append(context)
+        count_in_all(record, context)
+
+    feed(log, KEYS)
+    zombie = trio(tmp_path / "old", log, process=process)
+    zombie.open()
+    zombie.run(2)
+    owner = trio(tmp_path / "new", log)
+    owner.open()
+    with monkeypatch.context() as broken:
+        failing(broken, "rollback", {"left": UnknownError()})
+        with pytest.raises(ProducerFencedError):
+            zombie.commit()
+    assert [kept[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES[1:]] == [0, 0]
+    zombie.close()
+    owner.run()
+    owner.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("backend", TRANSACTIONAL)
+def test_a_zombie_s_stores_stay_at_their_last_commit_and_go_on_from_it(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    """Source: KIP-892, "Error Handling"; KIP-98, zombie fencing."""
+    feed(log, KEYS)
+    zombie = counting_task(tmp_path / "old", log, backend)
+    zombie.open()
+    zombie.run(1)
+    zombie.commit()
+    zombie.run(1)
+    owner = counting_task(tmp_path / "new", log, backend)
+    owner.open()
+    owner.run(2)
+    owner.commit()
+    with pytest.raises(ProducerFencedError):
+        zombie.commit()
+    zombie.close()
+    owner.close()
+    replayed = 2 if backends()[backend].persistent else 3
+    assert [(report.wiped, report.records) for report in zombie.open()] == [(False, replayed)] * 2
+    assert state(zombie, "left") == state(zombie, "right") == expected_state(KEYS[:3])
+    zombie.run()
+    zombie.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+def test_all_are_closed_although_some_fail_to_and_the_first_error_is_raised(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer too: what it left open is aborted, and the folders are given back."""
+    feed(log, KEYS)
+    monkeypatch.setattr("stores.changelog.producer.PENDING_RECORDS_MAX", 2)
+    task = trio(tmp_path, log)
+    task.open()
+    task.run(2)
+    first, close, abort = UnknownError("left"), EngineStore.close, BufferedProducer.close
+
+    def failing_close(store: EngineStore) -> None:
+        close(store)
+        raise {"left": first}.get(store.name, CommitFailedError(store.name))
+
+    def failing_abort(producer: BufferedProducer) -> None:
+        abort(producer)
+        raise StoreUnavailableError("producer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(EngineStore, "close", failing_close)
+        broken.setattr(BufferedProducer, "close", failing_abort)
+        with pytest.raises(UnknownError) as raised:
+            task.close(clean=False)
+    assert raised.value is first
+    assert log.end_offset(TopicPartition("output", 0)) > 0
+    task.open()
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+def test_the_error_that_made_a_commit_fail_is_raised_although_closing_fails_then(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(log, KEYS)
+    task = trio(tmp_path, log)
+    task.open()
+    task.run()
+    failpoints.arm("task.after_store_commit", crash)
+    with monkeypatch.context() as broken:
+        failing(broken, "close", {"left": UnknownError()})
+        with pytest.raises(Crash):
+            task.close()
+    failpoints.disarm()
+
+
+def test_a_store_that_fails_after_it_was_opened_is_closed_with_the_others(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could open it again."""
+    feed(log, KEYS)
+    task = trio(tmp_path, log)
+    with monkeypatch.context() as broken:
+        failing(broken, "committed_offset", {"middle": StoreUnavailableError("the disk does not answer")})
+        with pytest.raises(StoreUnavailableError):
+            task.open()
+    task.open()
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("backend", TRANSACTIONAL)
+def test_what_the_function_raises_costs_no_store_that_keeps_its_writes_apart_its_data(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    """Source: KIP-892, "Error Handling"; KIP-129, "Better handling runtime errors"."""
+    poisoned = [1]
+
+    def process(record: Record, context: TaskContext) -> None:
+        count(record, context)
+        if record.offset in poisoned:
+            raise Crash
+
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, backend, process=process)
+    task.open()
+    task.run(1)
+    task.commit()
+    with pytest.raises(Crash):
+        task.run()
+    assert [(report.wiped, report.records) for report in task.restore_reports()] == [(False, 0)] * 2
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:1])
+    poisoned.clear()
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
