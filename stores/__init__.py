@@ -2,8 +2,8 @@
 
 from stores.errors import (
     ChangelogError,
-    CommitFailedError,
     ChangelogTimeoutError,
+    CommitFailedError,
     CommitInDoubtError,
     ConfigError,
     NotUpToBoundError,
@@ -37,8 +37,8 @@ from stores.registry import open_store
 
 __all__ = [
     "ChangelogError",
-    "CommitFailedError",
     "ChangelogTimeoutError",
+    "CommitFailedError",
     "CommitInDoubtError",
     "ConfigError",
     "Durability",

@@ -8,6 +8,7 @@ from harness.checkers.bounded_restore import bounded_restore
 from harness.checkers.convergence import convergence
 from harness.checkers.durability import durability
 from harness.checkers.evidence import Evidence
+from harness.checkers.fallback import fallback
 from harness.checkers.outputs import outputs
 from harness.checkers.uncommitted import uncommitted
 from harness.checkers.verdict import Result, Verdict, worst
@@ -20,6 +21,7 @@ CHECKERS: Mapping[str, Callable[[Evidence], Verdict]] = MappingProxyType(
         "convergence": convergence,
         "outputs": outputs,
         "bounded_restore": bounded_restore,
+        "fallback": fallback,
     }
 )
 

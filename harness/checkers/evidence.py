@@ -74,19 +74,37 @@ class Restored:
     state: State
     records: int
     wiped: bool
+    reason: str = ""
+    """Why it was wiped, as it was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class FellBack:
+    """A process's return to its last commit while it ran: ``next_input`` is where it went on from.
+
+    ``acknowledged`` is the next input of the last commit that it had been told is done; ``transactional`` names the
+    stores that say that they are.
+    """
+
+    next_input: int
+    acknowledged: int
+    stores: Mapping[str, Restored]
+    transactional: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
     """One process after the first: the log before it began, and what it saw as far as it came.
 
-    ``acknowledged`` are the commits that processes before it were told are done, in order.
+    ``acknowledged`` are the commits that processes before it were told are done, in order. ``truncated`` says that the
+    log was cut after that, and reaches back to no offset that it had; it still says the same.
     """
 
     log: Log
     acknowledged: Sequence[Acknowledged] = ()
     found: Mapping[str, Found] = field(default_factory=dict)
     restored: Mapping[str, Restored] = field(default_factory=dict)
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +122,4 @@ class Evidence:
     final: Mapping[str, State]
     final_log: Log
     missing: str = ""
+    fallen_back: Sequence[FellBack] = ()

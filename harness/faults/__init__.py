@@ -1,6 +1,19 @@
 """What can go wrong, as plain values that a trial carries out."""
 
-from harness.faults.fault import Abort, Fault, Kill, KillAfter, KillInRecovery, Step, Stop, has_flush_pressure, steps
+from harness.faults.fault import (
+    Abort,
+    Fault,
+    Fence,
+    Kill,
+    KillAfter,
+    KillInRecovery,
+    Step,
+    Stop,
+    Timeout,
+    Truncate,
+    has_flush_pressure,
+    steps,
+)
 from harness.faults.registry import FAULTS, from_json, name_of, to_json
 from harness.faults.words import failpoint_of, fault_text
 
@@ -8,11 +21,14 @@ __all__ = [
     "FAULTS",
     "Abort",
     "Fault",
+    "Fence",
     "Kill",
     "KillAfter",
     "KillInRecovery",
     "Step",
     "Stop",
+    "Timeout",
+    "Truncate",
     "failpoint_of",
     "fault_text",
     "from_json",

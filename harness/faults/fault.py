@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 AFTERWARDS = ("close", "kill", "go_on")
+ENDS = ("close", "kill")
 
 
 def _require_positive(name: str, value: object) -> None:
@@ -69,7 +70,51 @@ class Stop:
         _require_positive("records", self.records)
 
 
-Step = Kill | KillAfter | Abort | Stop
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """The changelog does not answer in time when the task commits for the ``commit``-th time; it then goes on.
+
+    Source: KIP-892, "Error Handling", 3.
+    """
+
+    commit: int
+
+    def __post_init__(self) -> None:
+        _require_positive("commit", self.commit)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Another instance takes the task over after the ``records``-th record; this one goes on until it is refused.
+
+    The other one, with stores of its own, processes as much as goes into a commit, commits, and closes.
+    Source: KIP-98, zombie fencing.
+    """
+
+    records: int
+
+    def __post_init__(self) -> None:
+        _require_positive("records", self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """After the ``records``-th record the process ends, and the changelogs then no longer reach back to its stores.
+
+    They say all that they said again, in short, and are cut before that, as compaction and retention do in time.
+    ``then`` says how the process ends: ``close``, or killed (``kill``). Source: KIP-892, "Error Handling", 2.
+    """
+
+    records: int
+    then: str = "close"
+
+    def __post_init__(self) -> None:
+        _require_positive("records", self.records)
+        if self.then not in ENDS:
+            raise ValueError(f"then is one of {', '.join(ENDS)}, not {self.then!r}")
+
+
+Step = Kill | KillAfter | Abort | Stop | Timeout | Fence | Truncate
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +132,7 @@ class KillInRecovery:
             raise ValueError("a kill in recovery needs one further kill or more")
 
 
-Fault = Kill | KillAfter | Abort | Stop | KillInRecovery
+Fault = Step | KillInRecovery
 
 
 def steps(fault: Fault) -> tuple[Step, ...]:

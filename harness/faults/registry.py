@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any
 
-from harness.faults.fault import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop
+from harness.faults.fault import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
 
@@ -17,6 +17,9 @@ FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
         "kill_after": KillAfter,
         "abort": Abort,
         "stop": Stop,
+        "timeout": Timeout,
+        "fence": Fence,
+        "truncate": Truncate,
         "kill_in_recovery": KillInRecovery,
     }
 )

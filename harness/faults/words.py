@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from harness.faults.fault import Abort, Fault, Kill, KillAfter, KillInRecovery, Step, Stop, steps
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from harness.faults.fault import (
+    Abort,
+    Fault,
+    Fence,
+    Kill,
+    KillAfter,
+    KillInRecovery,
+    Step,
+    Stop,
+    Timeout,
+    Truncate,
+    steps,
+)
 from harness.faults.registry import name_of
+
+_WORDS: Mapping[type[Fault], str] = MappingProxyType(
+    {
+        Stop: "closed cleanly",
+        Abort: "transaction aborted",
+        KillAfter: "killed inside a transaction",
+        Timeout: "commit timed out",
+        Fence: "taken over by another instance",
+        Truncate: "changelog truncated",
+    }
+)
 
 
 def fault_text(fault: Fault) -> str:
     """A fault in a few words that leave out its counts, so that trials of several seeds share them."""
     if isinstance(fault, KillInRecovery):
         return f"killed {len(steps(fault))} times"
-    words = {Stop: "closed cleanly", Abort: "transaction aborted", KillAfter: "killed inside a transaction"}.get(
-        type(fault), name_of(fault)
-    )
+    words = _WORDS.get(type(fault), name_of(fault))
     if isinstance(fault, Abort):
         words += {"close": ", task closed", "kill": ", process killed", "go_on": ", task goes on"}[fault.then]
+    if isinstance(fault, Truncate):
+        words += {"close": " after a close", "kill": " after a kill"}[fault.then]
     pressure = isinstance(fault, Abort | KillAfter) and fault.flush_pressure
     return words + ", after background flushes" * pressure
 

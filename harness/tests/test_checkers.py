@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from harness.checkers import CHECKERS, Evidence, Result, worst
-from harness.checkers.evidence import Acknowledged, Change, Expected, Found, Life, Log, LogRecord, Restored, State
+from harness.checkers.evidence import (
+    Acknowledged,
+    Change,
+    Expected,
+    FellBack,
+    Found,
+    Life,
+    Log,
+    LogRecord,
+    Restored,
+    State,
+)
 from harness.checkers.verdict import Verdict
 
 RECORDS = (
@@ -190,3 +201,46 @@ def test_anomaly_outweighs_unknown_which_outweighs_valid() -> None:
     assert worst(judged[:2]) is Result.UNKNOWN
     assert worst(judged[:1]) is Result.VALID
     assert worst([]) is Result.UNKNOWN
+
+
+def fell_back(state: State = FIRST, next_input: int = 1, *, wiped: bool = False, reason: str = "") -> Evidence:
+    """A process was told of one commit, and returned to it."""
+    kept = Restored(state, 0, wiped, reason)
+    return replace(evidence(), fallen_back=(FellBack(next_input, 1, {"left": kept}, frozenset({"left"})),))
+
+
+def test_a_return_to_the_last_commit_is_valid_and_to_any_other_state_is_not() -> None:
+    """Source: KIP-892, "Error Handling"."""
+    assert anomalies(fell_back()) == set()
+    assert anomalies(fell_back(SECOND, 2)) == set()
+    for wrong in (fell_back(SECOND), fell_back({}), fell_back({}, 0), fell_back(FIRST, 2)):
+        assert anomalies(wrong) == {"fallback"}
+
+
+def test_a_store_that_could_have_been_rolled_back_must_not_be_wiped() -> None:
+    """Source: KIP-892, "Error Handling", 3."""
+    wiped = fell_back(wiped=True, reason="it was late")
+    assert anomalies(wiped) == {"fallback"}
+    mixed = replace(wiped.fallen_back[0], transactional=frozenset())
+    assert anomalies(replace(wiped, fallen_back=(mixed,))) == set()
+    untold = replace(mixed, stores=fell_back(wiped=True).fallen_back[0].stores)
+    assert anomalies(replace(wiped, fallen_back=(untold,))) == {"fallback"}
+
+
+def test_under_at_least_once_a_state_may_be_ahead_of_the_input() -> None:
+    assert anomalies(replace(fell_back(SECOND), exactly_once=False)) == set()
+
+
+def test_a_store_that_its_changelog_no_longer_reaches_must_be_wiped_with_a_reason_and_restored_from_what_is_left() -> (
+    None
+):
+    """Source: KIP-892, "Error Handling", 2."""
+
+    def left_behind(restored: Restored) -> Evidence:
+        sound = evidence(restored=restored)
+        return replace(sound, lives=(replace(sound.lives[0], truncated=True),))
+
+    assert anomalies(left_behind(Restored(SECOND, 1, True, "out of range"))) == set()
+    for wrong in (Restored(SECOND, 1, False), Restored(SECOND, 1, True), Restored(SECOND, 2, True, "out of range")):
+        assert anomalies(left_behind(wrong)) == {"bounded_restore"}
+    assert anomalies(evidence(restored=Restored(SECOND, 1, True, "out of range"))) == {"bounded_restore"}

@@ -14,7 +14,7 @@ import pytest
 
 from harness.checkers import CHECKERS, Result
 from harness.effects.nursery import Nursery
-from harness.faults import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop
+from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.trials.child import ORPHANED, run_child, run_forked
 from harness.trials.command import main
 from harness.trials.history import read_history
@@ -44,6 +44,10 @@ DEFECTIVE = {
     "inputs_after_outputs": Trial(SOUND, Kill("sabotage.between", hit=3), "PROCESS"),
     "inputs_before_outputs": Trial(SOUND, Kill("sabotage.between", hit=3), "PROCESS"),
     "restore_from_start": Trial(SOUND, AFTER_LOG, "PROCESS"),
+    "newest_offset_wins": Trial(SOUND, Kill("task.between_stores", hit=5), "PROCESS"),
+    "kept_beyond_reach": Trial(SOUND, Truncate(60), "PROCESS"),
+    "wiped_on_timeout": Trial(SOUND, Timeout(5), "PROCESS"),
+    "zombie_commits": Trial(SOUND, Fence(60), "PROCESS"),
 }
 
 
@@ -78,6 +82,15 @@ def test_a_backend_killed_inside_a_transaction_keeps_every_promise(backend: str)
 def test_an_aborted_transaction_and_a_clean_stop_leave_nothing_behind(backend: str, fault: Fault) -> None:
     """Source: KIP-129, "Fault tolerance" (aborted updates are not applied)."""
     assert_valid(examine(Trial(backend, fault)))
+
+
+@pytest.mark.parametrize("fault", [Timeout(5), Fence(60), Truncate(60), Truncate(60, then="kill")], ids=str)
+@pytest.mark.parametrize("backend", [SOUND, DIRECT])
+def test_a_task_outlives_a_timeout_a_takeover_and_a_changelog_that_leaves_its_stores_behind(
+    backend: str, fault: Fault
+) -> None:
+    """Source: KIP-892, "Error Handling"; KIP-98, zombie fencing."""
+    assert_valid(examine(Trial(backend, fault, "PROCESS", mix=Mix(records=120))))
 
 
 @pytest.mark.parametrize("backend", [SOUND, DIRECT])
@@ -126,7 +139,7 @@ def test_a_failpoint_that_is_never_reached_makes_the_trial_unknown() -> None:
     assert result_of(outcome, "course") is Result.UNKNOWN
 
 
-@pytest.mark.parametrize("fault", [Stop(49), Abort(49)], ids=str)
+@pytest.mark.parametrize("fault", [Stop(49), Abort(49), Timeout(9), Fence(49), Truncate(49)], ids=str)
 def test_a_fault_that_never_strikes_makes_the_trial_unknown(fault: Fault) -> None:
     assert result_of(examine(Trial(SOUND, Stop(48), mix=SMALL)), "course") is Result.VALID
     assert examine(Trial(SOUND, fault, mix=SMALL)).result is Result.UNKNOWN

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import faults
-from harness.faults import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop
+from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.trials.history import History, read_history
 from harness.trials.operations import Mix, decoded, encoded, inputs
 from harness.trials.oracle import expected
@@ -21,6 +21,9 @@ EVERY_KIND: list[Fault] = [
     KillAfter(40, flush_pressure=True),
     Abort(40, flush_pressure=True, then="kill"),
     Stop(40),
+    Timeout(4),
+    Fence(40),
+    Truncate(40, then="kill"),
     KillInRecovery(Kill("task.after_log_commit"), (Kill("restore.before_write"), KillAfter(3))),
 ]
 
@@ -45,6 +48,9 @@ def test_every_registered_fault_is_tried_here() -> None:
         {"fault": "kill_after", "records": 1, "flush_pressure": "yes"},
         {"fault": "kill", "failpoint": 5},
         {"fault": "abort", "records": 1, "then": "rest"},
+        {"fault": "timeout", "commit": 0},
+        {"fault": "fence", "records": 0},
+        {"fault": "truncate", "records": 1, "then": "go_on"},
         {"fault": "kill_in_recovery", "first": {"fault": "kill", "failpoint": "x"}, "again": []},
         {
             "fault": "kill_in_recovery",

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from harness.faults import Abort, Kill, KillAfter, Step, Stop, has_flush_pressure
+from harness.faults import Abort, Fence, Kill, KillAfter, Step, Stop, Timeout, Truncate, has_flush_pressure
 from harness.trials.history import History
 from harness.trials.layout import (
     APPLICATION,
     CHANGELOG_FILE,
     INPUT_TOPIC,
+    OTHER_STATE_FOLDER,
     OUTPUT_TOPIC,
     STATE_FOLDER,
     STORES,
     changelog_topic,
 )
+from harness.trials.occupation import occupied
 from harness.trials.operations import READING, apply, decoded, encoded, inputs, output
 from harness.trials.oracle import output_key
 from harness.trials.trial import Trial
@@ -26,6 +30,7 @@ from stores import failpoints
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
+from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.interface import Durability, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
 from stores.registry import backend_named
 from stores.tasks.context import TaskContext
@@ -37,6 +42,9 @@ TASK = TaskId(0, 0)
 INPUT = TopicPartition(INPUT_TOPIC, 0)
 PRESSURE: Mapping[str, object] = {"write_buffer_size_bytes": 16 << 10}
 """Options that make an engine which has them flush in the background all the time."""
+TIMEOUT_S = 30.0
+SHORT_TIMEOUT_S = 0.05
+"""Where a commit is to time out."""
 FLUSH_TIME_S = 0.3
 """How long flushes in the background get to end before a death under flush pressure: what they reach is then sure."""
 
@@ -51,28 +59,36 @@ class Job:
     def __init__(
         self, trial: Trial, work: Path, step: Step | None, history: History, *, wipe_unclean: bool = True
     ) -> None:
-        self._trial, self._step, self._history = trial, step, history
-        self._processed = 0
+        self._trial, self._work, self._step, self._history = trial, work, step, history
+        self._processed = self._commits = 0
+        self._wipe_unclean = wipe_unclean
+        self._transactional: set[str] = set()
+        timeout_s = SHORT_TIMEOUT_S if isinstance(step, Timeout) else TIMEOUT_S
         # A killed process loses nothing of a log at PROCESS, and at DISK it would be several times slower.
-        self._changelog = SqliteChangelog(work / CHANGELOG_FILE, Durability.PROCESS)
+        self._changelog = SqliteChangelog(work / CHANGELOG_FILE, Durability.PROCESS, timeout_s=timeout_s)
         for topic in (INPUT_TOPIC, OUTPUT_TOPIC):
             self._changelog.create_topic(topic)
+        self._task = self._instance(STATE_FOLDER)
+
+    def _instance(self, state_folder: str) -> StreamTask:
+        """An instance of the task, with its stores below a folder of its own."""
+        trial = self._trial
         store = StoreConfig(
             backend=trial.backend,
             durability=Durability(trial.durability),
             options=store_options(trial),
             uncommitted_max_bytes=trial.uncommitted_max_bytes,
         )
-        self._task = StreamTask(
+        return StreamTask(
             APPLICATION,
             TASK,
-            state_dir=work / STATE_FOLDER,
+            state_dir=self._work / state_folder,
             changelog=self._changelog,
             stores=dict.fromkeys(STORES, store),
             process=self._process,
             inputs=[INPUT],
             guarantee=ProcessingGuarantee(trial.guarantee),
-            wipe_unclean=wipe_unclean,
+            wipe_unclean=self._wipe_unclean,
         )
 
     def open(self) -> list[RestoreReport]:
@@ -83,12 +99,28 @@ class Job:
         """All pairs of each store."""
         return {store: dump(self._task.store(store)) for store in STORES}
 
+    def told(self, reports: Sequence[RestoreReport]) -> dict[str, dict[str, Any]]:
+        """Each store as it is once it is restored, and what was told of that."""
+        states = self.states()
+        return {
+            report.store: {
+                "state": states[report.store],
+                "records": report.records,
+                "wiped": report.wiped,
+                "reason": report.reason,
+            }
+            for report in reports
+        }
+
     def work(self) -> None:
         """Process the input from where the task stands to its end or to where the fault strikes; then close."""
         while self._stretch():
             pass
-        self._task.commit()
-        self._history.note("final", states=self.states())
+        if isinstance(self._step, Fence):
+            self._commit_in_vain()
+        else:
+            self._task.commit()
+            self._history.note("final", states=self.states())
         self._task.close()
         self._changelog.close()
         self._history.note("closed")
@@ -101,18 +133,45 @@ class Job:
                 self._task.process(INPUT, record)
             except ProvokedError:
                 self._history.note("aborted")
+                self._note_return()
                 return self._goes_on_after_abort()
             if self._early_commits() > early_commits:
                 self._acknowledge(record.offset + 1)
             if isinstance(self._step, KillAfter) and self._processed == self._step.records:
                 self._let_flush(self._step)
                 die(self._history, "record")
-            if isinstance(self._step, Stop) and self._processed == self._step.records:
-                self._history.note("stopped")
+            if isinstance(self._step, Stop | Truncate | Fence) and self._processed == self._step.records:
+                self._strike(self._step)
                 break
-            if (record.offset + 1) % self._trial.commit_every == 0:
-                self._commit(record.offset + 1)
+            if (record.offset + 1) % self._trial.commit_every == 0 and not self._commit(record.offset + 1):
+                return True
         return False
+
+    def _strike(self, step: Stop | Truncate | Fence) -> None:
+        if isinstance(step, Truncate) and step.then == "kill":
+            die(self._history, "record")
+        if isinstance(step, Fence):
+            self._be_taken_over()
+        else:
+            self._history.note("stopped")
+
+    def _be_taken_over(self) -> None:
+        """Let another instance process as much as goes into a commit, from this one's last commit on."""
+        other = self._instance(OTHER_STATE_FOLDER)
+        other.open()
+        for record in islice(self._input(other.input_offsets()[INPUT]), self._trial.commit_every):
+            other.process(INPUT, record)
+        other.close()
+        self._history.note("taken_over")
+
+    def _commit_in_vain(self) -> None:
+        """Go on as one that knows of no other instance, and try to commit."""
+        try:
+            for record in islice(self._input(self._task.input_offsets()[INPUT]), 1):
+                self._task.process(INPUT, record)
+            self._task.commit()
+        except ProducerFencedError:
+            self._history.note("refused")
 
     def _input(self, first: int) -> Iterator[Record]:
         """The input from record ``first`` on, made as it is read: it may be larger than memory."""
@@ -122,6 +181,7 @@ class Job:
 
     def _process(self, record: Record, context: TaskContext) -> None:
         reads = []
+        self._transactional = {store for store in STORES if context.store(store).transactional}
         for operation in decoded(record.value or b""):
             read = apply(operation, context.store(operation.store))
             if operation.kind in READING:
@@ -145,9 +205,28 @@ class Job:
     def _early_commits(self) -> int:
         return sum(self._task.metrics.early_commit_total.values())
 
-    def _commit(self, next_input: int) -> None:
+    def _note_return(self) -> None:
+        self._history.note(
+            "fell_back",
+            next_input=self._task.input_offsets()[INPUT],
+            stores=self.told(self._task.restore_reports()),
+            transactional=sorted(self._transactional),
+        )
+
+    def _commit(self, next_input: int) -> bool:
+        """Whether the commit is made. Where it has timed out, the task is to go on from where it stands then."""
+        self._commits += 1
+        if isinstance(self._step, Timeout) and self._commits == self._step.commit:
+            try:
+                with occupied(self._work / CHANGELOG_FILE):
+                    self._task.commit()
+            except ChangelogTimeoutError:
+                self._history.note("timed_out")
+                self._note_return()
+                return False
         self._task.commit()
         self._acknowledge(next_input)
+        return True
 
     def _acknowledge(self, next_input: int) -> None:
         ends = {store: self._changelog.end_offset(changelog_partition(store)) for store in STORES}

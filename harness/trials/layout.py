@@ -5,6 +5,8 @@ from __future__ import annotations
 TRIAL_FILE = "trial.json"
 CHANGELOG_FILE = "changelog.sqlite"
 STATE_FOLDER = "state"
+OTHER_STATE_FOLDER = "state-of-another"
+"""The stores of the instance that takes the task over."""
 FOUND_FOLDER = "found"
 """A copy of the stores as the last process left them, for the next one to look at."""
 

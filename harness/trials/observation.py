@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.checkers.evidence import Acknowledged, Evidence, Found, Life, Log, Restored, State
-from harness.faults import Abort, Kill, KillAfter, Stop, steps
+from harness.checkers.evidence import Acknowledged, Evidence, FellBack, Found, Life, Log, Restored, State
+from harness.faults import Abort, Fence, Kill, KillAfter, Stop, Timeout, Truncate, steps
 from harness.trials.child import Ending
 from harness.trials.history import Event
 from harness.trials.operations import inputs
@@ -44,7 +44,11 @@ def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -
         return f"process {number} failed: {_kind(ending.complaint)}"
     if isinstance(step, Kill):
         return f"failpoint not reached: {step.failpoint}"
-    if isinstance(step, KillAfter) or (isinstance(step, Abort | Stop) and not noted & {"aborted", "stopped"}):
+    if isinstance(step, Timeout) and "timed_out" not in noted:
+        return f"process {number} ended before its commit {step.commit} could time out"
+    if isinstance(step, KillAfter) or (
+        isinstance(step, Abort | Stop | Fence | Truncate) and not noted & {"aborted", "stopped", "taken_over"}
+    ):
         return f"process {number} ended before it had processed {step.records} records"
     return "" if "closed" in noted else f"process {number} ended without closing its task"
 
@@ -62,12 +66,18 @@ def evidence(trial: Trial, observation: Observation) -> Evidence:
     """The observation as checkers take it, beside what the seed says should have come of it."""
     lives = []
     acknowledged: list[Acknowledged] = []
+    fallen_back: list[FellBack] = []
+    planned = steps(trial.fault)
     for number, events in enumerate(observation.histories):
         if number:
-            lives.append(_life(events, observation.logs[number - 1], tuple(acknowledged)))
-        acknowledged += [
-            Acknowledged(event["next_input"], event["log_ends"]) for event in events if event["event"] == "acknowledged"
-        ]
+            truncated = isinstance(planned[number - 1], Truncate)
+            life = _life(events, observation.logs[number - 1], tuple(acknowledged))
+            lives.append(replace(life, truncated=truncated))
+        for event in events:
+            if event["event"] == "acknowledged":
+                acknowledged.append(Acknowledged(event["next_input"], event["log_ends"]))
+            elif event["event"] == "fell_back":
+                fallen_back.append(_fell_back(event, acknowledged[-1].next_input if acknowledged else 0))
     final = [event["states"] for event in observation.histories[-1] if event["event"] == "final"]
     return Evidence(
         exactly_once=trial.exactly_once,
@@ -77,6 +87,7 @@ def evidence(trial: Trial, observation: Observation) -> Evidence:
         final={store: state(pairs) for store, pairs in final[-1].items()} if final else {},
         final_log=observation.logs[-1],
         missing=missing(trial, observation),
+        fallen_back=fallen_back,
     )
 
 
@@ -92,11 +103,19 @@ def _life(events: Sequence[Event], log: Log, acknowledged: Sequence[Acknowledged
         if event["event"] == "found":
             found = {store: _found(told) for store, told in event["stores"].items()}
         elif event["event"] == "restored":
-            restored = {
-                store: Restored(state(told["state"]), told["records"], told["wiped"])
-                for store, told in event["stores"].items()
-            }
+            restored = _restored(event)
     return Life(log, acknowledged, found, restored)
+
+
+def _restored(event: Event) -> dict[str, Restored]:
+    return {
+        store: Restored(state(told["state"]), told["records"], told["wiped"], told["reason"] or "")
+        for store, told in event["stores"].items()
+    }
+
+
+def _fell_back(event: Event, acknowledged: int) -> FellBack:
+    return FellBack(event["next_input"], acknowledged, _restored(event), frozenset(event["transactional"]))
 
 
 def _found(told: Mapping[str, Any]) -> Found:

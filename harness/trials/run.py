@@ -12,13 +12,14 @@ from pathlib import Path
 from harness.checkers import CHECKERS, Result, Verdict, worst
 from harness.checkers.evidence import Log
 from harness.effects.nursery import Nursery
-from harness.faults import steps
+from harness.faults import Truncate, steps
 from harness.trials.child import run_child, run_forked
 from harness.trials.history import read_history
 from harness.trials.layout import CHANGELOG_FILE, FOUND_FOLDER, STATE_FOLDER, TRIAL_FILE, history_file
 from harness.trials.ledger import read_ledger
 from harness.trials.observation import Observation, evidence, mishap, missing
 from harness.trials.trial import Trial
+from harness.trials.truncation import truncate
 
 DEADLINE_S = 60.0
 """How long one process of a trial may take. RocksDB may loop for ever while it opens what a crash has left."""
@@ -62,6 +63,8 @@ def run(
         if number:
             logs.append(_log(work))
             _copy_state(work)
+            if isinstance(steps(trial.fault)[number - 1], Truncate):
+                truncate(work / CHANGELOG_FILE, logs[-1])
         module = "harness.trials.survivor" if number else "harness.trials.victim"
         if nursery is None:
             ending = run_child(module, [str(number)], work, deadline_s, code)

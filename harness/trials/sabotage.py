@@ -13,6 +13,7 @@ from typing import Any
 from harness.faults.registry import unknown
 from stores.changelog.producer import BufferedProducer
 from stores.engines.engine import Engine, Writes
+from stores.errors import OffsetOutOfRangeError, ProducerFencedError
 from stores.failpoints import declare, reach
 from stores.interface import Position, TopicPartition
 from stores.registry import Backend
@@ -135,6 +136,53 @@ def _restore_from_start(engine: type[Engine], strategy: type[EngineStore]) -> Se
     return {}
 
 
+def _newest_offset_wins(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    up_to_date: set[str] = set()
+
+    def broken(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
+        last = changelog.end_offset(partition) - 1
+        if offset == last:
+            up_to_date.add(store.name)
+        return restore(store, changelog, partition, last if up_to_date else offset, *rest)
+
+    _replace(task_store, "restore", broken)
+    return {}
+
+
+def _kept_beyond_reach(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    def broken(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
+        try:
+            return restore(store, changelog, partition, offset, *rest)
+        except OffsetOutOfRangeError:
+            return restore(store, changelog, partition, None, *rest)
+
+    _replace(task_store, "restore", broken)
+    return {}
+
+
+def _wiped_on_timeout(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    def broken(self: Any, cause: BaseException, *rest: Any) -> Any:
+        self._wipe("a commit has timed out")
+        return self.restore(*rest)
+
+    _replace(task_store.TaskStore, "fall_back", broken)
+    return {}
+
+
+def _zombie_commits(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    commit = BufferedProducer.commit
+
+    def broken(self: BufferedProducer) -> Mapping[TopicPartition, int]:
+        try:
+            return commit(self)
+        except ProducerFencedError:
+            self.abort()
+            return {}
+
+    _replace(BufferedProducer, "commit", broken)
+    return {}
+
+
 def _skipped_wipe(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
     return {"wipe_unclean": False}
 
@@ -201,6 +249,24 @@ SABOTAGES: Mapping[str, Sabotage] = MappingProxyType(
         ),
         "forgetful_restore": Sabotage(
             "a restore leaves out the last record of each piece", "convergence", _forgetful_restore
+        ),
+        "newest_offset_wins": Sabotage(
+            "once one store of a task is at its changelog's end, the others are taken to be at theirs",
+            "convergence",
+            _newest_offset_wins,
+        ),
+        "kept_beyond_reach": Sabotage(
+            "a store that its changelog no longer reaches back to is restored without a wipe",
+            "bounded_restore",
+            _kept_beyond_reach,
+        ),
+        "wiped_on_timeout": Sabotage(
+            "a commit that times out has every store wiped and restored, as in Kafka", "fallback", _wiped_on_timeout
+        ),
+        "zombie_commits": Sabotage(
+            "a producer hides that it is fenced, and the stores commit what the changelog refused",
+            "atomicity",
+            _zombie_commits,
         ),
         "inputs_after_outputs": Sabotage(
             "input offsets are committed by themselves, after the outputs (KIP-129, duplicates)",

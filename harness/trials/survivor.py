@@ -32,15 +32,8 @@ def work(number: int) -> None:
         history.note("found", stores={store: found(trial, folder / FOUND_FOLDER, store) for store in STORES})
         job = Job(trial, folder, step, history, **settings)
         arm(step, history)
-        reports = {report.store: report for report in job.open()}
-        states = job.states()
-        history.note(
-            "restored",
-            stores={
-                store: {"state": states[store], "records": report.records, "wiped": report.wiped}
-                for store, report in reports.items()
-            },
-        )
+        reports = job.open()
+        history.note("restored", stores=job.told(reports))
         job.work()
         if step is None and backend_named(trial.backend).persistent:
             history.note(

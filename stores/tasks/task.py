@@ -393,6 +393,7 @@ class StreamTask:
         self._unsettled = None
         self._context.active = False
         self._counters.rolled_back(self._processed)
+        self._processed = 0  # Counted once, however often this is tried.
         try:
             if isinstance(error, ProducerFencedError):
                 self._failure = error
@@ -416,7 +417,7 @@ class StreamTask:
             error.add_note(f"Then task {self.task_id} could not return to its last commit: {failure}")
 
     def _settle(self) -> None:
-        """Try again to return to the last commit, where the changelog did not answer in time; else say what is wrong."""
+        """Try again to return to the last commit, where the changelog did not answer in time; else say what is up."""
         if self._unsettled is not None:
             self._fall_back(self._unsettled[0], in_doubt=self._unsettled[1])
         if not self._ready:

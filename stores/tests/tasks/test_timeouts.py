@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stores.changelog import Record, SqliteChangelog
-from stores.errors import ChangelogTimeoutError, CommitInDoubtError, ConfigError
+from stores.errors import ChangelogTimeoutError, CommitInDoubtError, ConfigError, ProducerFencedError
 from stores.interface import Durability, IsolationLevel
 from stores.registry import backend_named, backends
 from stores.tasks import TaskContext
@@ -154,6 +154,25 @@ def test_a_write_of_the_function_that_times_out_is_undone_with_the_rest(tmp_path
     assert state(task, "left") == state(task, "right") == expected_state(KEYS[:1])
     task.run()
     task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+def test_a_zombie_whose_commit_times_out_does_not_take_the_task_back(tmp_path: Path, log: SqliteChangelog) -> None:
+    """Source: KIP-98, zombie fencing."""
+    zombie = counting_task(tmp_path / "old", log)
+    zombie.open()
+    zombie.run(1)
+    owner = counting_task(tmp_path / "new", log)
+    owner.open()
+    owner.run(2)
+    with occupied(log), pytest.raises(ChangelogTimeoutError):
+        zombie.commit()
+    zombie.run(1)
+    with pytest.raises(ProducerFencedError):
+        zombie.commit()
+    zombie.close()
+    owner.run()
+    owner.close()
     assert outputs(log) == expected_outputs(KEYS)
 
 

@@ -1,0 +1,21 @@
+"""A store that its changelog no longer reaches back to is wiped, the reason is told, and it is what the changelog says.
+
+The changelogs are cut beyond the offsets of the stores, as compaction and retention do while a process is away.
+
+Source: KIP-892, "Error Handling", 2.
+"""
+
+from harness.faults import Truncate
+from harness.scenario import CrashScenario
+
+SCENARIO = CrashScenario(
+    faults=(Truncate(61), Truncate(150, then="kill")),
+    durabilities=("CHANGELOG", "PROCESS"),
+    seeds=2,
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
