@@ -84,8 +84,17 @@ def test_an_aborted_transaction_and_a_clean_stop_leave_nothing_behind(backend: s
     assert_valid(examine(Trial(backend, fault)))
 
 
-@pytest.mark.parametrize("fault", [Timeout(5), Fence(60), Truncate(60), Truncate(60, then="kill")], ids=str)
-@pytest.mark.parametrize("backend", [SOUND, DIRECT])
+@pytest.mark.parametrize(
+    ("backend", "fault"),
+    [
+        (SOUND, Timeout(5)),
+        (DIRECT, Timeout(5)),
+        (SOUND, Fence(60)),
+        (SOUND, Truncate(60, then="kill")),
+        (DIRECT, Truncate(60)),
+    ],
+    ids=str,
+)
 def test_a_task_outlives_a_timeout_a_takeover_and_a_changelog_that_leaves_its_stores_behind(
     backend: str, fault: Fault
 ) -> None:
@@ -139,7 +148,7 @@ def test_a_failpoint_that_is_never_reached_makes_the_trial_unknown() -> None:
     assert result_of(outcome, "course") is Result.UNKNOWN
 
 
-@pytest.mark.parametrize("fault", [Stop(49), Abort(49), Timeout(9), Fence(49), Truncate(49)], ids=str)
+@pytest.mark.parametrize("fault", [Stop(49), Abort(49), Timeout(9), Fence(49)], ids=str)
 def test_a_fault_that_never_strikes_makes_the_trial_unknown(fault: Fault) -> None:
     assert result_of(examine(Trial(SOUND, Stop(48), mix=SMALL)), "course") is Result.VALID
     assert examine(Trial(SOUND, fault, mix=SMALL)).result is Result.UNKNOWN

@@ -42,8 +42,9 @@ def log_states(log: MemoryChangelog, records: int) -> None:
             producer.flush()
 
 
-@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
-@pytest.mark.parametrize("backend", MANAGING)
+@pytest.mark.parametrize(
+    ("backend", "guarantee"), [*((name, EXACTLY_ONCE) for name in MANAGING), ("sqlite-native", AT_LEAST_ONCE)]
+)
 def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_reason_told(
     tmp_path: Path, log: MemoryChangelog, backend: str, guarantee: ProcessingGuarantee
 ) -> None:
@@ -65,7 +66,7 @@ def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_re
     task.close()
 
 
-@pytest.mark.parametrize("backend", PERSISTENT)
+@pytest.mark.parametrize("backend", [DIRECT, "sqlite-native"])
 def test_an_empty_store_needs_no_offset(tmp_path: Path, log: MemoryChangelog, backend: str) -> None:
     open_store(backend, tmp_path / "state" / "0_0" / "left", name="left").close()
     task = counting_task(tmp_path, log, backend)
@@ -130,7 +131,7 @@ def test_a_store_is_wiped_exactly_where_its_changelog_does_not_reach_it(
         task.close()
 
 
-@pytest.mark.parametrize("backend", PERSISTENT)
+@pytest.mark.parametrize("backend", ["rocksdb-dual-store", "sqlite-native"])
 def test_an_offset_whose_changelog_is_empty_again_is_outside_of_it(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
