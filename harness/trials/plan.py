@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.faults import Abort, Fault, Kill, KillAfter, KillInRecovery, Stop
+from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.faults.registry import unknown
 from harness.trials.operations import Mix
 from harness.trials.trial import DURABILITIES, Trial
@@ -136,6 +136,9 @@ def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
         "at least once, kill after the stores": trial(
             Kill(_AFTER_STORES, choose.randint(1, 9)), guarantee="at_least_once"
         ),
+        "commit timed out": trial(Timeout(choose.randint(1, 9))),
+        "taken over by another instance": trial(Fence(_inside(choose))),
+        "changelog truncated": trial(Truncate(_inside(choose), then=choose.choice(("close", "kill")))),
     }
     return cases
 
