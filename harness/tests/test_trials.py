@@ -148,7 +148,7 @@ def test_a_failpoint_that_is_never_reached_makes_the_trial_unknown() -> None:
     assert result_of(outcome, "course") is Result.UNKNOWN
 
 
-@pytest.mark.parametrize("fault", [Stop(49), Abort(49), Timeout(9), Fence(49)], ids=str)
+@pytest.mark.parametrize("fault", [Stop(49), Abort(49), Timeout(9)], ids=str)
 def test_a_fault_that_never_strikes_makes_the_trial_unknown(fault: Fault) -> None:
     assert result_of(examine(Trial(SOUND, Stop(48), mix=SMALL)), "course") is Result.VALID
     assert examine(Trial(SOUND, fault, mix=SMALL)).result is Result.UNKNOWN
