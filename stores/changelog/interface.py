@@ -68,7 +68,8 @@ class Producer(Closeable):
         """Commit records and offsets atomically; returns the last record's offset per partition written to.
 
         Raises: ProducerFencedError; CommitInDoubtError where the log can't tell whether it has the commit: another
-        producer with the same id settles that, this one can only be closed; ChangelogError.
+        producer with the same id settles that, this one can only be closed; ChangelogTimeoutError where the log did
+        not answer in time and has nothing of it: commit again, or abort; ChangelogError.
         """
 
     @abstractmethod
@@ -92,7 +93,7 @@ class Changelog(Closeable):
     """A set of topics with numbered partitions. Many producers, many readers.
 
     Raises, all methods: ChangelogError for a topic or partition that is not there, and where the log refuses;
-    StoreClosedError after close; TypeError.
+    ChangelogTimeoutError where it does not answer in time; StoreClosedError after close; TypeError.
     """
 
     @abstractmethod
