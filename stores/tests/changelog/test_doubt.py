@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stores.changelog import Producer, SqliteChangelog
-from stores.errors import ChangelogError, CommitInDoubtError
+from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError
 from stores.tests.changelog.failing import Failing
 from stores.tests.changelog.records import A
 
@@ -59,15 +59,18 @@ def test_a_flush_in_doubt_is_made_again_once_it_was_given_up(tmp_path: Path, tak
         assert [record.key for record in log.read(A)] == [b"key"] * (2 if taken else 1)
 
 
-@pytest.mark.parametrize(("statement", "error"), [("commit", "SQLITE_BUSY"), ("insert into record", "SQLITE_FULL")])
+@pytest.mark.parametrize(
+    ("statement", "error", "told"),
+    [("commit", "SQLITE_BUSY", ChangelogTimeoutError), ("insert into record", "SQLITE_FULL", ChangelogError)],
+)
 def test_where_nothing_was_written_there_is_no_doubt_and_the_commit_is_tried_again(
-    tmp_path: Path, statement: str, error: str
+    tmp_path: Path, statement: str, error: str, told: type[ChangelogError]
 ) -> None:
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         producer = sent(log, "p")
         with Failing(log, statement, error), pytest.raises(ChangelogError) as failed:
             producer.commit()
-        assert type(failed.value) is ChangelogError
+        assert type(failed.value) is told
         assert list(log.read(A)) == []
         producer.commit()
         assert [record.key for record in log.read(A)] == [b"key"]
