@@ -390,10 +390,10 @@ class StreamTask:
     def _fall_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
         """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""
         self._ready = False
-        self._unsettled = None
         self._context.active = False
-        self._counters.rolled_back(self._processed)
-        self._processed = 0  # Counted once, however often this is tried.
+        if self._unsettled is None:  # Counted once, however often this is tried.
+            self._counters.rolled_back(self._processed)
+        self._unsettled = None
         try:
             if isinstance(error, ProducerFencedError):
                 self._failure = error
