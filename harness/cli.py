@@ -100,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     bench = commands.add_parser("bench", help="measure and crash every backend, and write the report")
-    bench.add_argument("--profile", default="default", help="smoke (a minute), default (ten) or full (hours)")
+    bench.add_argument(
+        "--profile", default="default", help="smoke (a minute or two), default (a quarter of an hour) or full (hours)"
+    )
     bench.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
     bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash,effects")
     bench.add_argument("--backends", metavar="NAMES", help="some backends, with commas between, instead of all")

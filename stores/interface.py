@@ -381,7 +381,8 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
     ) -> KeyValueView:
         """A view for other threads, closed with the store, at the level that the store was opened with unless
-        another one is given; it costs nothing to make. It never blocks the writer and never writes.
+        another one is given; it costs nothing to make, and it never writes. At READ_COMMITTED no write waits for it; at
+        READ_UNCOMMITTED one may, for a lookup or a step of a scan.
 
         Raises: ValueError for a level that does not exist, StoreClosedError.
         """

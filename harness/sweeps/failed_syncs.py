@@ -9,16 +9,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
-from harness.checkers.prefix import Judgement, Promised
+from harness.checkers.prefix import Found, Judgement, Promised
 from harness.disk.choices import Depth
 from harness.disk.files import ROOT, Tree
 from harness.disk.model import FolderModel, numbered
-from harness.disk.states import State, said, states
+from harness.disk.states import State, states
 from harness.effects.recording import NOT_COUNTED, Effect, Kind, read_recording
-from harness.sweeps.power import BOOT_AFTER_THAT, NEVER_READ, check_maps
-from harness.sweeps.workshop import NOTHING, Row, Workshop, folded
+from harness.sweeps.power import BOOT_AFTER_THAT, NEVER_READ, check_maps, told_between
+from harness.sweeps.workshop import NOTHING, Row, Workshop
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8
@@ -36,26 +37,44 @@ def failed_syncs(shop: Workshop, points: range, only: str = "") -> Iterator[Row]
     for point in points[: len(range(points.start, len(planned)))]:
         at = planned[point]
         first, second = shop.scratch("failed"), shop.scratch("went-on")
-        for made in (first, second):
-            made.unlink(missing_ok=True)
-        before = shop.victim(["FailThenKill", at, errno.EIO], first)
-        demanded = shop.demanded("power")
-        told = shop.told(before, demanded)
-        if not before.killed:
-            # With threads there may have been fewer effects this time: it came to its end, and is judged as it is.
-            judgement = shop.judge(told, shop.demanded("error"))
-            yield shop.row(point, "", f"effect {at} was to fail, and was not reached", told, judgement)
-            continue
-        after = shop.victim(NOTHING, second, go_on_from=told.acknowledged)
-        told = shop.told(after._replace(notes=(*before.notes, *after.notes)), demanded)
-        if told.broken or told.trouble:
-            yield shop.row(point, "", _words(at), told, shop.judge(told, demanded))
+        lives = _Lives(shop, at, first, second)
+        told, judgement = shop.patiently(lives.trial)
+        if not lives.reached or not judgement.expected:
+            words = _words(at) if lives.reached else f"effect {at} was to fail, and was not reached"
+            yield shop.row(point, "", words, told, judgement)
             continue
         recording = joined(read_recording(first), read_recording(second))
         check_maps(recording)
         for state in _states(recording, len(numbered(read_recording(first))), shop.seed):
             if only in ("", state.description.to_json()):
                 yield _judged(shop, recording, point, at, state)
+
+
+class _Lives:
+    """Of the process whose sync fails, recorded in ``first``, and of the one that goes on, in ``second``."""
+
+    def __init__(self, shop: Workshop, at: int, first: Path, second: Path) -> None:
+        self._shop, self._at, self._first, self._second = shop, at, first, second
+        self.reached = True
+        """Whether the sync was; with threads there may have been fewer effects this time."""
+
+    def trial(self) -> tuple[Promised, Judgement]:
+        """What was promised; nothing is wrong yet where it is to be judged by what the power leaves of it."""
+        shop = self._shop
+        for made in (self._first, self._second):
+            made.unlink(missing_ok=True)
+        before = shop.victim(["FailThenKill", self._at, errno.EIO], self._first)
+        demanded = shop.demanded("power")
+        told = shop.told(before, demanded)
+        self.reached = before.killed
+        if not self.reached:
+            # It came to its end, and is judged as it is.
+            return told, shop.judge(told, shop.demanded("error"))
+        after = shop.victim(NOTHING, self._second, go_on_from=told.acknowledged)
+        told = shop.told(after._replace(notes=(*before.notes, *after.notes)), demanded)
+        if told.broken or told.trouble:
+            return told, shop.judge(told, demanded)
+        return told, Judgement(Found.VALID, None, True)
 
 
 def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
@@ -90,8 +109,7 @@ def _states(recording: Sequence[Effect], begin: int, seed: int) -> Iterator[Stat
 
 def _judged(shop: Workshop, recording: Sequence[Effect], point: int, at: int, state: State) -> Row:
     demanded = shop.demanded("power")
-    most, least = folded(said(recording, state.said_by), demanded), folded(said(recording, state.said_before), demanded)
-    promised = Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
+    promised = told_between(recording, state.said_by, state.said_before, demanded)
 
     def trial() -> tuple[Promised, Judgement]:
         shop.place(state.tree)

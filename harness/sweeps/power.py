@@ -105,7 +105,7 @@ def _read(only: str) -> tuple[_Cut, str]:
         raise ValueError(f"{only!r} describes no state: {error}") from error
 
 
-def _told(recording: Sequence[Effect], said_by: int, said_before: int, demanded: Demand) -> Promised:
+def told_between(recording: Sequence[Effect], said_by: int, said_before: int, demanded: Demand) -> Promised:
     """What had been acknowledged at the most, and attempted at the least, where the state is legal."""
     most, least = folded(said(recording, said_by), demanded), folded(said(recording, said_before), demanded)
     return Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
@@ -114,7 +114,7 @@ def _told(recording: Sequence[Effect], said_by: int, said_before: int, demanded:
 def _judged(
     shop: Workshop, recording: Sequence[Effect], cut: _Cut, tree: Tree, second: Description | None = None
 ) -> Row:
-    told = _told(recording, cut.said_by, cut.said_before, shop.demanded("power"))
+    told = told_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
 
     def trial() -> tuple[Promised, Judgement]:
         shop.place(tree)

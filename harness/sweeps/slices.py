@@ -20,7 +20,7 @@ from harness.effects.recording import Kind, read_recording
 from harness.folders import ROOT
 from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
 from harness.sweeps.conviction import case_of, convict
-from harness.sweeps.damage import plan as damages
+from harness.sweeps.damage import plan as damage_plan
 from harness.sweeps.failed_syncs import syncs
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked, stretches_of
@@ -116,7 +116,7 @@ def make_recording(victim: Victim, file: Path, nursery: Nursery | None = None) -
     for effect in recording:
         tree.apply(effect)
     unseen = sorted({Path(effect.path).name for effect in recording if effect.kind is Kind.MAP_WRITABLE})
-    numbers = {variant: len(damages(variant, tree, victim.seed)) for variant in VARIANTS["damage"]}
+    numbers = {variant: len(damage_plan(variant, tree, victim.seed)) for variant in VARIANTS["damage"]}
     return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen), syncs=len(syncs(recording)))
 
 

@@ -182,7 +182,7 @@ class NativeStore(EngineStore):
 
     def _fetch(self, scan: LiveScan) -> tuple[list[Pair], bool]:
         """The next pairs from the open transaction, as they were when the scan was made, and whether they are all."""
-        if self._transaction is None:
+        if self._transaction is None or scan.released:
             # Only a scan that was released meanwhile, on another thread, is still here: it says so itself.
             return [], True
         chunk, ended = self._transaction.fetch(
@@ -240,8 +240,8 @@ class NativeStore(EngineStore):
         yield from chunks
 
     def _release(self, scan: LiveScan) -> None:
-        self._undo.release(scan.layer)
         scan.release()
+        self._undo.release(scan.layer)
 
 
 def _raising(error: StoreError) -> Iterator[list[Pair]]:

@@ -346,10 +346,11 @@ class EngineStore(KeyValueStore):
 
     def rollback(self) -> None:
         self._check_writer()
+        undone = bool(self._staged_position) or not self._is_clean()
         # Before the data, for the same reason.
         self._staged_position = {}
         self._rollback()
-        self._counters.rollback_total += 1
+        self._counters.rollback_total += undone
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         self._check_open()
@@ -450,12 +451,12 @@ class EngineStore(KeyValueStore):
         self._counters.end()
         with self._pins_lock:
             pins = list(self._pins)
-        for pin in pins:
-            pin.close()
         engine, self._engine = self._engine, _CLOSED
         clean = False
         try:
             try:
+                for pin in pins:
+                    pin.close()
                 self._close_staging()
             finally:
                 engine.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from stores.errors import StoreError
@@ -20,6 +21,9 @@ from stores.interface import (
 from stores.metrics import StoreMetrics
 from stores.tasks.context import TaskContext
 from stores.tasks.memory_budget import WrittenBytes
+
+_REFUSED = (TypeError, ValueError)
+"""What a store raises before anything is staged."""
 
 
 class LoggedStore(KeyValueStore):
@@ -41,11 +45,13 @@ class LoggedStore(KeyValueStore):
         context = self._context
         if not context.active:
             raise context.idle()
-        self.inner.put(key, value)
-        # Second, so that a write which the store refuses is not logged; a write that is staged but not logged must
-        # never be committed, whether or not the user's function lets the error through.
+        # To the log second: a write which the store refuses is not logged. What is staged and not logged must never be
+        # committed, whether or not the user's function lets the error through.
         try:
+            self.inner.put(key, value)
             context.producer.send(self._partition, key, value, context.record.timestamp_ms)
+        except _REFUSED:
+            raise
         except BaseException as error:
             context.failure = error
             raise
@@ -54,28 +60,44 @@ class LoggedStore(KeyValueStore):
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         staged = list(pairs)
         self._check_active()
-        self.inner.put_all(staged)
+        with self._staged_or_failed():
+            self.inner.put_all(staged)
         self._log(staged)
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         self._check_active()
-        existing = self.inner.put_if_absent(key, value)
+        with self._staged_or_failed():
+            existing = self.inner.put_if_absent(key, value)
         if existing is None:
             self._log([(key, value)])
         return existing
 
     def delete(self, key: bytes) -> bytes | None:
         self._check_active()
-        existing = self.inner.delete(key)
+        with self._staged_or_failed():
+            existing = self.inner.delete(key)
         self._log([(key, None)])
         return existing
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         self._check_active()
         with self.inner.range(start, end) as doomed:  # a snapshot: it outlasts what it shows
-            self.inner.delete_range(start, end)
+            with self._staged_or_failed():
+                self.inner.delete_range(start, end)
             self._written.num_bytes += len(start or b"") + len(end or b"")
             self._log((key, None) for key, _ in doomed)
+
+    @contextmanager
+    def _staged_or_failed(self) -> Iterator[None]:
+        """What fails within may have staged a part of it, which is not logged: unless the store refused it, the record
+        must not be committed."""
+        try:
+            yield
+        except _REFUSED:
+            raise
+        except BaseException as error:
+            self._context.failure = error
+            raise
 
     def _log(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         context = self._context

@@ -45,7 +45,9 @@ class RestoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What opening a store took: ``records`` of its changelog, from ``from_offset`` up to but without ``to_offset``.
+    """What restoring a store took, on opening or on a return to the last commit.
+
+    ``records`` of its changelog were written, from ``from_offset`` up to but without ``to_offset``.
 
     ``wiped`` says that the local state was thrown away first, ``reason`` why; ``bytes`` counts keys and values;
     ``recovery`` is what the store did with a transaction that its own files still had.
@@ -63,7 +65,7 @@ class RestoreReport:
 
 
 OnRestore = Callable[[RestoreProgress], None]
-"""Told after each piece that was written. What it raises ends the restore, and with it the opening of the task."""
+"""Told after each piece that was written. What it raises ends the restore, and with it the task or its opening."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from stores.errors import (
     ProducerFencedError,
     StoreClosedError,
     StoreError,
+    StoreRestoringError,
 )
 from stores.failpoints import declare, reach
 from stores.interface import (
@@ -173,7 +174,8 @@ class StreamTask:
 
         Where the function raises, everything since the last commit is undone, and ``input_offsets`` tells where to
         go on from. Raises: ValueError for a partition that is no input and for a record that was processed before,
-        what the function raises, and as ``commit`` of this task, or of one that shares its memory and was due as well.
+        what the function raises, and as ``commit`` of this task, or of one that shares its memory and was due as well:
+        ask each of those for its ``input_offsets`` then.
         """
         if not self._ready:
             self._settle()
@@ -252,7 +254,7 @@ class StreamTask:
         raised while the store is brought back to its changelog's end.
 
         Raises: ConfigError where the task has no store of that name, ValueError for a level that does not exist,
-        StoreClosedError.
+        StoreClosedError, StoreRestoringError; what the task has failed with.
         """
         if not self._ready:
             raise self._unready()
@@ -391,14 +393,17 @@ class StreamTask:
         """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""
         self._ready = False
         self._context.active = False
-        if self._unsettled is None:  # Counted once, however often this is tried.
-            self._counters.rolled_back(self._processed)
         self._unsettled = None
+        processed, reached = self._processed, dict(self._next)
         try:
             if isinstance(error, ProducerFencedError):
                 self._failure = error
-                self._stores.rollback()
-                self._context.producer.abort()
+                self._counters.rolled_back(processed)
+                attempts = Attempts()
+                with attempts.one():
+                    self._stores.rollback()
+                with attempts.one():
+                    self._context.producer.abort()
                 return
             # What has timed out is not in the changelog.
             if in_doubt and self._exactly_once and not isinstance(error, ChangelogTimeoutError):
@@ -408,11 +413,17 @@ class StreamTask:
                 self._context.producer.abort()
             self._stores.fall_back(error, self._committed_position())
             self._begin()
+            # Counted once it is settled whether the changelog has taken them.
+            if processed and self._next == reached:
+                self._counters.process_total += processed
+            else:
+                self._counters.rolled_back(processed)
         except ChangelogTimeoutError:
             self._unsettled = error, in_doubt
             with suppress(Exception):
                 self._stores.rollback()  # Now, so that nobody reads what is undone while the changelog is away.
         except BaseException as failure:
+            self._counters.rolled_back(processed)
             self._give_up(failure)
             error.add_note(f"Then task {self.task_id} could not return to its last commit: {failure}")
 
@@ -462,6 +473,8 @@ class StreamTask:
             error = StoreError(f"task {self.task_id} has failed ({self._failure}): close it and open it again")
             error.__cause__ = self._failure
             return error
+        if self._lock is not None:
+            return StoreRestoringError(f"task {self.task_id} is returning to its last commit: ask again later")
         return StoreClosedError(f"task {self.task_id} is not open: open() it first")
 
     def _unexpected(self, partition: TopicPartition, record: Record) -> ValueError:

@@ -224,7 +224,8 @@ class TaskStore:
             with self.store.all() as pairs:
                 for _ in pairs:
                     pass
-        except StoreCorruptedError:
+        except (StoreCorruptedError, CommitFailedError):
+            # An engine that has given its transaction up over the damage can't be read.
             return True
         return False
 

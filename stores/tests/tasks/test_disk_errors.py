@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
+from stores.engines import lmdb as lmdb_engine
 from stores.errors import (
     CommitFailedError,
     CommitInDoubtError,
@@ -25,6 +28,7 @@ from stores.tests.tasks.setup import (
     EXACTLY_ONCE,
     INDEXED,
     INPUT,
+    LEFT,
     count,
     counting_task,
     expected_outputs,
@@ -237,3 +241,89 @@ def test_at_least_once_a_flush_that_the_changelog_can_t_tell_of_is_made_again(tm
         for store in ("left", "right"):
             logged = {record.key: record.value for record in log.read(TopicPartition(f"app-{store}-changelog", 0))}
             assert {key: int(value or b"") for key, value in logged.items()}[b"1"] >= 3
+
+
+def test_damage_over_which_an_engine_gives_its_transaction_up_has_the_store_restored(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = lmdb_engine._LmdbTransaction
+    put = transaction.put
+    left = [3]
+
+    def damaged(self: lmdb_engine._LmdbTransaction, key: bytes, value: bytes | None) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise self._given_up(lmdb.CorruptedError("a page is not what was written"))
+        put(self, key, value)
+
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, "lmdb-native")
+    task.open()
+    task.run(1)
+    task.commit()
+    monkeypatch.setattr(transaction, "put", damaged)
+    with pytest.raises(StoreCorruptedError):
+        task.run()
+    assert sum(report.wiped for report in task.restore_reports()) == 1
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:1])
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("call", ["put", "put_all", "put_if_absent", "delete"])
+def test_a_write_that_is_staged_and_fails_is_never_committed_though_the_function_goes_on(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Its changelog does not have it: the store would lead. Source: KIP-892, "Proposed Changes"."""
+    given: dict[str, tuple[object, ...]] = {
+        "put": (b"key", b"new"),
+        "put_all": ([(b"key", b"new"), (b"other", b"new")],),
+        "put_if_absent": (b"another", b"new"),
+        "delete": (b"key",),
+    }
+    strategy = backends()[INDEXED].load_strategy()
+    original = getattr(strategy, call)
+
+    def fails_at_the_end(store: EngineStore, *arguments: object) -> None:
+        original(store, *arguments)
+        raise StoreUnavailableError("the disk does not answer")
+
+    def process(record: Record, context: TaskContext) -> None:
+        store = context.store("left")
+        if record.offset == 0:
+            store.put(b"key", b"value")
+        else:
+            with suppress(StoreError):
+                getattr(store, call)(*given[call])
+
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, process=process)
+    task.open()
+    task.run(1)
+    task.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(strategy, call, fails_at_the_end)
+        with pytest.raises(StoreUnavailableError):
+            task.run(1)
+    assert task.input_offsets() == {INPUT: 1}
+    assert state(task, "left") == {b"key": b"value"}
+    task.close()
+    assert [record.key for record in log.read(LEFT)] == [b"key"]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_records_of_a_commit_in_doubt_are_counted_as_what_became_of_them(tmp_path: Path, taken: bool) -> None:
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        feed(log, KEYS)
+        task = counting_task(tmp_path, log)
+        task.open()
+        task.run(1)
+        task.commit()
+        task.run(2)
+        with Failing(log, "commit", "SQLITE_IOERR_FSYNC", done=taken), pytest.raises(CommitInDoubtError):
+            task.commit()
+        metrics = task.metrics
+        task.close()
+    told = (metrics.process_total, metrics.rollback_total, metrics.rollback_records_total)
+    assert told == ((3, 0, 0) if taken else (1, 1, 2))
