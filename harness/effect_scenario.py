@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from harness.faults.registry import unknown
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import Convicted, Swept, convictions, sweeps
+from harness.sweeps.subjects import subject_named
 from harness.trials.trial import DURABILITIES
 from stores.errors import ConfigError
-from stores.registry import backend_named
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,10 @@ class EffectScenario:
     """Every fault of ``faults``, at every effect on a file, breaks no promise; and every one of ``mutants`` is caught.
 
     A fault is one of ``harness.sweeps.case.VARIANTS``, with a variant behind a blank: ``error EIO once``. ``backends``
-    are all persistent ones, and a task and the library's own files beside them, unless given; a durability that a
-    backend cannot carry is left out for it. ``points_max`` of the points of each case are drawn by the seed, all of
-    them unless given; ``states_per_position`` of the states that power loss may leave.
+    are all persistent ones, and a task and the library's own files beside them, unless given: then also by the names
+    of these, such as ``format-migration``. A durability that one cannot carry is left out for it. ``points_max`` of the
+    points of each case are drawn by the seed, all of them unless given; ``states_per_position`` of the states that
+    power loss may leave.
     """
 
     faults: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ class EffectScenario:
         Raises: ConfigError for whatever does not exist or leaves nothing to do.
         """
         self._check_types()
-        chosen = None if self.backends is None else [backend_named(name).name for name in self.backends]
+        chosen = None if self.backends is None else [subject_named(name) for name in self.backends]
         for durability in self.durabilities:
             if durability not in DURABILITIES:
                 raise unknown("durability", durability, DURABILITIES)

@@ -102,6 +102,8 @@ def session(
             cleanup.enter_context(_log_kept_on_failure(Path(log.name), app_name, log_folder))
             context = cleanup.enter_context(_own_jvm(app_name, master, wanted, scratch, log))
         _ship_code(context, scratch)
+        # When the JVM goes, this server of the driver's would print a traceback of that.
+        setattr(context._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
         # Spark puts its copies in front here too, but on the driver modules must go on coming from their own folder.
         sys.path[:] = search_path
         spark = SparkSession(context)

@@ -31,6 +31,7 @@ __all__ = [
     "is_transactional",
     "shown",
     "subject",
+    "subject_named",
     "subjects",
 ]
 
@@ -63,6 +64,11 @@ def subject(name: str, root: Path, level: str) -> Subject:
     if name in _OWN:
         return _OWN[name].make(root, Durability(level))
     return StoreSubject(root, Durability(level), name)
+
+
+def subject_named(name: str) -> str:
+    """The full name of a subject: that of a backend may be an alias. Raises: ConfigError where there is none."""
+    return name if name in _OWN else backend_named(name).name
 
 
 def subjects() -> list[tuple[str, str]]:

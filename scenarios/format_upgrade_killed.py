@@ -1,0 +1,19 @@
+"""A store of an older format is brought to the present one however often that is killed or loses its power half-way.
+
+Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(
+    faults=("kill", "kill_twice", "power gate"),
+    backends=("format-migration",),
+    points_max=6,
+    mutants=("migration-noted-first",),
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
