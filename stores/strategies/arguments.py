@@ -6,6 +6,8 @@ from stores.interface import TopicPartition
 
 _TOPIC_BYTES_MAX = 249
 """Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``); every engine has room for it in a meta key."""
+OFFSET_BOUND = 1 << 63
+"""Above every offset: one takes eight bytes, signed."""
 
 
 def as_bytes(what: str, given: object) -> bytes:
@@ -40,5 +42,5 @@ def check_offset(offset: object) -> None:
     """An offset: 0 or more, in eight bytes."""
     if not isinstance(offset, int) or isinstance(offset, bool):
         raise TypeError(f"an offset is an int, not {type(offset).__name__}")
-    if not 0 <= offset < 1 << 63:
+    if not 0 <= offset < OFFSET_BOUND:
         raise ValueError(f"an offset is 0 or more, and below 2**63, not {offset}")

@@ -35,8 +35,9 @@ from stores.ranges import Bounds, KeyRanges
 from stores.strategies.indexed_batch import IndexedBatchStore
 from stores.strategies.iterator import Pin
 from stores.strategies.marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
+from stores.strategies.opening import build_engine, open_engine
 from stores.strategies.spilled import TOKEN_BYTES, SpilledWrites, after, tagged, untagged
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits, build_engine, open_engine
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits
 
 BEFORE_SPILL = declare("dual_store.before_spill", "a commit begins, part of the writes may still be in memory")
 SPILLED = declare("dual_store.spilled", "all staged writes are in the second store, sealed; there is no marker yet")

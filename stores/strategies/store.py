@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from stores import position as positions
 from stores.counters import StoreCounters
-from stores.directory import StoreDirectory, sync_folder, system_errors_told
+from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
 from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
 from stores.failpoints import declare, reach
@@ -34,19 +34,14 @@ from stores.interface import (
 )
 from stores.merge import Pair
 from stores.metrics import StoreMetrics
-from stores.migration import migrate
 from stores.ranges import prefix_bounds
-from stores.rehearsal import rehearse
-from stores.strategies.arguments import as_bytes, check_bounds, check_offset, check_partition
+from stores.strategies.arguments import OFFSET_BOUND, as_bytes, check_bounds, check_offset, check_partition
 from stores.strategies.iterator import Pin, StoreIterator
+from stores.strategies.opening import build_engine, open_data
 from stores.strategies.reader import BoundedReader, StoreReader
 
 RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are about to be written into the engine")
 RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
-
-
-_OFFSETS = 1 << 63
-"""How many offsets there can be."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +78,7 @@ class EngineStore(KeyValueStore):
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         try:
-            migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
-            with system_errors_told(directory.data):
-                missing = not directory.data.is_dir() or not any(directory.data.iterdir())
-            if missing:
-                # An engine would begin a new database there, without a word.
-                raise StoreCorruptedError(
-                    f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
-                )
-            opened = open_engine(engine, directory.data, durability, options)
+            opened = open_data(engine, directory, durability, options)
             try:
                 return cls._over(opened, directory, options, traits)
             except BaseException:
@@ -243,7 +230,7 @@ class EngineStore(KeyValueStore):
         # The usual way, once per record: a partition that is staged has been checked.
         if type(offset) is int and get_ident() == self._writer:
             staged = self._staged_position.get(partition)
-            if staged is not None and staged < offset < _OFFSETS:
+            if staged is not None and staged < offset < OFFSET_BOUND:
                 self._staged_position[partition] = offset
                 return
         self._check_writer()
@@ -516,32 +503,6 @@ class EngineStore(KeyValueStore):
     def _check_open(self) -> None:
         if not self.is_open:
             raise StoreClosedError(f"store {self._name!r} is closed: open it again")
-
-
-def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
-    """Make a new engine's files in ``folder``, with an empty commit, so that opening never finds them half made."""
-    folder.mkdir()
-    made = engine.open(folder, durability, options)
-    try:
-        made.write([], {})
-    finally:
-        made.close()
-
-
-def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
-    """Open an engine's files, of which nobody knows what has happened to them since they were last open."""
-    rehearse(engine, folder, options)
-    opened = engine.open(folder, durability, options)
-    if durability is Durability.DISK:
-        # Opening may have made a file whose contents will be synced, and whose name nobody else would be.
-        try:
-            with system_errors_told(folder):
-                sync_folder(folder)
-        except BaseException:
-            with suppress(StoreError):
-                opened.close()
-            raise
-    return opened
 
 
 class _Closed:

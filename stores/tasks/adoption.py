@@ -23,7 +23,7 @@ from stores.interface import Durability, TopicPartition
 from stores.migration import migrate
 from stores.position import OFFSET, POSITION, decode, encode, merge
 from stores.registry import Backend, backend_named, backends
-from stores.strategies.store import open_engine
+from stores.strategies.opening import open_engine
 
 IMPORTED = declare("adoption.imported", "offsets and position are in the store, which still belongs to its old backend")
 ADOPTED = declare("adoption.adopted", "the store belongs to the new backend, its position file is still there")

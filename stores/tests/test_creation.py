@@ -22,7 +22,7 @@ from stores import (
 from stores.changelog import SqliteChangelog, log_file
 from stores.directory import CREATE_RENAMED, FAILPOINTS, wipe
 from stores.failpoints import arm, disarm
-from stores.strategies import store as store_module
+from stores.strategies import opening
 from stores.tests.store_process import StoreProcess
 
 BACKENDS = ["rocksdb-dual-store", "lmdb-indexed-batch", "sqlite-indexed-batch"]
@@ -232,7 +232,7 @@ def test_the_names_of_the_files_that_opening_makes_survive_power_loss_at_disk(
 ) -> None:
     """Contents that are synced are worth nothing without them."""
     synced: list[Path] = []
-    for module in (store_module, log_file):
+    for module in (opening, log_file):
         monkeypatch.setattr(module, "sync_folder", synced.append)
     for durability in Durability:
         open_store(backend, path, durability=durability).close()

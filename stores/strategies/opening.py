@@ -1,0 +1,58 @@
+"""Opening what a store keeps its data in: never half made, never of an older format, never empty without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from stores.directory import StoreDirectory, sync_folder, system_errors_told
+from stores.engines.engine import Engine
+from stores.errors import StoreCorruptedError, StoreError
+from stores.interface import Durability
+from stores.migration import migrate
+from stores.rehearsal import rehearse
+
+
+def open_data(
+    engine: type[Engine], directory: StoreDirectory, durability: Durability, options: Mapping[str, object]
+) -> Engine:
+    """Open the data of the store in ``directory``, in the present format.
+
+    Raises: StoreCorruptedError where the data is gone; StoreUnavailableError; and what opening the engine raises.
+    """
+    migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
+    with system_errors_told(directory.data):
+        missing = not directory.data.is_dir() or not any(directory.data.iterdir())
+    if missing:
+        # An engine would begin a new database there, without a word.
+        raise StoreCorruptedError(
+            f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
+        )
+    return open_engine(engine, directory.data, durability, options)
+
+
+def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
+    """Make a new engine's files in ``folder``, with an empty commit, so that opening never finds them half made."""
+    folder.mkdir()
+    made = engine.open(folder, durability, options)
+    try:
+        made.write([], {})
+    finally:
+        made.close()
+
+
+def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
+    """Open an engine's files, of which nobody knows what has happened to them since they were last open."""
+    rehearse(engine, folder, options)
+    opened = engine.open(folder, durability, options)
+    if durability is Durability.DISK:
+        # Opening may have made a file whose contents will be synced, and whose name nobody else would be.
+        try:
+            with system_errors_told(folder):
+                sync_folder(folder)
+        except BaseException:
+            with suppress(StoreError):
+                opened.close()
+            raise
+    return opened
