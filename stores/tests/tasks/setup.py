@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,27 @@ def crash() -> None:
     raise Crash
 
 
+def raising_at(poisoned: Container[int], process: ProcessFunction = count) -> ProcessFunction:
+    """``process``, which raises Crash once it has processed a record whose offset is among ``poisoned`` by then."""
+
+    def poisonable(record: Record, context: TaskContext) -> None:
+        process(record, context)
+        if record.offset in poisoned:
+            raise Crash
+
+    return poisonable
+
+
+def keeping(contexts: list[TaskContext], process: ProcessFunction = count) -> ProcessFunction:
+    """``process``, whose contexts are kept, so that a test gets at the stores behind the task's back."""
+
+    def kept(record: Record, context: TaskContext) -> None:
+        contexts.append(context)
+        process(record, context)
+
+    return kept
+
+
 def checkpoint(folder: Path) -> CheckpointFile:
     return CheckpointFile(folder / "state" / str(TASK) / ".checkpoint")
 
@@ -91,6 +112,14 @@ def single(
 ) -> StreamTask:
     """A task with one store, ``s``, and the given function."""
     return counting_task(folder, log, process=process, **{"stores": {"s": StoreConfig(backend)}, **settings})
+
+
+def begun(task: StreamTask) -> StreamTask:
+    """``task``, opened, with its first record committed."""
+    task.open()
+    task.run(1)
+    task.commit()
+    return task
 
 
 def feed(log: Changelog, keys: Iterable[int]) -> None:

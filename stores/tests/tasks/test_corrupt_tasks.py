@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stores.changelog import MemoryChangelog, Record
+from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.registry import backend_named, backends, open_store
-from stores.tasks import ProcessingGuarantee, TaskContext, task_store
+from stores.tasks import ProcessingGuarantee, task_store
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -21,10 +21,10 @@ from stores.tests.tasks.setup import (
     RIGHT,
     Crash,
     checkpoint,
-    count,
     counting_task,
     expected_state,
     feed,
+    raising_at,
     state,
 )
 
@@ -182,15 +182,9 @@ def test_a_checkpoint_no_longer_vouches_for_a_store_whose_wipe_is_cut_short(
 
 def test_what_is_wiped_while_the_task_is_running_is_told_as_well(tmp_path: Path, log: MemoryChangelog) -> None:
     poisoned = [2]
-
-    def process(record: Record, context: TaskContext) -> None:
-        count(record, context)
-        if record.offset in poisoned:
-            raise Crash
-
     feed(log, [1, 2, 3])
     stores = {"left": StoreConfig(DIRECT), "right": StoreConfig(INDEXED)}
-    task = counting_task(tmp_path, log, process=process, stores=stores)
+    task = counting_task(tmp_path, log, process=raising_at(poisoned), stores=stores)
     opened = task.open()
     assert task.restore_reports() == opened
     task.run(1)

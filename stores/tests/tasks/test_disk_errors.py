@@ -29,6 +29,7 @@ from stores.tests.tasks.setup import (
     INDEXED,
     INPUT,
     LEFT,
+    begun,
     count,
     counting_task,
     expected_outputs,
@@ -88,10 +89,7 @@ def test_whatever_a_store_says_in_its_commit_the_task_has_it_afterwards_and_goes
 ) -> None:
     """Also where the commit was made all the same, and where closing the store fails as well."""
     feed(log, KEYS)
-    task = counting_task(tmp_path, log, backend)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, backend))
     faults.plan("left", "commit", ERRORS[what](), done=done)
     if what != "may be tried again":
         faults.plan("left", "close", ERRORS["must be opened again"](), done=True)
@@ -143,10 +141,7 @@ def test_a_store_that_fails_in_the_function_is_opened_again(tmp_path: Path, log:
             raise ERRORS[what]()
 
     feed(log, KEYS)
-    task = counting_task(tmp_path, log, process=process)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, process=process))
     reader = task.store("left")
     with pytest.raises(StoreError):
         task.run()
@@ -185,10 +180,7 @@ def test_a_commit_that_the_changelog_can_t_tell_of_is_there_once_or_made_again(
     """The task finds out by opening another producer of its id. Source: KIP-98."""
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         feed(log, KEYS)
-        task = counting_task(tmp_path, log)
-        task.open()
-        task.run(1)
-        task.commit()
+        task = begun(counting_task(tmp_path, log))
         task.run(2)
         with Failing(log, "commit", error, done=taken) as failing, pytest.raises(CommitInDoubtError):
             task.commit()
@@ -257,10 +249,7 @@ def test_damage_over_which_an_engine_gives_its_transaction_up_has_the_store_rest
         put(self, key, value)
 
     feed(log, KEYS)
-    task = counting_task(tmp_path, log, "lmdb-native")
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, "lmdb-native"))
     monkeypatch.setattr(transaction, "put", damaged)
     with pytest.raises(StoreCorruptedError):
         task.run()
@@ -298,10 +287,7 @@ def test_a_write_that_is_staged_and_fails_is_never_committed_though_the_function
                 getattr(store, call)(*given[call])
 
     feed(log, KEYS)
-    task = counting_task(tmp_path, log, process=process)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, process=process))
     with monkeypatch.context() as patch:
         patch.setattr(strategy, call, fails_at_the_end)
         with pytest.raises(StoreUnavailableError):
@@ -316,10 +302,7 @@ def test_a_write_that_is_staged_and_fails_is_never_committed_though_the_function
 def test_records_of_a_commit_in_doubt_are_counted_as_what_became_of_them(tmp_path: Path, taken: bool) -> None:
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         feed(log, KEYS)
-        task = counting_task(tmp_path, log)
-        task.open()
-        task.run(1)
-        task.commit()
+        task = begun(counting_task(tmp_path, log))
         task.run(2)
         with Failing(log, "commit", "SQLITE_IOERR_FSYNC", done=taken), pytest.raises(CommitInDoubtError):
             task.commit()

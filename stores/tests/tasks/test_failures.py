@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.changelog import MemoryChangelog, Record
+from stores.changelog import MemoryChangelog
 from stores.errors import (
     CommitFailedError,
     ProducerFencedError,
     StoreError,
     StoreLockedError,
 )
-from stores.tasks import TaskContext
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -25,13 +24,14 @@ from stores.tests.tasks.setup import (
     LEFT,
     MEMORY,
     Crash,
-    count,
+    begun,
     counting_task,
     crash,
     expected_outputs,
     expected_state,
     feed,
     outputs,
+    raising_at,
     state,
 )
 
@@ -43,17 +43,8 @@ def test_what_the_function_raises_undoes_everything_since_the_last_commit_and_th
 ) -> None:
     keys = [1, 2, 3, 1]
     poisoned = [3]
-
-    def process(record: Record, context: TaskContext) -> None:
-        count(record, context)
-        if record.offset in poisoned:
-            raise Crash
-
     feed(log, keys)
-    task = counting_task(tmp_path, log, backend, process=process, guarantee=guarantee)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, backend, process=raising_at(poisoned), guarantee=guarantee))
     with pytest.raises(Crash):
         task.run()
     assert task.input_offsets() == {INPUT: 1}
@@ -70,18 +61,9 @@ def test_a_direct_store_is_wiped_when_the_function_raises_under_exactly_once(
 ) -> None:
     """What it wrote can't be rolled back. Source: KIP-892, "Error Handling"."""
     poisoned = [2]
-
-    def process(record: Record, context: TaskContext) -> None:
-        count(record, context)
-        if record.offset in poisoned:
-            raise Crash
-
     keys = [1, 2, 3]
     feed(log, keys)
-    task = counting_task(tmp_path, log, DIRECT, process=process)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, DIRECT, process=raising_at(poisoned)))
     with pytest.raises(Crash):
         task.run()
     assert state(task, "left") == expected_state([1])
@@ -157,10 +139,7 @@ def test_a_store_that_fails_to_commit_gets_the_commit_from_the_changelog(
 
     keys = [1, 1, 2, 3, 1]
     feed(log, keys)
-    task = counting_task(tmp_path, log, backend, guarantee=guarantee)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, backend, guarantee=guarantee))
     failpoints.arm("direct.commit" if backend == DIRECT else "indexed_batch.before_write", fail)
     task.run(2)
     task.commit()
@@ -181,10 +160,7 @@ def test_a_zombie_is_refused_and_its_stores_are_not_committed(
     """Source: KIP-98, zombie fencing; KIP-129."""
     keys = [1, 1, 2]
     feed(log, keys)
-    zombie = counting_task(tmp_path / "old", log, backend)
-    zombie.open()
-    zombie.run(1)
-    zombie.commit()
+    zombie = begun(counting_task(tmp_path / "old", log, backend))
     zombie.run(1)
     owner = counting_task(tmp_path / "new", log, backend)
     assert [report.records for report in owner.open()] == [1, 1]

@@ -18,10 +18,11 @@ from stores.tests.tasks.setup import (
     INDEXED,
     MEMORY,
     Crash,
-    count,
+    begun,
     counting_task,
     crash,
     feed,
+    raising_at,
     single,
 )
 from stores.tests.touched import Touched
@@ -88,20 +89,12 @@ def test_a_commit_of_a_task_is_one_of_each_store_and_counts_its_records(
 
 
 def test_a_function_that_raises_is_a_rollback_of_the_records_before_it(tmp_path: Path, log: MemoryChangelog) -> None:
-    def process(record: Record, context: TaskContext) -> None:
-        count(record, context)
-        if record.offset == 3 and not failed:
-            failed.append(record)
-            raise Crash
-
-    failed: list[Record] = []
+    poisoned = [3]
     feed(log, range(5))
-    task = counting_task(tmp_path, log, MEMORY, process=process)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, MEMORY, process=raising_at(poisoned)))
     with pytest.raises(Crash):
         task.run()
+    poisoned.clear()
     assert counts(task.metrics) == (1, 0, 1, 1, 2)
     assert recovery(task) == (0, 0, 0)
     assert task.metrics.stores["left"].rollback_total == 1
@@ -183,19 +176,13 @@ def test_a_tail_that_is_replayed_is_told_from_a_store_that_is_built_anew(tmp_pat
 
 def test_a_store_that_is_wiped_goes_on_counting_where_it_was(tmp_path: Path, log: MemoryChangelog) -> None:
     """A store that keeps nothing apart is thrown away when its task falls; its totals never fall with it."""
-
-    def process(record: Record, context: TaskContext) -> None:
-        put(record, context)
-        if record.offset == 2 and not failed:
-            failed.append(record)
-            raise Crash
-
-    failed: list[Record] = []
+    poisoned = [2]
     feed(log, range(4))
-    task = single(tmp_path, log, process, DIRECT, commit_every_records=1)
+    task = single(tmp_path, log, raising_at(poisoned, put), DIRECT, commit_every_records=1)
     task.open()
     with pytest.raises(Crash):
         task.run()
+    poisoned.clear()
     store = task.metrics.stores["s"]
     assert recovery(task, "s") == (2, 0, 1)
     assert store.commit_total == 2

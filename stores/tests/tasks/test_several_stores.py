@@ -21,14 +21,16 @@ from stores.tests.tasks.setup import (
     EXACTLY_ONCE,
     INPUT,
     Crash,
+    begun,
     changelog_of,
-    count,
     counting_task,
     crash,
     expected_outputs,
     expected_state,
     feed,
+    keeping,
     outputs,
+    raising_at,
     run_until_killed,
     state,
 )
@@ -78,10 +80,7 @@ def test_an_end_between_two_stores_commits_leaves_no_mixture(
 ) -> None:
     """Those that lack the commit replay it, those that have it replay nothing. Source: KIP-892, "Motivation"."""
     feed(log, KEYS)
-    task = trio(tmp_path, log, backend)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(trio(tmp_path, log, backend))
     task.run(2)
     reached = 0
 
@@ -143,10 +142,7 @@ def test_a_good_store_commits_although_others_failed_in_a_way_that_nobody_knows_
 ) -> None:
     """Source: Kafka Streams, ``ProcessorStateManager``: the first exception is raised again."""
     feed(log, KEYS)
-    task = trio(tmp_path, log)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(trio(tmp_path, log))
     task.run(2)
     errors = {name: error(name) for name in failed}
     first = errors[failed[0]]
@@ -192,15 +188,8 @@ def test_a_store_that_can_t_be_rolled_back_keeps_no_other_from_it(
     """The function's error stays the one that is raised; the task then has to be opened again."""
     poisoned = [2]
     kept: list[TaskContext] = []
-
-    def process(record: Record, context: TaskContext) -> None:
-        kept.append(context)
-        count_in_all(record, context)
-        if record.offset in poisoned:
-            raise Crash
-
     feed(log, KEYS)
-    task = trio(tmp_path, log, process=process)
+    task = trio(tmp_path, log, process=raising_at(poisoned, keeping(kept, count_in_all)))
     task.open()
     with monkeypatch.context() as broken:
         failing(broken, "rollback", {"left": UnknownError("left"), "middle": UnknownError("middle")})
@@ -224,13 +213,8 @@ def test_a_zombie_s_stores_are_rolled_back_although_one_can_t_be(
 ) -> None:
     """Source: KIP-98, zombie fencing."""
     kept: list[TaskContext] = []
-
-    def process(record: Record, context: TaskContext) -> None:
-        kept.append(context)
-        count_in_all(record, context)
-
     feed(log, KEYS)
-    zombie = trio(tmp_path / "old", log, process=process)
+    zombie = trio(tmp_path / "old", log, process=keeping(kept, count_in_all))
     zombie.open()
     zombie.run(2)
     owner = trio(tmp_path / "new", log)
@@ -252,10 +236,7 @@ def test_a_zombie_s_stores_stay_at_their_last_commit_and_go_on_from_it(
 ) -> None:
     """Source: KIP-892, "Error Handling"; KIP-98, zombie fencing."""
     feed(log, KEYS)
-    zombie = counting_task(tmp_path / "old", log, backend)
-    zombie.open()
-    zombie.run(1)
-    zombie.commit()
+    zombie = begun(counting_task(tmp_path / "old", log, backend))
     zombie.run(1)
     owner = counting_task(tmp_path / "new", log, backend)
     owner.open()
@@ -342,17 +323,8 @@ def test_what_the_function_raises_costs_no_store_that_keeps_its_writes_apart_its
 ) -> None:
     """Source: KIP-892, "Error Handling"; KIP-129, "Better handling runtime errors"."""
     poisoned = [1]
-
-    def process(record: Record, context: TaskContext) -> None:
-        count(record, context)
-        if record.offset in poisoned:
-            raise Crash
-
     feed(log, KEYS)
-    task = counting_task(tmp_path, log, backend, process=process)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, backend, process=raising_at(poisoned)))
     with pytest.raises(Crash):
         task.run()
     assert [(report.wiped, report.records) for report in task.restore_reports()] == [(False, 0)] * 2

@@ -20,11 +20,12 @@ from stores.tests.tasks.setup import (
     INDEXED,
     INPUT,
     OUTPUT,
-    count,
+    begun,
     counting_task,
     expected_outputs,
     expected_state,
     feed,
+    keeping,
     outputs,
     state,
 )
@@ -50,10 +51,7 @@ def test_a_commit_that_times_out_costs_no_store_its_data_and_the_task_goes_on_fr
     tmp_path: Path, log: SqliteChangelog, backend: str
 ) -> None:
     """But for a store that can't take back what it has written. Source: KIP-892, "Error Handling"."""
-    task = counting_task(tmp_path, log, backend)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, backend))
     task.run(2)
     with occupied(log), pytest.raises(ChangelogTimeoutError):
         task.commit()
@@ -76,10 +74,7 @@ def test_a_commit_that_times_out_costs_no_store_its_data_and_the_task_goes_on_fr
 def test_a_changelog_that_stays_away_is_asked_again_by_the_next_call_and_nothing_shows_meanwhile(
     tmp_path: Path, log: SqliteChangelog, backend: str
 ) -> None:
-    task = counting_task(tmp_path, log, backend)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, backend))
     task.run(2)
     with occupied(log):
         for call in (task.commit, task.commit, task.input_offsets, task.run):
@@ -101,15 +96,7 @@ def test_a_changelog_that_stays_away_is_asked_again_by_the_next_call_and_nothing
 @pytest.mark.usefixtures("spilling")
 def test_what_is_undone_is_rolled_back_before_the_changelog_answers(tmp_path: Path, log: SqliteChangelog) -> None:
     kept: list[TaskContext] = []
-
-    def process(record: Record, context: TaskContext) -> None:
-        count(record, context)
-        kept.append(context)
-
-    task = counting_task(tmp_path, log, process=process)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, process=keeping(kept)))
     task.run(2)
     reader = kept[0].store("left").read_only(IsolationLevel.READ_UNCOMMITTED)
     assert reader.get(b"2") == b"1"
@@ -126,10 +113,7 @@ def test_what_is_undone_is_rolled_back_before_the_changelog_answers(tmp_path: Pa
 def test_a_task_whose_changelog_stays_away_can_be_closed_and_has_its_last_commit_when_it_is_opened_again(
     tmp_path: Path, log: SqliteChangelog, clean: bool
 ) -> None:
-    task = counting_task(tmp_path, log)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log))
     task.run(2)
     with occupied(log):
         with pytest.raises(ChangelogTimeoutError):
@@ -146,10 +130,7 @@ def test_a_task_whose_changelog_stays_away_can_be_closed_and_has_its_last_commit
 
 @pytest.mark.usefixtures("spilling")
 def test_a_write_of_the_function_that_times_out_is_undone_with_the_rest(tmp_path: Path, log: SqliteChangelog) -> None:
-    task = counting_task(tmp_path, log)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log))
     with occupied(log), pytest.raises(ChangelogTimeoutError):
         task.run()
     assert task.input_offsets() == {INPUT: 1}
@@ -183,10 +164,7 @@ def test_a_commit_in_doubt_is_settled_once_the_changelog_answers(
     tmp_path: Path, log: SqliteChangelog, taken: bool
 ) -> None:
     """Source: KIP-98."""
-    task = counting_task(tmp_path, log)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log))
     task.run(2)
     failing = Failing(log, "commit", "SQLITE_IOERR_FSYNC", done=taken)
     with failing, Failing(log, "insert into producer", "SQLITE_BUSY", times=9):

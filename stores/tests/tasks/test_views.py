@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.changelog import MemoryChangelog, Record
+from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import CommitFailedError, NotUpToBoundError, StoreClosedError, StoreRestoringError
 from stores.interface import IsolationLevel, KeyValueView, PositionBound
 from stores.strategies.store import EngineStore
-from stores.tasks import RestoreProgress, StreamTask, TaskContext
+from stores.tasks import RestoreProgress, StreamTask
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -27,11 +27,12 @@ from stores.tests.tasks.setup import (
     LEFT,
     MEMORY,
     Crash,
-    count,
+    begun,
     counting_task,
     crash,
     expected_state,
     feed,
+    raising_at,
     state,
 )
 
@@ -57,10 +58,7 @@ def test_a_view_has_the_configured_level_unless_it_asks_for_another(
 ) -> None:
     feed(log, [1, 1])
     settings = StoreConfig(MEMORY, isolation_level=configured)
-    task = counting_task(tmp_path, log, guarantee=guarantee, stores={"left": settings, "right": settings})
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, guarantee=guarantee, stores={"left": settings, "right": settings}))
     task.run(1)
     shows = {COMMITTED: b"1", UNCOMMITTED: b"2"}
     assert task.store("left").isolation_level is seen
@@ -81,14 +79,8 @@ def test_a_position_advances_with_each_record_and_falls_back_with_the_transactio
     tmp_path: Path, log: MemoryChangelog, guarantee: Any
 ) -> None:
     poisoned = [3]
-
-    def process(record: Record, context: TaskContext) -> None:
-        count(record, context)
-        if record.offset in poisoned:
-            raise Crash
-
     feed(log, [1, 2, 3, 1])
-    task = counting_task(tmp_path, log, MEMORY, process=process, guarantee=guarantee)
+    task = counting_task(tmp_path, log, MEMORY, process=raising_at(poisoned), guarantee=guarantee)
     task.open()
     assert positions(task) == [None, None]
     task.run(2)
@@ -196,10 +188,7 @@ def test_no_query_is_answered_from_a_store_that_is_being_restored(
 
 def test_a_bound_is_checked_against_the_position_of_the_view_s_own_level(tmp_path: Path, log: MemoryChangelog) -> None:
     feed(log, [1, 2, 3])
-    task = counting_task(tmp_path, log, MEMORY)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, MEMORY))
     task.run(1)
     bound = PositionBound({INPUT: 1})
     assert task.store("left", UNCOMMITTED, bound).get(b"2") == b"1"
