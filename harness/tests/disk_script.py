@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from harness.disk.choices import Depth
 from harness.disk.files import Tree
 from harness.disk.model import FolderModel
@@ -123,6 +125,22 @@ def base(**files: bytes) -> Tree:
     # As from a folder that was read: numbers that no recording gives.
     names = {(-folder, name): -number for (folder, name), number in tree.names.items()}
     return Tree(names, {-number: content for number, content in tree.contents.items()})
+
+
+def create_another(script: Script, there: list[str]) -> None:
+    """Create a file with a name that is new; ``there`` are the names of all files."""
+    there.append(f"f/c{script.end}")
+    script.create(there[-1])
+
+
+def rename_any(script: Script, there: list[str], rng: Random) -> None:
+    """Rename one of the files ``there``, over another one or to a name that is new."""
+    source, target = rng.choice(there), rng.choice([*there, f"d{script.end}"])
+    if source != target:
+        there.remove(source)
+        if target not in there:
+            there.append(target)
+        script.rename(source, target)
 
 
 def files(tree: Tree) -> Files:

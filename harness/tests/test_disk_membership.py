@@ -12,7 +12,7 @@ from harness.disk.files import Tree
 from harness.disk.membership import why_illegal
 from harness.disk.model import FolderModel
 from harness.disk.states import positions, states
-from harness.tests.disk_script import Script, base
+from harness.tests.disk_script import Script, base, create_another, rename_any
 
 GATE, JOURNAL, STRICT = FolderModel.GATE, FolderModel.JOURNAL, FolderModel.STRICT
 SECTOR = 512
@@ -27,25 +27,13 @@ def whole_sectors(seed: int, effects: int) -> Script:
     rng = Random(seed)
     script, there = Script(), ["a", "f/b"]
 
-    def rename() -> None:
-        source, target = rng.choice(there), rng.choice([*there, f"d{script.end}"])
-        if source != target:
-            there.remove(source)
-            if target not in there:
-                there.append(target)
-            script.rename(source, target)
-
-    def create() -> None:
-        there.append(f"f/c{script.end}")
-        script.create(there[-1])
-
     def write() -> None:
         data = rng.randbytes(SECTOR) * rng.randint(1, 12)
         script.write(rng.choice(there), SECTOR * rng.randrange(20), data, synchronous=rng.random() < 0.1)
 
     doing: list[Callable[[], object]] = [
-        create,
-        rename,
+        lambda: create_another(script, there),
+        lambda: rename_any(script, there, rng),
         *[write] * 5,
         lambda: script.truncate(rng.choice(there), SECTOR * rng.randrange(12)),
         lambda: script.allocate(rng.choice(there), SECTOR * rng.randrange(12), SECTOR * rng.randint(1, 12), True),

@@ -17,7 +17,16 @@ from harness.disk.model import Disk, FolderModel
 from harness.disk.states import Description, State, distinct, positions, rebuild, said, states
 from harness.disk.unsynced import Rest, Tear
 from harness.effects.recording import Kind
-from harness.tests.disk_script import NO_TEARS, Script, base, files, found_at, found_everywhere
+from harness.tests.disk_script import (
+    NO_TEARS,
+    Script,
+    base,
+    create_another,
+    files,
+    found_at,
+    found_everywhere,
+    rename_any,
+)
 
 GATE = FolderModel.GATE
 
@@ -40,18 +49,6 @@ def random_script(seed: int, effects: int) -> tuple[Script, Tree]:
     before = base(a=b"a" * 700, f__b=b"b" * 5000)
     script, there = Script(), ["a", "f/b"]
 
-    def create() -> None:
-        there.append(f"f/c{script.end}")
-        script.create(there[-1])
-
-    def rename() -> None:
-        source, target = rng.choice(there), rng.choice([*there, f"d{script.end}"])
-        if source != target:
-            there.remove(source)
-            if target not in there:
-                there.append(target)
-            script.rename(source, target)
-
     def unlink() -> None:
         if len(there) > 1:
             script.unlink(there.pop(rng.randrange(len(there))))
@@ -61,8 +58,8 @@ def random_script(seed: int, effects: int) -> tuple[Script, Tree]:
         script.write(rng.choice(there), rng.randrange(6000), data, synchronous=rng.random() < 0.1)
 
     doing: list[Callable[[], object]] = [
-        create,
-        rename,
+        lambda: create_another(script, there),
+        lambda: rename_any(script, there, rng),
         unlink,
         *[write] * 5,
         lambda: script.truncate(rng.choice(there), rng.randrange(6000)),

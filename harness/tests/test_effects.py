@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from harness.disk.files import Tree
 from harness.effects import steering
-from harness.effects.library import recorder_library
 from harness.effects.nursery import Nursery, Outcome
 from harness.effects.recording import NOT_COUNTED, Effect, Kind, read_recording
 from stores.errors import ConfigError
@@ -21,16 +19,6 @@ from stores.interface import Durability
 from stores.registry import backends
 
 WORK = "harness.tests.effects_work:"
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    try:
-        recorder_library()
-    except ConfigError as error:
-        pytest.skip(str(error))
-    with Nursery() as nursery:
-        yield nursery
 
 
 @pytest.fixture

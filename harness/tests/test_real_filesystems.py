@@ -17,17 +17,16 @@ from harness.checkers.prefix import Found, Judgement
 from harness.disk.files import Tree
 from harness.disk.membership import why_illegal
 from harness.disk.model import FolderModel
-from harness.effects.library import recorder_library
 from harness.effects.nursery import Nursery
 from harness.effects.recording import Kind
 from harness.filesystems.crash import Crash, crash
 from harness.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted
+from harness.folders import quick_folder
 from harness.sweeps.case import Case
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.power import NEXT_BOOT
 from harness.sweeps.subjects import subjects
 from harness.sweeps.workshop import Workshop, folded
-from stores.errors import ConfigError
 
 SEEDS = (*range(1, 12), 18, 27, 37)
 """Among them those that convicted earlier models."""
@@ -41,22 +40,11 @@ EVERY_FILE_SYSTEM = pytest.mark.parametrize("kind", FILE_SYSTEMS, ids=lambda kin
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder in memory, where there is one: the images are small."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="images-", dir=memory if memory.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="images-", dir=quick_folder()))
     try:
         yield folder
     finally:
         shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    try:
-        recorder_library()
-    except ConfigError as error:
-        pytest.skip(str(error))
-    with Nursery() as nursery:
-        yield nursery
 
 
 def need(kind: FileSystem, folder: Path) -> None:

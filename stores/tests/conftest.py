@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from secrets import randbelow
@@ -10,6 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from stores.tests.quick_folder import QUICK_FOLDER
 
 settings.register_profile(
     "short", max_examples=25, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -37,7 +38,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Where a store may come to be; nothing is there yet. In memory if possible: no test needs the disk."""
-    shared = Path("/dev/shm")
-    with TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None, ignore_cleanup_errors=True) as folder:
+    """Where a store may come to be; nothing is there yet."""
+    with TemporaryDirectory(dir=QUICK_FOLDER, ignore_cleanup_errors=True) as folder:
         yield Path(folder) / "store"

@@ -18,6 +18,7 @@ from stores import Durability, TopicPartition
 from stores.tests.conformance.cases import Case
 from stores.tests.conformance.machine import BOUNDS, KEYS, VALUES
 from stores.tests.model import Model
+from stores.tests.quick_folder import QUICK_FOLDER
 from stores.tests.store_process import StoreProcess
 
 LOG = TopicPartition("changelog", 0)
@@ -31,8 +32,7 @@ class KillMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        shared = Path("/dev/shm")
-        self.folder = Path(mkdtemp(dir=shared if shared.is_dir() else None))
+        self.folder = Path(mkdtemp(dir=QUICK_FOLDER))
         self.path = self.folder / "store"
         self.commits = 0
         self.process = StoreProcess()

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stores import IsolationLevel, KeyValueStore, StoreClosedError, TopicPartition
 from stores.tests.conformance.cases import Case
 from stores.tests.model import Model
+from stores.tests.quick_folder import QUICK_FOLDER
 
 # Few bytes, so that keys meet; at the ends of their range, where order and prefixes are hardest.
 KEYS = st.binary(min_size=1, max_size=3).map(lambda raw: bytes(b"\x00a\xfe\xff"[byte % 4] for byte in raw))
@@ -33,8 +34,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        shared = Path("/dev/shm")
-        self.folder = Path(mkdtemp(dir=shared if shared.is_dir() else None))
+        self.folder = Path(mkdtemp(dir=QUICK_FOLDER))
         self.path = self.folder / "store"
         self.store: KeyValueStore = self.case.open(self.path)
         self.model = self.new_model()

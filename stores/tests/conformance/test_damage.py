@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from stores import StoreCorruptedError, StoreIncompatibleError, StoreUnavailableError, TopicPartition
 from stores.tests.conformance.cases import Case
+from stores.tests.damages import damages
 from stores.tests.store_process import StoreProcess
 
 LOG = TopicPartition("changelog", 0)
@@ -31,32 +29,12 @@ def fill(case: Case, path: Path) -> States:
     return states
 
 
-def damages(size: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Ways to damage a file of that size."""
-
-    def garble(at: int, length: int) -> Callable[[Path], None]:
-        def apply(file: Path) -> None:
-            with open(file, "r+b") as opened:
-                opened.seek(at)
-                opened.write(Random(SEED).randbytes(min(length, size - at)))
-
-        return apply
-
-    yield "removed", lambda file: file.unlink()
-    yield "emptied", lambda file: os.truncate(file, 0)
-    yield "cut in half", lambda file: os.truncate(file, size // 2)
-    yield "a page short", lambda file: os.truncate(file, max(size - 4096, 0))
-    yield "a byte short", lambda file: os.truncate(file, size - 1)
-    yield "garbled at its start", garble(0, 512)
-    yield "garbled", garble(0, size)
-
-
 @pytest.mark.as_is
 def test_a_damaged_file_is_noticed_or_does_no_harm(case: Case, path: Path, process: StoreProcess) -> None:
     """Each file of the store in each way, opened, read and written in a process with a deadline. Seed: ``SEED``."""
     states = fill(case, path)
     for file in sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size):
-        for what, damage in damages(file.stat().st_size):
+        for what, damage in damages(file.stat().st_size, SEED):
             damaged = path.with_name("damaged")
             shutil.copytree(path, damaged)
             damage(damaged / file.relative_to(path))

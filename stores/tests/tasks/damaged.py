@@ -6,43 +6,20 @@ It prints a line of JSON for each: what was damaged, how, what the task reported
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 
 from stores import rehearsal
 from stores.changelog import SqliteChangelog
 from stores.errors import StoreCorruptedError, StoreError
 from stores.interface import Durability
+from stores.tests.damages import damages
 from stores.tests.tasks.setup import TASK, counting_task, feed, state
 
 SEED = 3
 MORE_KEYS = range(4)
-
-
-def damages(size: int) -> Iterator[tuple[str, Callable[[Path], object]]]:
-    """Ways to damage a file of that size."""
-
-    def garble(at: int, length: int) -> Callable[[Path], object]:
-        def apply(file: Path) -> None:
-            with open(file, "r+b") as opened:
-                opened.seek(at)
-                opened.write(Random(SEED).randbytes(min(length, size - at)))
-
-        return apply
-
-    yield "removed", Path.unlink
-    yield "emptied", lambda file: os.truncate(file, 0)
-    if size:
-        yield "cut", lambda file: os.truncate(file, size // 2)
-        yield "cut by a byte", lambda file: os.truncate(file, size - 1)
-        yield "zeroed", lambda file: file.write_bytes(bytes(size))
-        yield "garbled at its start", garble(0, 64)
-        yield "garbled", garble(0, size)
-    yield "followed by junk", lambda file: file.write_bytes(file.read_bytes() + b"\1\2\3\4\0\0\5")
 
 
 def damaged(base: Path, store: Path) -> Iterator[tuple[str, str, Path]]:
@@ -50,12 +27,19 @@ def damaged(base: Path, store: Path) -> Iterator[tuple[str, str, Path]]:
     entries = sorted(store.rglob("*"))
     for entry in entries:
         ways: list[tuple[str, Callable[[Path], object]]] = [("removed", shutil.rmtree)]
-        for what, damage in ways if entry.is_dir() else damages(entry.stat().st_size):
+        if entry.is_file():
+            ways = [*damages(entry.stat().st_size, SEED), ("followed by junk", append_junk)]
+        for what, damage in ways:
             copy = base.with_name("copy")
             shutil.copytree(base, copy)
             damage(copy / entry.relative_to(base))
             yield str(entry.relative_to(store)), what, copy
             shutil.rmtree(copy)
+
+
+def append_junk(file: Path) -> None:
+    with open(file, "ab") as opened:
+        opened.write(b"\1\2\3\4\0\0\5")
 
 
 def main() -> None:
