@@ -6,10 +6,9 @@ Source: KIP-892, "Interactive Queries", "Query-time Isolation Levels", "Transact
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, TopicPa
 from stores.interface import KeyValueIterator, KeyValueView
 from stores.tests.conformance.cases import Case
 from stores.tests.conformance.gaps import GAPS, ISOLATED, carries
+from stores.tests.conformance.rounds import read_beside_rounds
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 INPUT = TopicPartition("input", 0)
@@ -124,29 +124,15 @@ def test_a_reader_of_committed_data_waits_at_no_step_of_a_commit_and_sees_all_of
 def test_get_many_shows_one_moment(store: KeyValueStore, level: IsolationLevel) -> None:
     """At READ_COMMITTED all keys are of one commit; at READ_UNCOMMITTED none is of a later put than one before it."""
     keys = [b"%02d" % number for number in range(20)]
-    done = Event()
 
-    def read() -> int:
-        view, count = store.read_only(level), 0
-        while not done.is_set() or not count:
-            values = [int(value or b"0") for value in view.get_many(keys)]
-            assert values == sorted(values, reverse=True)
-            assert values[0] - values[-1] <= 1
-            if level is COMMITTED and carries(store, ISOLATED):
-                assert values[0] == values[-1]
-            count += 1
-        return count
+    def read(view: KeyValueView) -> None:
+        values = [int(value or b"0") for value in view.get_many(keys)]
+        assert values == sorted(values, reverse=True)
+        assert values[0] - values[-1] <= 1
+        if level is COMMITTED and carries(store, ISOLATED):
+            assert values[0] == values[-1]
 
-    with ThreadPoolExecutor(1) as pool:
-        reader: Future[int] = pool.submit(read)
-        try:
-            for number in range(1, 25):
-                for key in keys:
-                    store.put(key, b"%d" % number)
-                store.commit()
-        finally:
-            done.set()
-        assert reader.result(60) >= 1
+    read_beside_rounds(store, keys, level, read, readers=1)
 
 
 def test_get_many_refuses_what_is_no_key(store: KeyValueStore) -> None:

@@ -19,7 +19,9 @@ from stores import (
     TopicPartition,
     WrongThreadError,
 )
+from stores.interface import KeyValueView
 from stores.tests.conformance.cases import Case
+from stores.tests.conformance.rounds import read_beside_rounds
 
 WRITES: dict[str, Callable[[KeyValueStore], object]] = {
     "put": lambda store: store.put(b"key", b"value"),
@@ -104,30 +106,16 @@ def test_readers_see_whole_moments_while_the_writer_goes_on(store: KeyValueStore
     keys = [b"%02d" % number for number in range(40)]
     store.put_all([(key, b"0") for key in keys])
     store.commit()
-    done = Event()
 
-    def read() -> int:
-        reader, seen = store.read_only(level), 0
-        while not done.is_set() or not seen:
-            values = [int(value) for _, value in reader.all()]
-            assert len(values) == len(keys)
-            assert values == sorted(values, reverse=True)
-            if level is IsolationLevel.READ_COMMITTED and store.transactional:
-                assert len(set(values)) == 1
-            assert int(reader.get(keys[-1]) or b"") >= values[-1]
-            seen += 1
-        return seen
+    def read(reader: KeyValueView) -> None:
+        values = [int(value) for _, value in reader.all()]
+        assert len(values) == len(keys)
+        assert values == sorted(values, reverse=True)
+        if level is IsolationLevel.READ_COMMITTED and store.transactional:
+            assert len(set(values)) == 1
+        assert int(reader.get(keys[-1]) or b"") >= values[-1]
 
-    with ThreadPoolExecutor(2) as pool:
-        readers = [pool.submit(read) for _ in range(2)]
-        try:
-            for number in range(1, 25):
-                for key in keys:
-                    store.put(key, b"%d" % number)
-                store.commit()
-        finally:
-            done.set()
-        assert all(reader.result(timeout=60) >= 1 for reader in readers)
+    read_beside_rounds(store, keys, level, read, readers=2)
 
 
 def test_readers_and_their_iterators_close_with_the_store(store: KeyValueStore) -> None:
