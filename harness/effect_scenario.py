@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.faults.registry import unknown
+from harness.faults.registry import check_known
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import Convicted, Swept, convictions, sweeps
 from harness.sweeps.subjects import subject_named
@@ -38,12 +38,8 @@ class EffectScenario:
         """
         self._check_types()
         chosen = None if self.backends is None else [subject_named(name) for name in self.backends]
-        for durability in self.durabilities:
-            if durability not in DURABILITIES:
-                raise unknown("durability", durability, DURABILITIES)
-        for mutant in self.mutants:
-            if mutant not in MUTANTS:
-                raise unknown("mutant", mutant, MUTANTS)
+        check_known("durability", DURABILITIES, *self.durabilities)
+        check_known("mutant", MUTANTS, *self.mutants)
         if self.seeds < 1 or (self.points_max is not None and self.points_max < 1):
             raise ConfigError("a scenario has one seed and one point or more")
         planned: list[Swept | Convicted] = []

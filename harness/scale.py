@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.effect_scenario import EffectScenario
-from harness.faults.registry import unknown
+from harness.faults.registry import check_known
 from harness.readers_scenario import ReadersScenario
 from harness.scenario import CrashScenario, Scenario
 
@@ -26,8 +26,7 @@ def scaled(scenario: Scalable, profile: str) -> Scalable:
 
     Raises: ConfigError for an unknown profile.
     """
-    if profile not in PROFILES:
-        raise unknown("profile", profile, PROFILES)
+    check_known("profile", PROFILES, profile)
     if profile == "default":
         return scenario
     smoke = profile == "smoke"

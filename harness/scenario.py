@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.faults import Fault, Kill, failpoint_of, steps
-from harness.faults.registry import unknown
+from harness.faults.registry import check_known
 from harness.throughput.plan import Batch, Sweep, batches
 from harness.trials import sabotage as defects
 from harness.trials.admission import admitted
@@ -115,22 +115,17 @@ class CrashScenario:
         _check_types(self)
         for name in (*_names(self.backends), *self.caught):
             backend_named(name)
-        for durability in self.durabilities:
-            if durability not in DURABILITIES:
-                raise unknown("durability", durability, DURABILITIES)
+        check_known("durability", DURABILITIES, *self.durabilities)
         if self.seeds < 1:
             raise ConfigError(f"a scenario has one seed or more, not {self.seeds}")
         known = _known_failpoints()
         for fault in self.faults:
             if isinstance(fault, KillAtEach):
-                if fault.part not in list(Part):
-                    raise unknown("part", fault.part, Part)
+                check_known("part", list(Part), fault.part)
             elif not isinstance(fault, Fault):
                 raise ConfigError(f"a fault of a scenario is a value of harness.faults or a KillAtEach, not {fault!r}")
             else:
-                for failpoint in _failpoints(fault):
-                    if failpoint not in known:
-                        raise unknown("failpoint", failpoint, known)
+                check_known("failpoint", known, *_failpoints(fault))
 
     def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int) -> list[Trial]:
         if isinstance(fault, KillAtEach):
@@ -194,9 +189,7 @@ class ThroughputScenario:
             *(name for claim in self.at_least for name in (claim.subject, claim.yardstick)),
         ):
             backend_named(name)
-        for durability in self.durabilities:
-            if durability not in DURABILITIES:
-                raise unknown("durability", durability, DURABILITIES)
+        check_known("durability", DURABILITIES, *self.durabilities)
         sweep = Sweep(
             self.workload,
             self.events,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +33,13 @@ def unknown(what: str, name: object, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"no {what} {name!r}{nearest(str(name), names)} (known: {', '.join(names)})")
 
 
+def check_known(what: str, known: Collection[str], *names: str) -> None:
+    """Raises: ConfigError, as ``unknown`` makes it, for the first of ``names`` that is not ``known``."""
+    for name in names:
+        if name not in known:
+            raise unknown(what, name, known)
+
+
 def name_of(fault: Fault) -> str:
     """The registered name of a fault's kind, such as ``kill_after``."""
     return _NAMES[type(fault)]
@@ -58,13 +65,10 @@ def from_json(row: object) -> Fault:
     if not isinstance(row, Mapping) or not isinstance(row.get("fault"), str):
         raise ConfigError(f"a fault is an object with its name under 'fault', not {row!r}")
     name = row["fault"]
-    if name not in FAULTS:
-        raise unknown("fault", name, FAULTS)
+    check_known("fault", FAULTS, name)
     settings = {key: value for key, value in row.items() if key != "fault"}
     known = [setting.name for setting in fields(FAULTS[name])]
-    for key in settings:
-        if key not in known:
-            raise unknown(f"setting of fault {name!r} called", key, known)
+    check_known(f"setting of fault {name!r} called", known, *settings)
     if name == "kill_in_recovery":
         settings = _nested(settings)
     for setting in fields(FAULTS[name]):

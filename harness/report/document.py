@@ -17,8 +17,6 @@ from harness.report.tables import choice_table, ratio_table, summary_table, thro
 
 Figures = Mapping[str, Sequence[Figure]]
 
-FAILURES_SHOWN = 20
-
 _LEVELS = """\
 | level | a commit survives by itself |
 | --- | --- |
@@ -150,9 +148,7 @@ def _failures(rows: Mapping[str, Sequence[Row]]) -> str:
     lines = failure_lines(crashes)
     if not lines:
         return "Every trial ended as expected.\n"
-    shown = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
-    more = f"\n\nand {len(lines) - FAILURES_SHOWN} more." if len(lines) > FAILURES_SHOWN else ""
-    return f"**Trials that did not end as expected: {len(lines)}.**\n\n{shown}{more}\n"
+    return text.failures("Trials that did not end as expected", lines)
 
 
 def _defects(figures: Figures) -> list[str]:

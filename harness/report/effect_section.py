@@ -12,7 +12,6 @@ from harness.sweeps.gate import is_wrong
 
 SKIPPED = "effects_skipped"
 """The fact of a run that says why nothing below the process was tried."""
-FAILURES_SHOWN = 20
 
 _HOW = """\
 A victim makes its commits below a library that sees every call which changes a file, counts these effects over all
@@ -87,6 +86,4 @@ def _failures(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = effect_failure_lines(rows)
     if not lines:
         return "Nothing broke a promise.\n"
-    shown = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
-    more = f"\n\nand {len(lines) - FAILURES_SHOWN} more." if len(lines) > FAILURES_SHOWN else ""
-    return f"**Trials that failed: {len(lines)}.**\n\n{shown}{more}\n"
+    return text.failures("Trials that failed", lines)

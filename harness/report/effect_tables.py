@@ -25,6 +25,7 @@ _WORDS: Mapping[str, str] = {
 _POWER = ("power", "power_twice", "failed_sync")
 _MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}
 _SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "seconds")
+_COMES_TO = ("commits lost at most", "torn", "noticed and restored", "other", "time of a core")
 REPORTED_ONLY = ("strict", "beyond")
 """Variants of power loss that are no part of the gate's model."""
 
@@ -65,11 +66,7 @@ def power_tables(figures: Figures) -> list[Table]:
                 _points(figure),
                 text.exact(figure["states"]),
                 text.exact(figure["distinct"]),
-                text.exact(figure["lost_at_most"]),
-                text.exact(figure["torn"]),
-                text.exact(figure["restored"]),
-                text.exact(figure["other"] + figure["no_verdict"]),
-                text.duration(figure["seconds"]),
+                *_came_to(figure),
                 f"`{figure['blind_spots']}`" if figure["blind_spots"] else text.NONE,
                 _held([figure]),
             ]
@@ -82,11 +79,7 @@ def power_tables(figures: Figures) -> list[Table]:
             "positions",
             "states",
             "distinct",
-            "commits lost at most",
-            "torn",
-            "noticed and restored",
-            "other",
-            "time of a core",
+            *_COMES_TO,
             "written unseen",
             "promise held",
         )
@@ -105,11 +98,7 @@ def process_tables(figures: Figures) -> list[Table]:
                 f"{_WORDS[figure['fault']]}{': ' if figure['variant'] else ''}{figure['variant']}",
                 _points(figure),
                 text.exact(figure["trials"]),
-                text.exact(figure["lost_at_most"]),
-                text.exact(figure["torn"]),
-                text.exact(figure["restored"]),
-                text.exact(figure["other"] + figure["no_verdict"]),
-                text.duration(figure["seconds"]),
+                *_came_to(figure),
                 _held([figure]),
             ]
             for figure in _errors_together(
@@ -123,11 +112,7 @@ def process_tables(figures: Figures) -> list[Table]:
             "fault",
             "effects",
             "trials",
-            "commits lost at most",
-            "torn",
-            "noticed and restored",
-            "other",
-            "time of a core",
+            *_COMES_TO,
             "promise held",
         )
         if rows:
@@ -215,6 +200,12 @@ def left_out(figures: Figures) -> str:
     if explored == in_all:
         return ""
     return f"{text.exact(explored)} of {text.exact(in_all)} points were tried, drawn by the seed."
+
+
+def _came_to(figure: Figure) -> list[str]:
+    """The cells below ``_COMES_TO``."""
+    counts = (figure["lost_at_most"], figure["torn"], figure["restored"], figure["other"] + figure["no_verdict"])
+    return [*(text.exact(count) for count in counts), text.duration(figure["seconds"])]
 
 
 def _points(figure: Figure) -> str:

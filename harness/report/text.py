@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 NOT_MEASURED = "not measured in this run"
 NONE = "-"
+FAILURES_SHOWN = 20
 
 
 def count(value: float | None) -> str:
@@ -69,3 +70,10 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Itera
         )
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def failures(what: str, lines: Sequence[str]) -> str:
+    """How many there are, and the first of them as a list; each of ``lines`` may have lines of its own below it."""
+    shown = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
+    more = f"\n\nand {len(lines) - FAILURES_SHOWN} more." if len(lines) > FAILURES_SHOWN else ""
+    return f"**{what}: {len(lines)}.**\n\n{shown}{more}\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
-from harness.faults.registry import unknown
+from harness.faults.registry import check_known
 from harness.trials.operations import Mix
 from harness.trials.trial import DURABILITIES, Trial
 from stores.changelog import producer
@@ -53,11 +53,8 @@ def crash_matrix(
 
     Raises: ConfigError for an unknown backend, durability or profile.
     """
-    if profile not in PROFILES:
-        raise unknown("profile", profile, PROFILES)
-    for level in durabilities:
-        if level not in DURABILITIES:
-            raise unknown("durability", level, DURABILITIES)
+    check_known("profile", PROFILES, profile)
+    check_known("durability", DURABILITIES, *durabilities)
     chosen = [backend_named(name) for name in (backends() if backend_names is None else backend_names)]
     if profile == "full":
         return [

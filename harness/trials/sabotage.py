@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness.faults.registry import unknown
+from harness.faults.registry import check_known
 from stores.changelog.producer import BufferedProducer
 from stores.engines.engine import Engine, Writes
 from stores.errors import OffsetOutOfRangeError, ProducerFencedError
@@ -43,8 +43,7 @@ def sabotage(name: str | None, backend: Backend) -> Settings:
     """Build the defect ``name`` into this process; None builds in nothing. Raises: ConfigError for an unknown name."""
     if name is None:
         return {}
-    if name not in SABOTAGES:
-        raise unknown("sabotage", name, SABOTAGES)
+    check_known("sabotage", SABOTAGES, name)
     return SABOTAGES[name].apply(backend.load_engine(), backend.load_strategy())
 
 

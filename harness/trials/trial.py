@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import faults
 from harness.faults import Fault
-from harness.faults.registry import unknown
+from harness.faults.registry import check_known
 from harness.trials.operations import Mix
 from stores.errors import ConfigError
 
@@ -46,10 +46,8 @@ class Trial:
                 raise ConfigError(f"a trial's {name!r} is of type {type_.__name__}, not {getattr(self, name)!r}")
         if not isinstance(self.sabotage, str | None):
             raise ConfigError(f"a trial's 'sabotage' is a name, not {self.sabotage!r}")
-        if self.durability not in DURABILITIES:
-            raise unknown("durability", self.durability, DURABILITIES)
-        if self.guarantee not in GUARANTEES:
-            raise unknown("guarantee", self.guarantee, GUARANTEES)
+        check_known("durability", DURABILITIES, self.durability)
+        check_known("guarantee", GUARANTEES, self.guarantee)
         if self.commit_every < 1:
             raise ConfigError(f"commit_every counts from 1, not {self.commit_every}")
         if self.uncommitted_max_bytes < -1:
@@ -128,10 +126,7 @@ def repeat_command(trial: Trial) -> str:
 
 
 def _check_names(what: str, row: Mapping[str, Any], kind: type[Trial] | type[Mix]) -> None:
-    known = [setting.name for setting in fields(kind)]
-    for name in row:
-        if name not in known:
-            raise unknown(f"setting of {what} called", name, known)
+    check_known(f"setting of {what} called", [setting.name for setting in fields(kind)], *row)
 
 
 def _defaults(kind: type[Trial] | type[Mix]) -> dict[str, Any]:
