@@ -34,15 +34,18 @@ def crash_tables(figures: Figures, *, expected: str) -> list[Table]:
             if (cell["scenario"], cell["guarantee"], cell["durability"]) == (scenario, guarantee, durability)
         ]
         names = sorted({cell["backend"] for cell in own})
-        rows = []
+        rows: list[list[str]] = []
+        wrong: list[int] = []
         for place in sorted({place_of(cell) for cell in own}):
             counts = [
                 _outcome([cell for cell in own if place_of(cell) == place and cell["backend"] == name])
                 for name in names
             ]
+            if any(cell["as_expected"] < cell["trials"] for cell in own if place_of(cell) == place):
+                wrong.append(len(rows))
             rows.append([f"`{place}`", *counts])
         caption = f"`{scenario}`, {guarantee.replace('_', ' ')}, level {durability}"
-        tables.append(Table(caption, ("what befalls it", *names), rows, range(1, 1 + len(names))))
+        tables.append(Table(caption, ("what befalls it", *names), rows, range(1, 1 + len(names)), (), wrong))
     return tables
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,10 @@ from harness.report.choice import choices
 from harness.report.crash_tables import crash_tables
 from harness.report.effect_section import effect_section
 from harness.report.figures import Figure, crash_trials
+from harness.report.outcome import outcome, ratios_reached
 from harness.report.rows import Row
 from harness.report.store_tables import amplification_table, benchmark_tables, opening_tables, ycsb_tables
-from harness.report.table import Table
+from harness.report.table import ROWS_SHOWN, Table
 from harness.report.tables import choice_table, ratio_table, summary_table, throughput_tables
 
 Figures = Mapping[str, Sequence[Figure]]
@@ -56,19 +58,19 @@ def document(
     """The whole report. ``facts`` say how the run was asked for, ``plots`` which files lie beside the report."""
     backends = environment["backends"]
     chosen = choice_table(choices(figures, backends))
-    parts = [
-        "# Which backend, and why\n",
-        f"{_origin(facts, environment)}\n",
+    body = [
         chosen.markdown(),
         "Each pick has the best figure among the backends that can do it and kept every promise at that level in this "
         "run. What the levels mean:\n",
         _LEVELS,
+        "## What came of it\n",
+        outcome(figures),
         "## All backends side by side\n",
         summary_table(figures, backends).markdown(),
         *_plot(plots, "throughput", "Records per second of a task against records per commit"),
         "## Ratios\n",
+        f"{ratios_reached(figures)}\n",
         *_told(ratio_table(figures)),
-        _missed(figures),
         "## Throughput of a task\n",
         *_told(*throughput_tables(figures)),
         *_plot(plots, "commit-latency", "Milliseconds per commit against records per commit"),
@@ -82,15 +84,17 @@ def document(
         *_told(*opening_tables(figures)),
         "## Crashes\n",
         *_plot(plots, "crash-matrix", "Backends by failpoints: how many trials ended valid"),
-        *_told(*crash_tables(figures, expected="valid")),
         _failures(rows),
+        *_told(*crash_tables(figures, expected="valid")),
         *_defects(figures),
         effect_section(figures, [*rows.get("effect", ()), *rows.get("mutant", ())], facts),
         "## What was measured, how, and on what\n",
         _METHOD,
         _machine(facts, environment),
     ]
-    return "\n".join(part for part in parts if part)
+    told = [part for part in body if part]
+    head = ["# Which backend, and why\n", f"{_origin(facts, environment)}\n", _contents(told)]
+    return "\n".join([*head, *told])
 
 
 def failure_lines(rows: Sequence[Row]) -> list[str]:
@@ -115,7 +119,14 @@ def wrong_end_lines(throughput: Sequence[Figure]) -> list[str]:
 
 
 def _told(*tables: Table) -> list[str]:
-    return [table.markdown() for table in tables] or [f"{text.NOT_MEASURED.capitalize()}.\n"]
+    return [table.folded() for table in tables] or [f"{text.NOT_MEASURED.capitalize()}.\n"]
+
+
+def _contents(parts: Sequence[str]) -> str:
+    """The sections, each a link that code hosts make of its title."""
+    titles = [part.partition("\n")[0].removeprefix("## ") for part in parts if part.startswith("## ")]
+    links = (f"[{title}](#{re.sub('[^a-z ]', '', title.lower()).replace(' ', '-')})" for title in titles)
+    return f"Contents: {', '.join(links)}. Tables of more than {ROWS_SHOWN} rows are folded.\n"
 
 
 def _plot(plots: Sequence[str], name: str, title: str) -> list[str]:
@@ -129,16 +140,6 @@ def _origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
         f"{facts['started']}, on {cpu['cores']} cores ({cpu['model']}), {text.size(environment['memory_bytes'])} of "
         f"memory, {disk['file_system']}. Nothing in it is written by hand."
     )
-
-
-def _missed(figures: Figures) -> str:
-    asked = [figure for figure in figures["ratio"] if figure["met"] is not None]
-    if not asked:
-        return ""
-    missed = [figure for figure in asked if not figure["met"]]
-    if not missed:
-        return f"All {len(asked)} ratios that something was asked of are reached.\n"
-    return f"**{len(missed)} of {len(asked)} ratios that something was asked of are missed in this run.**\n"
 
 
 def _failures(rows: Mapping[str, Sequence[Row]]) -> str:

@@ -52,11 +52,11 @@ def effect_section(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Mappi
     parts = [title + _HOW]
     if figures["effect"]:
         parts += [promise_table(figures).markdown(), _failures(rows)]
-        parts += ["### Power loss\n", _MODELS, *(table.markdown() for table in power_tables(figures))]
-        parts += ["### Kills and failing calls\n", *(table.markdown() for table in process_tables(figures))]
-        parts += ["### Damage at rest\n", _DAMAGE, damage_table(figures).markdown()]
+        parts += ["### Power loss\n", _MODELS, *(table.folded() for table in power_tables(figures))]
+        parts += ["### Kills and failing calls\n", *(table.folded() for table in process_tables(figures))]
+        parts += ["### Damage at rest\n", _DAMAGE, damage_table(figures).folded()]
     if figures["mutant"]:
-        parts += ["### Whether this would see a defect\n", mutant_table(figures).markdown()]
+        parts += ["### Whether this would see a defect\n", mutant_table(figures).folded()]
     return "\n".join([*parts, _NOT_SIMULATED])
 
 

@@ -24,10 +24,15 @@ _WORDS: Mapping[str, str] = {
 }
 _POWER = ("power", "power_twice", "failed_sync")
 _MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}
-_SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "seconds")
+_SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "wrong", "seconds")
 _COMES_TO = ("commits lost at most", "torn", "noticed and restored", "other", "time of a core")
 REPORTED_ONLY = ("strict", "beyond")
 """Variants of power loss that are no part of the gate's model."""
+
+
+def is_promised(figure: Figure) -> bool:
+    """Whether a promise is made for what a figure is about: damage at rest and two of the models are only reported."""
+    return figure["fault"] != "damage" and figure["variant"] not in REPORTED_ONLY
 
 
 def promise_table(figures: Figures) -> Table:
@@ -38,9 +43,9 @@ def promise_table(figures: Figures) -> Table:
             own = [
                 figure
                 for figure in figures["effect"]
-                if (figure["durability"], figure["fault"]) == (level, fault) and figure["variant"] not in REPORTED_ONLY
+                if (figure["durability"], figure["fault"]) == (level, fault) and is_promised(figure)
             ]
-            if own and fault != "damage":
+            if own:
                 rows.append(
                     [
                         level,
@@ -59,6 +64,7 @@ def power_tables(figures: Figures) -> list[Table]:
     """Power loss, one table per level: a line per backend and folder model."""
     tables = []
     for level in LEVELS:
+        own = [figure for figure in figures["effect"] if figure["durability"] == level and figure["fault"] in _POWER]
         rows = [
             [
                 f"`{figure['backend']}`",
@@ -70,8 +76,7 @@ def power_tables(figures: Figures) -> list[Table]:
                 f"`{figure['blind_spots']}`" if figure["blind_spots"] else text.NONE,
                 _held([figure]),
             ]
-            for figure in figures["effect"]
-            if figure["durability"] == level and figure["fault"] in _POWER
+            for figure in own
         ]
         head = (
             "backend",
@@ -84,7 +89,8 @@ def power_tables(figures: Figures) -> list[Table]:
             "promise held",
         )
         if rows:
-            tables.append(Table(f"Power loss at level {level}", head, rows, range(2, 10), range(1, 12)))
+            caption = f"Power loss at level {level}"
+            tables.append(Table(caption, head, rows, range(2, 10), range(1, 12), _wrong(own)))
     return tables
 
 
@@ -92,6 +98,11 @@ def process_tables(figures: Figures) -> list[Table]:
     """Kills and failing calls, one table per level."""
     tables = []
     for level in LEVELS:
+        own = _errors_together(
+            figure
+            for figure in figures["effect"]
+            if figure["durability"] == level and figure["fault"] not in (*_POWER, "damage")
+        )
         rows = [
             [
                 f"`{figure['backend']}`",
@@ -101,11 +112,7 @@ def process_tables(figures: Figures) -> list[Table]:
                 *_came_to(figure),
                 _held([figure]),
             ]
-            for figure in _errors_together(
-                figure
-                for figure in figures["effect"]
-                if figure["durability"] == level and figure["fault"] not in (*_POWER, "damage")
-            )
+            for figure in own
         ]
         head = (
             "backend",
@@ -116,7 +123,8 @@ def process_tables(figures: Figures) -> list[Table]:
             "promise held",
         )
         if rows:
-            tables.append(Table(f"Kills and failing calls at level {level}", head, rows, range(2, 9), range(1, 10)))
+            caption = f"Kills and failing calls at level {level}"
+            tables.append(Table(caption, head, rows, range(2, 9), range(1, 10), _wrong(own)))
     return tables
 
 
@@ -184,7 +192,8 @@ def mutant_table(figures: Figures) -> Table:
         for figure in figures["mutant"]
     ]
     head = ("mutant", "defect", "in", "fault", "should be", "is", "after states", "as it should be")
-    return Table("Defects built in on purpose, all at level DISK", head, rows, (6,), (7,))
+    missed = [place for place, figure in enumerate(figures["mutant"]) if not figure["expected"]]
+    return Table("Defects built in on purpose, all at level DISK", head, rows, (6,), (7,), missed)
 
 
 def effect_tables(figures: Figures) -> list[Table]:
@@ -200,6 +209,11 @@ def left_out(figures: Figures) -> str:
     if explored == in_all:
         return ""
     return f"{text.exact(explored)} of {text.exact(in_all)} points were tried, drawn by the seed."
+
+
+def _wrong(figures: Sequence[Figure]) -> list[int]:
+    """The places of those that fail a run."""
+    return [place for place, figure in enumerate(figures) if figure["wrong"]]
 
 
 def _came_to(figure: Figure) -> list[str]:

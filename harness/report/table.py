@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.report import text
+
+ROWS_SHOWN = 24
+"""A table with more of them is folded in a report."""
 
 
 class Table(NamedTuple):
     """Cells as text; columns whose places are in ``right`` hold numbers.
 
     ``told_once`` are the places of columns that a terminal, which is narrow, need not show where every line has the
-    same in them: that is told below the table.
+    same in them: that is told below the table. ``notable`` are the places of rows that stay in sight where a long table
+    is folded: those in which something is wrong.
     """
 
     caption: str
@@ -20,12 +26,24 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
     right: Sequence[int] = ()
     told_once: Sequence[int] = ()
+    notable: Sequence[int] = ()
 
     def markdown(self) -> str:
         """The caption and the table, or the caption with what stands for an empty one."""
         if not self.rows:
             return f"{self.caption}: {text.NOT_MEASURED}.\n"
         return f"{self.caption}:\n\n{text.table(self.head, self.rows, self.right)}"
+
+    def folded(self) -> str:
+        """The same, but of a long table only the notable rows; all of them show once a reader unfolds them."""
+        if len(self.rows) <= ROWS_SHOWN:
+            return self.markdown()
+        whole = text.table(self.head, self.rows, self.right)
+        fold = f"<details>\n<summary>{_as_html(self.caption)}: {len(self.rows)} rows</summary>\n\n{whole}\n</details>\n"
+        if not self.notable:
+            return fold
+        wrong = text.table(self.head, [self.rows[place] for place in self.notable], self.right)
+        return f"{self.caption}. These rows are not as they should be:\n\n{wrong}\n{fold}"
 
     def plain(self) -> str:
         """The same for a terminal, without Markdown's marks."""
@@ -42,6 +60,11 @@ class Table(NamedTuple):
         said = [f"{self.head[place]}: {rows[0][place]}" for place in common if rows[0][place] not in ("", text.NONE)]
         below = f"\nIn every line: {', '.join(said)}." if said else ""
         return f"{_unmarked(self.caption)}:\n{lines}{below}"
+
+
+def _as_html(caption: str) -> str:
+    # Within a tag no Markdown is understood.
+    return re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(caption, quote=False))
 
 
 def _unmarked(cell: str) -> str:

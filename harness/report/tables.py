@@ -74,6 +74,11 @@ def throughput_tables(figures: Figures) -> list[Table]:
     """One table per workload, level and number of partitions."""
     tables = []
     for workload, durability, partitions in distinct(figures["throughput"], "workload", "durability", "partitions"):
+        own = [
+            figure
+            for figure in figures["throughput"]
+            if (figure["workload"], figure["durability"], figure["partitions"]) == (workload, durability, partitions)
+        ]
         rows = [
             [
                 figure["backend"],
@@ -90,18 +95,13 @@ def throughput_tables(figures: Figures) -> list[Table]:
                 text.duration(figure["open_after_kill_s"]),
                 figure["end_state"],
             ]
-            for figure in figures["throughput"]
-            if (figure["workload"], figure["durability"], figure["partitions"]) == (workload, durability, partitions)
+            for figure in own
         ]
-        repeats = max(
-            figure["repeats"]
-            for figure in figures["throughput"]
-            if (figure["workload"], figure["durability"]) == (workload, durability)
-        )
-        records = max(figure["records"] for figure in figures["throughput"] if figure["workload"] == workload)
+        repeats = max(figure["repeats"] for figure in own)
+        records = max(figure["records"] for figure in own)
         caption = (
             f"Workload `{workload}`, level {durability}, {partitions} partition{'s' * (partitions != 1)}, "
-            f"{text.exact(records)} records, medians of {repeats}"
+            f"{text.exact(records)} records, {f'medians of {repeats}' if repeats > 1 else 'measured once'}"
         )
         head = (
             "backend",
@@ -118,7 +118,8 @@ def throughput_tables(figures: Figures) -> list[Table]:
             "ready after a kill",
             "end state against Spark SQL",
         )
-        tables.append(Table(caption, head, rows, range(1, 12), (1, 12)))
+        different = [place for place, figure in enumerate(own) if figure["end_state"] == "different"]
+        tables.append(Table(caption, head, rows, range(1, 12), (1, 12), different))
     return tables
 
 
@@ -139,7 +140,9 @@ def ratio_table(figures: Figures) -> Table:
         for figure in figures["ratio"]
     ]
     head = ("claim", "level", "records per commit", "backend", "against", "ratio", "at least", "reached")
-    return Table("Ratios of medians within this run; more than 1 is faster than the yardstick", head, rows, (2, 5, 6))
+    caption = "Ratios of medians within this run; more than 1 is faster than the yardstick"
+    missed = [place for place, figure in enumerate(figures["ratio"]) if figure["met"] is False]
+    return Table(caption, head, rows, (2, 5, 6), (), missed)
 
 
 def _kept(facts: Mapping[str, Any]) -> str:

@@ -10,8 +10,9 @@ import pytest
 from harness import bench
 from harness.cli import main
 from harness.report.effect_section import SKIPPED, effect_failure_lines, effect_section
-from harness.report.effect_tables import damage_table, left_out, process_tables
+from harness.report.effect_tables import damage_table, left_out, mutant_table, power_tables, process_tables
 from harness.report.figures import all_figures
+from harness.report.outcome import outcome
 from harness.report.rows import new_run, read_rows, write_facts, write_rows
 from harness.report.write import write_report
 from harness.sweeps.columns import KINDS
@@ -178,6 +179,23 @@ def test_only_what_somebody_promised_fails_a_run() -> None:
     assert strict.endswith("| no: 1, told only |")
     (killed,) = [line for line in told().splitlines() if "| killed before each effect | 20 of 25 |" in line]
     assert killed.endswith("| **no: 1** |")
+
+
+def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_the_run() -> None:
+    made = rows()
+    made["effect"].append(effect(digest="c", state=1, result="lost", expected=False))
+    made["mutant"][1] = made["mutant"][1] | {"result": "lost", "expected": False}
+    figures = all_figures(made)
+    tables = [*power_tables(figures), *process_tables(figures), mutant_table(figures)]
+    assert [[table.rows[place][1] for place in table.notable] for table in tables] == [
+        ["gate"],
+        [],
+        ["killed before each effect"],
+        ["no syncs"],
+    ]
+    _, effects, mutants, *_ = outcome(figures).splitlines()
+    assert effects.startswith("* **4 of 6 ")
+    assert mutants.startswith("* **1 of 2 ")
 
 
 def test_a_mutant_that_was_not_found_is_a_failure() -> None:

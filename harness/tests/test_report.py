@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 
 from harness.report import write
 from harness.report.choice import choices
+from harness.report.crash_tables import crash_tables
 from harness.report.figures import all_figures, crash_trials
+from harness.report.outcome import outcome
 from harness.report.rows import latest_run, name_latest, new_run, read_rows, write_facts, write_rows
 from harness.report.store_tables import benchmark_tables, ycsb_tables
+from harness.report.tables import ratio_table, throughput_tables
 from harness.report.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
 from stores.errors import ConfigError
@@ -96,6 +100,40 @@ def test_every_table_names_its_durability_level(tmp_path: Path) -> None:
     for before, block in pairwise(measured):
         if block.startswith("| ") and "records" in block:
             assert "level" in before.lower() or "| level |" in block.splitlines()[0]
+
+
+def test_the_contents_lead_to_every_section(tmp_path: Path) -> None:
+    report = write_report(run_of(tmp_path), tmp_path / "results").read_text()
+    titles = re.findall(r"^##+ (.*)$", report, re.MULTILINE)
+    anchors = {"".join(c for c in title.lower() if c.isalpha() or c == " ").replace(" ", "-") for title in titles}
+    linked = set(re.findall(r"\]\(#([^)]*)\)", report))
+    assert len(linked) > 5
+    assert linked <= anchors
+    contents = report.partition("Contents: ")[2].partition("\n")[0]
+    assert contents.count("](#") == len(re.findall(r"^## ", report, re.MULTILINE))
+
+
+def test_what_came_of_a_run_counts_what_is_as_it_should_be_and_is_bold_where_something_is_not() -> None:
+    told = outcome(all_figures(made_up_rows())).splitlines()
+    crashes, effects, _, states, ratios = told
+    assert re.match(r"\* \*\*46 of 47 \[crash trials\]", crashes)
+    assert effects.startswith("* No ")
+    assert re.match(r"\* 36 of 36 \[measured configurations\]", states)
+    assert re.match(r"\* \*\*1 of 2 \[ratios with a threshold\]", ratios)
+
+
+def test_the_rows_of_what_is_not_as_it_should_be_are_notable() -> None:
+    rows = made_up_rows()
+    for row in rows["throughput"]:
+        if (row["backend"], row["records_per_commit"]) == ("rocksdb-direct", 100):
+            row["end_state"] = "different"
+    figures = all_figures(rows)
+    for table in throughput_tables(figures):
+        assert [list(table.rows[place][:2]) for place in table.notable] == [["rocksdb-direct", "100"]]
+    (crashes,) = crash_tables(figures, expected="valid")
+    assert [crashes.rows[place][0] for place in crashes.notable] == ["`create.built`"]
+    ratios = ratio_table(figures)
+    assert [ratios.rows[place][-1] for place in ratios.notable] == ["**no**"]
 
 
 def test_a_pick_is_the_best_of_those_that_kept_every_promise() -> None:

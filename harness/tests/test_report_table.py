@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.report.table import Table
+from harness.report.table import ROWS_SHOWN, Table
 
 TABLE = Table(
     "Level `DISK`",
@@ -34,3 +34,23 @@ def test_a_table_of_one_line_is_shown_whole() -> None:
         "backend  model  torn  held",
         "lmdb     gate      0  yes",
     ]
+
+
+def long_table(notable: tuple[int, ...] = ()) -> Table:
+    rows = [[f"`{number}`", "gate", str(number), "yes"] for number in range(ROWS_SHOWN + 1)]
+    return TABLE._replace(rows=rows, notable=notable)
+
+
+def test_a_long_table_is_folded_below_a_caption_that_is_html_and_a_short_one_is_not() -> None:
+    lines = long_table().folded().splitlines()
+    assert lines[:3] == ["<details>", f"<summary>Level <code>DISK</code>: {ROWS_SHOWN + 1} rows</summary>", ""]
+    # Without a blank line around it no table is seen to be one.
+    assert (lines[3], lines[-2:]) == ("| backend | model | torn | held |", ["", "</details>"])
+    assert sum(line.startswith("| `") for line in lines) == ROWS_SHOWN + 1
+    assert TABLE.folded() == TABLE.markdown()
+
+
+def test_what_is_wrong_stays_in_sight_of_a_table_that_is_folded() -> None:
+    shown, _, folded = long_table(notable=(2, ROWS_SHOWN)).folded().partition("<details>")
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("| `")] == ["`2`", f"`{ROWS_SHOWN}`"]
+    assert sum(line.startswith("| `") for line in folded.splitlines()) == ROWS_SHOWN + 1
