@@ -10,8 +10,8 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from harness.spark.cluster import Cluster
 from harness.spark.session import session
+from harness.tests.cluster import Cluster
 
 SCHEMA = "id long, parent string, code string"
 

@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.effects import library as recorder
-from harness.spark.cluster import Cluster
 from harness.spark.session import SHIPPED_SUFFIXES, session
 from harness.spark.sweeps import finished_slices, run_sweeps
 from harness.sweeps.case import Case
@@ -23,6 +22,7 @@ from harness.sweeps.slices import Victim
 from harness.sweeps.subjects import CHECKPOINT
 from harness.sweeps.sweep import points_of, sweep
 from harness.sweeps.workshop import Row
+from harness.tests.cluster import Cluster
 from stores.errors import ConfigError
 
 SEED = 3

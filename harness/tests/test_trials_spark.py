@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from harness.faults import Kill, KillAfter, Stop
 from harness.readers import trial as readers
 from harness.readers.row import failure_lines
-from harness.spark.cluster import Cluster
 from harness.spark.readers import run_readers
 from harness.spark.session import session
 from harness.spark.trials import finished_trials, run_trials
+from harness.tests.cluster import Cluster
 from harness.trials.operations import Mix
 from harness.trials.row import Row, comparable, row
 from harness.trials.run import examine

@@ -22,7 +22,6 @@ from stores.tests.quick_folder import QUICK_FOLDER
 from stores.tests.store_process import StoreProcess
 
 LOG = TopicPartition("changelog", 0)
-Committed = tuple[dict[bytes, bytes], dict[TopicPartition, int]]
 
 
 class KillMachine(RuleBasedStateMachine):

@@ -1,6 +1,6 @@
 """A real standalone cluster on this machine, from the PySpark package alone: one master and several workers.
 
-For tests and scenarios in which executors die: ``local[N]`` has none. Everything listens on loopback only.
+For tests in which executors die: ``local[N]`` has none. Everything listens on loopback only.
 """
 
 from __future__ import annotations
