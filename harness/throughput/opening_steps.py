@@ -28,7 +28,7 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import Durability, TopicPartition
 from stores.registry import backend_named
-from stores.tasks import ProcessingGuarantee, RestoreProgress, StoreSettings, StreamTask, TaskContext, TaskId
+from stores.tasks import ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
 
 TAIL_COMMITS = 10
 TAIL_COMMIT_RECORDS = 1_000
@@ -120,7 +120,7 @@ def _log(folder: Path, order: Order) -> SqliteChangelog:
 def _task(
     folder: Path, order: Order, changelog: SqliteChangelog, on_restore: Callable[[RestoreProgress], None] | None = None
 ) -> StreamTask:
-    settings = StoreSettings(backend=order["backend"], durability=Durability(order["durability"]))
+    settings = StoreConfig(backend=order["backend"], durability=Durability(order["durability"]))
     return StreamTask(
         _APPLICATION,
         TaskId(0, 0),

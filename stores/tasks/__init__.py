@@ -1,6 +1,6 @@
 """Tasks: a function over records with stores that survive any crash in step with their changelogs."""
 
-from stores.config import StoreConfig as StoreSettings
+from stores.config import StoreConfig
 from stores.interface import ProcessingGuarantee
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
@@ -17,7 +17,7 @@ __all__ = [
     "RestoreProgress",
     "RestoreReport",
     "StateDirectory",
-    "StoreSettings",
+    "StoreConfig",
     "StreamTask",
     "TaskContext",
     "TaskId",
