@@ -7,7 +7,7 @@ from random import Random
 from harness.disk.choices import Depth
 from harness.disk.files import Tree
 from harness.disk.model import FolderModel
-from harness.disk.states import Distinct, distinct, positions
+from harness.disk.states import Distinct, State, distinct, positions, states
 from harness.effects.recording import Effect, Kind
 
 Files = dict[str, bytes]
@@ -108,6 +108,14 @@ class Script:
         return self
 
 
+def writes(count: int) -> Script:
+    """So many unsynced writes of a byte each, each to a place of its own."""
+    script = Script()
+    for place in range(count):
+        script.write("a", place, b"1")
+    return script
+
+
 def base(**files: bytes) -> Tree:
     """A folder with these files, all of them sure; ``__`` in a name stands for ``/``."""
     made = Script()
@@ -146,6 +154,11 @@ def rename_any(script: Script, there: list[str], rng: Random) -> None:
 def files(tree: Tree) -> Files:
     """The bytes of each file."""
     return {path: content.read() for path, content in tree.files.items()}
+
+
+def enumerated(script: Script, at: int, before: Tree, depth: Depth | None = None, seed: int = 7) -> list[State]:
+    """The states at one position, as they come."""
+    return list(states(script.effects, before, range(at, at + 1), FolderModel.GATE, seed, depth or Depth()))
 
 
 def found_at(

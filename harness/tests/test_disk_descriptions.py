@@ -1,0 +1,155 @@
+"""The same seed gives the same states, slices of them are the whole, and a description makes one of them again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from harness.disk.choices import Depth
+from harness.disk.files import Tree
+from harness.disk.model import Disk, FolderModel
+from harness.disk.states import Description, State, distinct, positions, rebuild, states
+from harness.effects.recording import Kind
+from harness.tests.disk_script import (
+    Script,
+    base,
+    create_another,
+    enumerated,
+    files,
+    found_everywhere,
+    rename_any,
+    writes,
+)
+
+GATE = FolderModel.GATE
+
+
+def random_script(seed: int, effects: int) -> tuple[Script, Tree]:
+    """Effects of every kind on a few files, and what was there before."""
+    rng = Random(seed)
+    before = base(a=b"a" * 700, f__b=b"b" * 5000)
+    script, there = Script(), ["a", "f/b"]
+
+    def unlink() -> None:
+        if len(there) > 1:
+            script.unlink(there.pop(rng.randrange(len(there))))
+
+    def write() -> None:
+        data = bytes([rng.randrange(256)]) * rng.choice((1, 600, 5000))
+        script.write(rng.choice(there), rng.randrange(6000), data, synchronous=rng.random() < 0.1)
+
+    doing: list[Callable[[], object]] = [
+        lambda: create_another(script, there),
+        lambda: rename_any(script, there, rng),
+        unlink,
+        *[write] * 5,
+        lambda: script.truncate(rng.choice(there), rng.randrange(6000)),
+        lambda: script.sync(rng.choice([*there, "", "f"])),
+        lambda: script.datasync(rng.choice(there)),
+        lambda: script.note(f"said {script.end}"),
+    ]
+    while script.end < effects:
+        rng.choice(doing)()
+    return script, before
+
+
+def described(found: list[State]) -> list[tuple[Description, bytes, int, int]]:
+    return [(state.description, state.tree.digest(), state.said_before, state.said_by) for state in found]
+
+
+def test_the_same_seed_gives_the_same_states_and_another_seed_others() -> None:
+    before = base(a=b"0" * 40)
+    found = [described(enumerated(writes(40), 40, before, seed=seed)) for seed in (1, 1, 2)]
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+@pytest.mark.parametrize("model", list(FolderModel))
+@pytest.mark.parametrize("seed", range(4))
+def test_slices_together_are_the_whole(model: FolderModel, seed: int) -> None:
+    script, before = random_script(seed, 40)
+    every = positions(script.effects)
+    whole = described(list(states(script.effects, before, every, model, seed)))
+    parts = [range(7), range(7, 8), range(8, 30), range(30, len(every))]
+    assert [
+        state for part in parts for state in described(list(states(script.effects, before, part, model, seed)))
+    ] == whole
+    told = Counter(digest for _, digest, _, _ in whole)
+    assert {state.tree.digest(): state.states for state in distinct(script.effects, before, every, model, seed)} == told
+
+
+@pytest.mark.parametrize("model", list(FolderModel))
+@pytest.mark.parametrize("seed", range(4))
+def test_a_description_rebuilds_the_state_that_it_came_with(model: FolderModel, seed: int) -> None:
+    script, before = random_script(seed, 40)
+    depth = Depth(beyond_model=seed == 3)
+    found = list(distinct(script.effects, before, positions(script.effects), model, seed, depth))
+    assert len(found) > 20
+    assert len({state.tree.digest() for state in found}) == len(found)
+    for state in found[:: max(1, len(found) // 150)]:
+        again = Description.from_json(state.description.to_json())
+        assert again == state.description
+        assert files(rebuild(script.effects, before, again)) == files(state.tree)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_state_is_the_base_with_what_was_kept_and_without_what_was_lost(seed: int) -> None:
+    script, before = random_script(seed, 40)
+    effects = [effect for effect in script.effects if effect.kind is not Kind.NOTE]
+    for state in states(script.effects, before, positions(script.effects), GATE, seed):
+        if state.description.kind == "all" and state.description.position not in state.description.kept:
+            expected = before.copy()
+            for effect in effects[: state.description.position]:
+                expected.apply(effect)
+            assert files(state.tree) == files(expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_state_is_what_its_effects_make_one_after_the_other(seed: int) -> None:
+    rng, script, before = Random(seed), Script(), base(a=b"a" * 3000, b=b"")
+    while script.end < 30:
+        name = rng.choice("ab")
+        if (drawn := rng.random()) < 0.7:
+            script.write(name, rng.randrange(9000), rng.randbytes(rng.choice((1, 5000))), synchronous=drawn < 0.1)
+        elif drawn < 0.85:
+            script.truncate(name, rng.randrange(9000))
+        else:
+            script.datasync(name)
+    for state in states(script.effects, before, positions(script.effects), GATE, seed, Depth(torn_files=0)):
+        position, kept = state.description.position, state.description.kept
+        disk = Disk(script.effects, before, GATE)
+        while disk.position < position:
+            disk.advance()
+        lost = {change.index for change in disk.unsure()} - set(kept)
+        expected = before.copy()
+        for effect in script.effects[: position + (position in kept)]:
+            if effect.index not in lost:
+                expected.apply(effect)
+        assert files(state.tree) == files(expected)
+
+
+def test_enumerating_leaves_the_base_as_it_was() -> None:
+    script, before = random_script(1, 40)
+    digest = before.digest()
+    found_everywhere(script, before)
+    assert before.digest() == digest
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '["gate",0,"none",[]]', '["other",0,"none",[],[]]', "1"])
+def test_a_text_that_describes_no_state_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Description.from_json(text)
+
+
+@pytest.mark.parametrize("position", [-1, 3])
+def test_a_position_that_the_recording_does_not_have_is_refused(position: int) -> None:
+    with pytest.raises(ValueError):
+        rebuild(writes(2).effects, base(a=b""), Description(GATE, position, "none", ()))
+
+
+def test_positions_that_are_not_contiguous_are_refused() -> None:
+    with pytest.raises(ValueError):
+        next(states(writes(4).effects, base(a=b""), range(0, 4, 2), GATE, 7))
