@@ -63,9 +63,8 @@ def _guarded(run: Callable[[], int]) -> int:
         print(_sentence(error), file=sys.stderr)
         return USERS_MISTAKE
     except ModuleNotFoundError as error:
-        print(
-            f"{error}. The harness needs more than the library does: pip install 'txstores[harness]'", file=sys.stderr
-        )
+        more = "The harness needs more than the library does: in a clone, `make setup` or pip install '.[harness]'"
+        print(f"{error}. {more}", file=sys.stderr)
         return USERS_MISTAKE
     except Exception as error:
         # Known by its name: importing it would bring Spark into commands that do without.

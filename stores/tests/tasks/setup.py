@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,19 @@ class Crash(Exception):
 
 def crash() -> None:
     raise Crash
+
+
+@contextmanager
+def crashing_at(failpoint: str) -> Iterator[None]:
+    """What is done within has to end in a Crash at ``failpoint``."""
+    failpoints.arm(failpoint, crash)
+    try:
+        yield
+    except Crash:
+        return
+    finally:
+        failpoints.disarm(failpoint)
+    raise AssertionError(f"{failpoint} was not reached")
 
 
 def raising_at(poisoned: Container[int], process: ProcessFunction = count) -> ProcessFunction:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from stores import failpoints
 from stores.changelog import MemoryChangelog
 from stores.tasks.restore import BEFORE_WRITE
 from stores.tests.tasks.setup import (
@@ -18,10 +17,9 @@ from stores.tests.tasks.setup import (
     INDEXED,
     LEFT,
     RIGHT,
-    Crash,
     checkpoint,
     counting_task,
-    crash,
+    crashing_at,
     expected_state,
     feed,
     state,
@@ -150,10 +148,8 @@ def test_a_store_that_was_found_damaged_is_out_of_the_checkpoint_until_it_is_res
     task.run()
     task.close()
     (checkpoint(tmp_path).path.with_name("left") / "store.json").write_text("garbage")
-    failpoints.arm(BEFORE_WRITE, crash)
-    with pytest.raises(Crash):
+    with crashing_at(BEFORE_WRITE):
         task.open()
-    failpoints.disarm()
     assert checkpoint(tmp_path).read() == {RIGHT: 1}
     left, right = task.open()
     assert (left.records, right.records) == (2, 0)

@@ -26,7 +26,7 @@ from stores.tests.tasks.setup import (
     Crash,
     begun,
     counting_task,
-    crash,
+    crashing_at,
     expected_outputs,
     expected_state,
     feed,
@@ -88,10 +88,8 @@ def test_an_error_in_the_changelogs_commit_leaves_the_task_at_what_the_changelog
     task = counting_task(tmp_path, log, backend)
     task.open()
     task.run(2)
-    failpoints.arm(failpoint, crash)
-    with pytest.raises(Crash):
+    with crashing_at(failpoint):
         task.commit()
-    failpoints.disarm()
     assert task.input_offsets() == {INPUT: committed}
     assert state(task, "left") == state(task, "right") == expected_state(keys[:committed])
     task.run()
@@ -108,10 +106,8 @@ def test_an_error_after_the_changelogs_commit_stops_the_task_until_it_is_opened_
     task = counting_task(tmp_path, log)
     task.open()
     task.run(2)
-    failpoints.arm(failpoint, crash)
-    with pytest.raises(Crash):
+    with crashing_at(failpoint):
         task.commit()
-    failpoints.disarm()
     for call in (task.run, task.commit, task.input_offsets, lambda: task.store("left")):
         with pytest.raises(StoreError):
             call()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from stores import failpoints
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import StoreClosedError
@@ -20,7 +19,7 @@ from stores.tests.tasks.setup import (
     Crash,
     begun,
     counting_task,
-    crash,
+    crashing_at,
     feed,
     raising_at,
     single,
@@ -133,10 +132,8 @@ def test_a_commit_that_the_changelog_refuses_is_a_failed_one_and_is_rolled_back(
     task = counting_task(tmp_path, log, MEMORY)
     task.open()
     task.run()
-    failpoints.arm("task.before_log_commit", crash)
-    with pytest.raises(Crash):
+    with crashing_at("task.before_log_commit"):
         task.commit()
-    failpoints.disarm()
     assert counts(task.metrics) == (0, 1, 0, 1, 3)
     task.run()
     task.close()
@@ -151,10 +148,8 @@ def test_a_tail_that_is_replayed_is_told_from_a_store_that_is_built_anew(tmp_pat
     task.run(2)
     task.commit()
     task.run(4)
-    failpoints.arm(BETWEEN_STORES, crash)
-    with pytest.raises(Crash):
+    with crashing_at(BETWEEN_STORES):
         task.commit()
-    failpoints.disarm()
     task.close(clean=False)
 
     again = counting_task(tmp_path, log, INDEXED)

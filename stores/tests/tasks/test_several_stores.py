@@ -24,7 +24,7 @@ from stores.tests.tasks.setup import (
     begun,
     changelog_of,
     counting_task,
-    crash,
+    crashing_at,
     expected_outputs,
     expected_state,
     feed,
@@ -293,12 +293,9 @@ def test_the_error_that_made_a_commit_fail_is_raised_although_closing_fails_then
     task = trio(tmp_path, log)
     task.open()
     task.run()
-    failpoints.arm("task.after_store_commit", crash)
-    with monkeypatch.context() as broken:
+    with monkeypatch.context() as broken, crashing_at("task.after_store_commit"):
         failing(broken, "close", {"left": UnknownError()})
-        with pytest.raises(Crash):
-            task.close()
-    failpoints.disarm()
+        task.close()
 
 
 def test_a_store_that_fails_after_it_was_opened_is_closed_with_the_others(

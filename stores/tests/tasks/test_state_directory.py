@@ -12,7 +12,6 @@ from stat import S_IMODE
 
 import pytest
 
-from stores import failpoints
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreLockedError, StoreUnavailableError
 from stores.interface import TopicPartition
@@ -22,7 +21,14 @@ from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum, sta
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.offset_sum import OFFSET_SUM_MAX
 from stores.tasks.state_directory import REMOVING
-from stores.tests.tasks.setup import INDEXED, LEFT, RIGHT, Crash, counting_task, crash, feed
+from stores.tests.tasks.setup import (
+    INDEXED,
+    LEFT,
+    RIGHT,
+    counting_task,
+    crashing_at,
+    feed,
+)
 
 TASK, OTHER = TaskId(0, 3), TaskId(1, 0)
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -233,10 +239,8 @@ def test_links_are_foreign(state: StateDirectory, tmp_path: Path) -> None:
 
 def test_a_removal_that_is_cut_short_leaves_no_task_and_is_finished_by_the_next(state: StateDirectory) -> None:
     folder = used(state)
-    failpoints.arm(REMOVING, crash)
-    with pytest.raises(Crash):
+    with crashing_at(REMOVING):
         state.clean(WEEK_S)
-    failpoints.disarm()
     assert state.tasks() == []
     used(state, long_ago=False)
     assert state.clean(WEEK_S) == []

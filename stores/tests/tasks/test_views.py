@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from stores import failpoints
 from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import CommitFailedError, NotUpToBoundError, StoreClosedError, StoreRestoringError
@@ -29,7 +28,7 @@ from stores.tests.tasks.setup import (
     Crash,
     begun,
     counting_task,
-    crash,
+    crashing_at,
     expected_state,
     feed,
     raising_at,
@@ -172,11 +171,9 @@ def test_no_query_is_answered_from_a_store_that_is_being_restored(
     with ThreadPoolExecutor(1) as pool:
         task.open()
         views.append(task.store("left"))
-        failpoints.arm("task.after_log_commit", crash)
         task.run()
-        with pytest.raises(Crash):
+        with crashing_at("task.after_log_commit"):
             task.commit()
-        failpoints.disarm()
         task.close()
         with pytest.raises(StoreClosedError):
             views[0].get(b"1")
