@@ -39,6 +39,7 @@ from harness.spark.stages import (
 from harness.sweeps import plan as sweeps
 from harness.throughput import opening, plan
 from harness.throughput.amplification import amplification_rows
+from harness.throughput.early_commits import early_commit_rows, over_limit
 from harness.throughput.plan import Batch, Sweep
 from harness.throughput.run import MeasurementFailedError
 from harness.trials.plan import crash_matrix
@@ -183,6 +184,12 @@ def _store_rows(request: Request, say: Callable[[str], None]) -> tuple[list[Row]
         rows += amplification_rows(backends() if chosen is None else chosen, request.seed)
     except MeasurementFailedError as error:
         problems.append(f"reads and writes of the stores were not counted: {error}")
+    try:
+        bounded = early_commit_rows(request.profile, chosen, request.seed)
+        rows += bounded
+        problems += over_limit(bounded)
+    except MeasurementFailedError as error:
+        problems.append(f"early commits were not measured: {error}")
     try:
         rows += benchmarks.run(request.profile, say, request.seed, chosen)
     except (RuntimeError, subprocess.TimeoutExpired) as error:

@@ -17,6 +17,8 @@ Figure = dict[str, Any]
 THROUGHPUT_KEY = ("workload", "durability", "backend", "partitions", "records_per_commit")
 OPENING_KEY = ("durability", "backend", "records")
 CRASH_KEY = ("scenario", "durability", "guarantee", "backend", "failpoint", "fault")
+EARLY_COMMIT_KEY = ("durability", "backend", "limit_bytes")
+_EARLY_COMMIT_MEDIANS = ("records", "records_per_s", "commits", "predicted", "exceeded", "peak_memory_bytes")
 _THROUGHPUT_MEDIANS = (
     "records",
     "records_per_s",
@@ -140,6 +142,32 @@ def amplification(rows: Iterable[Row]) -> list[Figure]:
     )
 
 
+def early_commits(rows: Iterable[Row]) -> list[Figure]:
+    """One figure per backend and limit: the most that was staged, medians of the rest.
+
+    ``against_none`` is the rate against the same backend's without a limit; None where that was not measured.
+    """
+    figures = [
+        {
+            "kind": "early_commit",
+            **key,
+            "repeats": len(group),
+            "uncommitted_max_bytes": max(_values(group, "uncommitted_max_bytes")),
+            **{name: _median(group, name) for name in _EARLY_COMMIT_MEDIANS},
+        }
+        for key, group in _grouped(rows, EARLY_COMMIT_KEY)
+    ]
+    unlimited = {
+        (figure["durability"], figure["backend"]): figure["records_per_s"]
+        for figure in figures
+        if figure["limit_bytes"] is None
+    }
+    for figure in figures:
+        free = unlimited.get((figure["durability"], figure["backend"]))
+        figure["against_none"] = figure["records_per_s"] / free if free else None
+    return figures
+
+
 def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
     """The figures of every kind, by kind; an empty list for a kind that was not measured."""
     made: Mapping[str, Callable[[Iterable[Row]], list[Figure]]] = {
@@ -147,6 +175,7 @@ def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
         "opening": opening,
         "benchmark": benchmarks,
         "amplification": amplification,
+        "early_commit": early_commits,
         "ratio": ratios,
         "crash": crash,
     }

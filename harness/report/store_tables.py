@@ -38,6 +38,44 @@ def amplification_table(figures: Figures) -> Table:
     return Table("Lookups in an engine per get, by where the key is, and bytes given to it", head, rows, range(2, 8))
 
 
+def early_commit_tables(figures: Figures) -> list[Table]:
+    """One table per level: a line per backend and limit."""
+    head = (
+        "backend",
+        "limit",
+        "most staged",
+        "of the limit",
+        "commits",
+        "asked for before the limit",
+        "after it",
+        "records/s",
+        "against no limit",
+        "peak memory of the process",
+    )
+    return [
+        Table(
+            f"Workload `count`, level {durability}, no commit interval",
+            head,
+            [
+                [
+                    figure["backend"],
+                    "none" if figure["limit_bytes"] is None else text.size(figure["limit_bytes"]),
+                    text.size(figure["uncommitted_max_bytes"]),
+                    text.ratio(figure["limit_bytes"] and figure["uncommitted_max_bytes"] / figure["limit_bytes"]),
+                    *(text.exact(figure[name]) for name in ("commits", "predicted", "exceeded")),
+                    text.count(figure["records_per_s"]),
+                    text.ratio(figure["against_none"]),
+                    text.size(figure["peak_memory_bytes"]),
+                ]
+                for figure in figures["early_commit"]
+                if figure["durability"] == durability
+            ],
+            range(1, 10),
+        )
+        for (durability,) in distinct(figures["early_commit"], "durability")
+    ]
+
+
 def ycsb_tables(figures: Figures) -> list[Table]:
     """One table per level: a line per backend, a column per core workload."""
     measured = [figure for figure in figures["benchmark"] if figure["suite"].startswith(_YCSB)]

@@ -60,6 +60,7 @@ def made_up_rows() -> Rows:
         "opening": _opening(),
         "benchmark": _benchmark(),
         "amplification": _amplification(),
+        "early_commit": _early_commit(),
         "ratio": _ratio(),
         "crash": _crash(),
     }
@@ -152,6 +153,28 @@ def _amplification() -> list[dict[str, Any]]:
         }
         for backend in SPEEDS
         for staged in (1_000, 10_000)
+    ]
+
+
+def _early_commit() -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "early_commit",
+            "backend": "rocksdb-indexed-batch",
+            "durability": "CHANGELOG",
+            "limit_bytes": limit,
+            "repeat": repeat,
+            "records": 50_000,
+            "seconds": 0.5,
+            "records_per_s": 100_000.0,
+            "commits": 6,
+            "predicted": 5,
+            "exceeded": 0,
+            "uncommitted_max_bytes": 1 << 19,
+            "peak_memory_bytes": 1 << 26,
+        }
+        for limit in (1 << 20, None)
+        for repeat in range(2)
     ]
 
 

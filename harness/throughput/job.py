@@ -16,7 +16,7 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.registry import backend_named
-from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskId
+from stores.tasks import BudgetShare, ProcessingGuarantee, StoreSettings, StreamTask, TaskId
 
 APPLICATION = "throughput"
 INPUT_TOPIC = "events"
@@ -69,9 +69,9 @@ class Job:
             changelog.create_topic(topic, self.measurement.partitions)
         return changelog
 
-    def task(self, folder: Path, changelog: SqliteChangelog) -> StreamTask:
-        """The task, not opened yet. It commits when it is told to."""
-        settings = StoreConfig(
+    def task(self, folder: Path, changelog: SqliteChangelog, memory: BudgetShare | None = None) -> StreamTask:
+        """The task, not opened yet. It commits when it is told to, or before it passes what ``memory`` allows."""
+        settings = StoreSettings(
             backend=self.measurement.backend,
             durability=self.measurement.durability,
             options=dict(self.measurement.options),
@@ -86,6 +86,7 @@ class Job:
             inputs=[self.input],
             guarantee=ProcessingGuarantee.EXACTLY_ONCE,
             commit_every_records=None,
+            memory=memory,
         )
 
 

@@ -1,0 +1,146 @@
+"""A task whose commit interval never ends: all of its commits are asked for by the limit on uncommitted bytes.
+
+The workload is ``count``, every record alike, so that the limit must hold exactly: what is staged is largest just
+before a commit, and is read there. Each measurement has a process of its own,
+``python -m harness.throughput.early_commits FOLDER``, in an order shuffled by the seed; the first records only warm up.
+
+Source: KIP-892, "In-memory Transaction Buffers" (``statestore.uncommitted.max.bytes``).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from random import Random
+from time import perf_counter_ns
+from typing import Any
+
+from harness.throughput.configuration import Measurement
+from harness.throughput.job import Job, read_figures, write_figures
+from harness.throughput.measurement import peak_memory_bytes
+from harness.throughput.pairs import write_pairs
+from harness.throughput.run import figures_of
+from harness.trials.child import end_with_starter
+from harness.workloads.count import Count
+from stores import failpoints
+from stores.config import StoreConfig
+from stores.interface import Durability
+from stores.registry import backends
+from stores.tasks import MemoryBudget, StreamTask
+
+LIMITS = (64 << 10, 256 << 10, 1 << 20, 4 << 20, -1)
+"""Bytes; -1 is none, for comparison."""
+EVENTS = 50_000
+"""More than four MiB of distinct keys and their values."""
+WARM_UP_EVENTS = 5_000
+DEADLINE_S = 60
+_REPEATS: Mapping[str, int] = {"smoke": 1, "default": 2, "full": 5}
+_ORDER_FILE, _EVENTS_FILE, _FIGURES_FILE = "limits", "events", "bounded"
+_BEFORE_COMMIT = "task.before_log_commit"
+
+
+def early_commit_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
+    """Rows of kind "early_commit" at level CHANGELOG, one per backend, limit and repeat; the limit is null where none.
+
+    The default backend alone, and in the full profile all there are; ``chosen`` leaves others out.
+    Raises: MeasurementFailedError.
+    """
+    names = backends() if profile == "full" else [StoreConfig().backend]
+    subjects = [name for name in names if chosen is None or name in chosen]
+    planned = []
+    for repeat in range(_REPEATS[profile]):
+        round_ = [(name, limit, repeat) for name in subjects for limit in LIMITS]
+        Random(f"{seed} {repeat}").shuffle(round_)
+        planned += round_
+    return [_measured(name, limit, repeat, seed) for name, limit, repeat in planned]
+
+
+def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each row whose task had staged more than it may."""
+    return [
+        f"{row['backend']} had staged {row['uncommitted_max_bytes']:,} bytes, where {row['limit_bytes']:,} are allowed"
+        for row in rows
+        if row["limit_bytes"] is not None and row["uncommitted_max_bytes"] > row["limit_bytes"]
+    ]
+
+
+def bounded(job: Job, folder: Path, limit_bytes: int) -> dict[str, Any]:
+    """Put the events of ``job`` through a task that may stage ``limit_bytes``, and commit at the end; the figures."""
+    task = job.task(folder, job.changelog(folder), MemoryBudget(limit_bytes).share())
+    task.open()
+    records = job.records()
+    for record in islice(records, WARM_UP_EVENTS):
+        task.process(job.input, record)
+    task.commit()
+    before = task.metrics
+    staged = _Peak(task)
+    busy_ns = count = 0
+    while chunk := list(islice(records, 1_000)):
+        began = perf_counter_ns()
+        for record in chunk:
+            task.process(job.input, record)
+        busy_ns += perf_counter_ns() - began
+        count += len(chunk)
+    began = perf_counter_ns()
+    task.commit()
+    busy_ns += perf_counter_ns() - began
+    done = task.metrics.since(before)
+    peak = peak_memory_bytes()
+    task.close()
+    return {
+        "records": count,
+        "seconds": busy_ns / 1e9,
+        "commits": done.commit_total,
+        "predicted": done.early_commit_total["PREDICTED"],
+        "exceeded": done.early_commit_total["EXCEEDED"],
+        "uncommitted_max_bytes": staged.max_bytes,
+        "peak_memory_bytes": peak,
+    }
+
+
+class _Peak:
+    """The most that a task has staged at any of its commits from now on."""
+
+    def __init__(self, task: StreamTask) -> None:
+        self.max_bytes = 0
+        self._task = task
+        failpoints.arm(_BEFORE_COMMIT, self._note)
+
+    def _note(self) -> None:
+        self.max_bytes = max(self.max_bytes, self._task.uncommitted_bytes())
+
+
+def _measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str, Any]:
+    workload = Count()
+    asked = Measurement(backend, Durability.CHANGELOG, workload.name, EVENTS, 1, repeat, seed)
+    with tempfile.TemporaryDirectory(prefix="early-commits-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        events = write_pairs(folder / _EVENTS_FILE, workload.events(seed, WARM_UP_EVENTS + EVENTS))
+        Job(asked, workload, 0, folder / _EVENTS_FILE, events).write(folder)
+        write_figures(folder / _ORDER_FILE, {"limit_bytes": limit_bytes})
+        figures = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+    return {
+        "kind": "early_commit",
+        "backend": backend,
+        "durability": str(asked.durability),
+        "limit_bytes": None if limit_bytes == -1 else limit_bytes,
+        "repeat": repeat,
+        "seed": seed,
+        **figures,
+        "records_per_s": figures["records"] / figures["seconds"],
+    }
+
+
+def main() -> None:
+    """What the process does."""
+    end_with_starter()
+    folder = Path(sys.argv[1])
+    limit_bytes = read_figures(folder / _ORDER_FILE)["limit_bytes"]
+    write_figures(folder / _FIGURES_FILE, bounded(Job.read(folder), folder, limit_bytes))
+
+
+if __name__ == "__main__":
+    main()
