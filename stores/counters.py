@@ -84,7 +84,6 @@ class StoreCounters(Counters):
 class TaskCounters(Counters):
     """Of a task."""
 
-    process_total: int = 0
     rollback_records_total: int = 0
     early_commit_total: dict[str, int] = field(default_factory=none_early)
 
@@ -98,10 +97,9 @@ class TaskCounters(Counters):
         self.rollback_records_total += records
 
     def read(self) -> dict[str, Any]:
-        """The fields of ``TaskMetrics`` that are counted."""
+        """The fields of ``TaskMetrics`` that are counted here."""
         return {
             **Counters.read(self),
-            "process_total": self.process_total,
             "rollback_records_total": self.rollback_records_total,
             "early_commit_total": dict(self.early_commit_total),
         }

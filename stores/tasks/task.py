@@ -43,6 +43,7 @@ from stores.tasks.state_directory import CHECKPOINT_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
 from stores.tasks.task_lock import TaskLock
 from stores.tasks.task_store import TaskStore
+from stores.tasks.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s
 
 BEFORE_LOG_COMMIT = declare("task.before_log_commit", "everything is staged, nothing of it is committed anywhere")
 FAILPOINTS = (
@@ -75,6 +76,8 @@ class StreamTask:
     ``guarantee`` is what the stores' configurations say (``processing.guarantee``) unless it is given, and exactly once
     where nobody says anything.
 
+    ``task_timeout_s`` is how long ``run`` tries again where the changelog does not answer in time; 0 for not at all.
+
     ``wipe_unclean=False`` is for showing what exactly-once would be worth without the wipe; never use it in earnest.
 
     Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing").
@@ -94,6 +97,7 @@ class StreamTask:
         commit_every_records: int | None = None,
         memory: BudgetShare | None = None,
         on_restore: OnRestore | None = None,
+        task_timeout_s: float = TASK_TIMEOUT_S,
         wipe_unclean: bool = True,
     ) -> None:
         for name, config in stores.items():
@@ -134,13 +138,14 @@ class StreamTask:
         self._stores = StoreGroup(members, self._checkpoint, on_restore, exactly_once=self._exactly_once)
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
         self._context = TaskContext(task_id, changelog)
+        self._task_timeout_s = checked_task_timeout_s(task_timeout_s)
         self._memory = _own_budget(stores).share() if memory is None else memory
         self._ready = False
         self._lock: TaskLock | None = None
         self._failure: BaseException | None = None
         self._unsettled: tuple[BaseException, bool] | None = None
         self._next: dict[TopicPartition, int] = {}
-        self._processed = 0
+        self._processed = self._committed = 0
         self._counters = TaskCounters()
 
     def open(self) -> list[RestoreReport]:
@@ -206,27 +211,44 @@ class StreamTask:
         elif context.commit_requested:
             self._commit_early(EarlyCommitCause.REQUESTED)
 
-    def run(self, max_records: int | None = None) -> int:
+    def run(self, max_records: int | None = None, *, commit: bool = False) -> int:
         """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
 
-        Returns how many records it processed. What ``commit_every_records`` leaves over stays uncommitted. Raises as
-        ``process``, and OffsetOutOfRangeError where the input no longer reaches back to where the task is.
+        Returns how many records it got on by. What ``commit_every_records`` leaves over stays uncommitted, unless
+        ``commit``. Where the changelog does not answer in time it goes on by itself from the last commit, until it has
+        got no further for ``task_timeout_s``; then it raises ChangelogTimeoutError. Raises as ``process`` besides, and
+        OffsetOutOfRangeError where the input no longer reaches back to where the task is. Source: KIP-572.
         """
-        left = sys.maxsize if max_records is None else max_records
-        processed = -1
-        total = 0
-        while processed and left:
-            processed = 0
-            for partition in self._inputs:
+        timeout = TaskTimeout(str(self.task_id), self._task_timeout_s)
+        began = -1
+        while True:
+            try:
                 if not self._ready:
                     self._settle()
-                records = list(islice(self._changelog.read(partition, self._next[partition]), min(left, _RUN_RECORDS)))
-                for record in records:
+                if began < 0:
+                    began = self._done()
+                self._run(sys.maxsize if max_records is None else began + max_records)
+                done = self._done()
+                if commit:
+                    self.commit()
+                return done - began
+            except ChangelogTimeoutError as error:
+                timeout.failed(error, self._done())
+
+    def _run(self, done_at_most: int) -> None:
+        """Process what there is, until so many records are done."""
+        got_on = True
+        while got_on:
+            got_on = False
+            for partition in self._inputs:
+                left = min(done_at_most - self._done(), _RUN_RECORDS)
+                for record in list(islice(self._changelog.read(partition, self._next[partition]), left)):
                     self.process(partition, record)
-                processed += len(records)
-                left -= len(records)
-            total += processed
-        return total
+                    got_on = True
+
+    def _done(self) -> int:
+        """How many records the task has processed since it was made, without those whose effects were undone."""
+        return self._committed + (self._processed if self._ready else 0)
 
     def input_offsets(self) -> dict[TopicPartition, int]:
         """The next offset to process of each input partition."""
@@ -269,8 +291,8 @@ class StreamTask:
         store fails after the changelog took the commit, its tail is replayed, and the commit is none the worse.
 
         Raises: ChangelogTimeoutError, after which ``input_offsets`` tells where to go on from; ProducerFencedError
-        where another instance owns the task now; ChangelogError; a store's error where it can't go on: close the task
-        and open it again.
+        where another instance owns the task now, and this one has closed; ChangelogError; a store's error where it
+        can't go on: close the task and open it again.
         """
         if not self._ready:
             self._settle()
@@ -279,7 +301,7 @@ class StreamTask:
             return
         with self._counters.commits:
             self._commit()
-        self._counters.process_total += processed
+        self._committed += processed
 
     def _commit_early(self, cause: EarlyCommitCause) -> None:
         self.commit()
@@ -335,6 +357,7 @@ class StreamTask:
             application=self.application_id,
             task=str(self.task_id),
             stores=self._stores.metrics(),
+            process_total=self._committed,
             **self._counters.read(),
         )
 
@@ -397,13 +420,10 @@ class StreamTask:
         processed, reached = self._processed, dict(self._next)
         try:
             if isinstance(error, ProducerFencedError):
-                self._failure = error
                 self._counters.rolled_back(processed)
-                attempts = Attempts()
-                with attempts.one():
-                    self._stores.rollback()
-                with attempts.one():
-                    self._context.producer.abort()
+                with suppress(Exception):
+                    self._stores.rollback()  # Where one can't even be closed, its readers see no more of it.
+                self._give_up(error)
                 return
             # What has timed out is not in the changelog.
             if in_doubt and self._exactly_once and not isinstance(error, ChangelogTimeoutError):
@@ -415,7 +435,7 @@ class StreamTask:
             self._begin()
             # Counted once it is settled whether the changelog has taken them.
             if processed and self._next == reached:
-                self._counters.process_total += processed
+                self._committed += processed
             else:
                 self._counters.rolled_back(processed)
         except ChangelogTimeoutError:
@@ -437,6 +457,12 @@ class StreamTask:
     def _give_up(self, error: BaseException) -> None:
         self._ready = False
         self._failure, self._unsettled = error, None
+        if isinstance(error, ProducerFencedError):
+            # Nothing here is the task's any more, and its folder may be wanted.
+            try:
+                self._close_all()
+            except Exception as failure:
+                error.add_note(f"Then task {self.task_id} could not be closed: {failure}")
 
     def _close_all(self, offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         """Close everything, whatever goes wrong; then raise the first error. Where there is none, keep ``offsets``."""
@@ -468,7 +494,7 @@ class StreamTask:
             late.__cause__ = self._unsettled[0]
             return late
         if isinstance(self._failure, ProducerFencedError):
-            return ProducerFencedError(f"task {self.task_id} is owned by another instance now: close this one")
+            return ProducerFencedError(f"task {self.task_id} is owned by another instance now; this one is closed")
         if self._failure is not None:
             error = StoreError(f"task {self.task_id} has failed ({self._failure}): close it and open it again")
             error.__cause__ = self._failure

@@ -12,14 +12,15 @@ from stores import failpoints
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.changelog.producer import BufferedProducer
 from stores.config import StoreConfig
-from stores.errors import CommitFailedError, ProducerFencedError, StoreError, StoreUnavailableError
+from stores.errors import CommitFailedError, ProducerFencedError, StoreClosedError, StoreError, StoreUnavailableError
 from stores.interface import Durability, TopicPartition
 from stores.registry import backends
 from stores.strategies.store import EngineStore
-from stores.tasks import StreamTask, TaskContext
+from stores.tasks import StateDirectory, StreamTask, TaskContext
 from stores.tests.tasks.setup import (
     EXACTLY_ONCE,
     INPUT,
+    TASK,
     Crash,
     begun,
     changelog_of,
@@ -208,8 +209,9 @@ def test_a_store_that_can_t_be_rolled_back_keeps_no_other_from_it(
     assert outputs(log) == expected_outputs(KEYS)
 
 
-def test_a_zombie_s_stores_are_rolled_back_although_one_can_t_be(
-    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["rollback", "close"])
+def test_a_zombie_s_stores_are_rolled_back_and_closed_although_one_can_t_be(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Source: KIP-98, zombie fencing."""
     kept: list[TaskContext] = []
@@ -220,10 +222,15 @@ def test_a_zombie_s_stores_are_rolled_back_although_one_can_t_be(
     owner = trio(tmp_path / "new", log)
     owner.open()
     with monkeypatch.context() as broken:
-        failing(broken, "rollback", {"left": UnknownError()})
+        failing(broken, step, {"left": UnknownError()})
         with pytest.raises(ProducerFencedError):
             zombie.commit()
-    assert [kept[0].store(name).approximate_num_uncommitted_bytes() for name in NAMES[1:]] == [0, 0]
+    for name in NAMES if step == "rollback" else NAMES[1:]:
+        with pytest.raises(StoreClosedError):
+            kept[0].store(name).get(b"1")
+    if step == "close":
+        assert kept[0].store("left").approximate_num_uncommitted_bytes() == 0
+    StateDirectory(tmp_path / "old" / "state").lock(TASK, "another").release()
     zombie.close()
     owner.run()
     owner.close()

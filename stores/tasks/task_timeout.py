@@ -1,0 +1,45 @@
+"""How long a task goes on by itself while its changelog does not answer in time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from stores.errors import ChangelogTimeoutError, ConfigError
+
+TASK_TIMEOUT_S = 300.0
+"""Source: KIP-572, default of ``task.timeout.ms``."""
+PAUSE_S = 0.1
+"""Between two attempts. Source: Kafka, default of ``retry.backoff.ms``."""
+
+_log = logging.getLogger(__name__)
+
+
+def checked_task_timeout_s(seconds: float) -> float:
+    """The time, if it is one. Raises: ConfigError, TypeError."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"task_timeout_s is a number of seconds, not {type(seconds).__name__}")
+    if not seconds >= 0 or math.isinf(seconds):
+        raise ConfigError(f"task_timeout_s is 0 (never try again) or more seconds, not {seconds}")
+    return float(seconds)
+
+
+class TaskTimeout:
+    """``seconds`` for getting any further, reckoned from the first failure after the last progress."""
+
+    def __init__(self, task: str, seconds: float) -> None:
+        self._task, self._seconds = task, seconds
+        self._furthest = -1
+        self._deadline = 0.0
+
+    def failed(self, error: ChangelogTimeoutError, reached: int) -> None:
+        """Wait a moment after ``error``, with so many records done; raise it where the time is up."""
+        now = time.monotonic()
+        if reached > self._furthest:
+            self._furthest, self._deadline = reached, now + self._seconds
+            _log.warning("task %s goes on from its last commit, for up to %g s: %s", self._task, self._seconds, error)
+        if now >= self._deadline:
+            error.add_note(f"Task {self._task} has got no further for {self._seconds:g} s.")
+            raise error
+        time.sleep(min(PAUSE_S, self._deadline - now))
