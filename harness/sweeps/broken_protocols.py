@@ -10,14 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from stores.directory import StoreDirectory
+from stores.directory import StoreDirectory, replace_file
 from stores.engines.engine import Engine
 from stores.errors import StoreLockedError
 from stores.identity import STEPS, OpenEngine, present_version
 from stores.locks import take
 from stores.registry import Backend
 from stores.strategies import store
-from stores.tasks import adoption
+from stores.tasks import adoption, process_file
 from stores.tasks.state_directory import StateDirectory
 
 
@@ -58,6 +58,16 @@ def removed_in_place(subject: str) -> None:
         return True
 
     _replace(StateDirectory, "_removed", broken)
+
+
+def unsynced_process_id(subject: str) -> None:
+    """Tell the id of a state directory without seeing to it that its file survives power loss."""
+
+    def broken(path: Path, text: str) -> None:
+        replace_file(path, text, durable=False)
+
+    _replace(process_file, "replace_file", broken)
+    _replace(process_file, "sync_folder", lambda folder: None)
 
 
 def _replace(owner: object, name: str, broken: object) -> None:

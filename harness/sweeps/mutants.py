@@ -12,7 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.sweeps.broken_protocols import adopted_before_import, migration_noted_first, removed_in_place
+from harness.sweeps.broken_protocols import (
+    adopted_before_import,
+    migration_noted_first,
+    removed_in_place,
+    unsynced_process_id,
+)
 from harness.sweeps.subjects import (
     ADOPTION,
     CHANGELOG,
@@ -360,6 +365,13 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "kill",
             _only(STATE_DIRECTORY),
             removed_in_place,
+        ),
+        "unsynced-process-id": Mutant(
+            "the id of a state directory is told before its file is synced",
+            "power",
+            _only(STATE_DIRECTORY),
+            unsynced_process_id,
+            unseen_by="kill",
         ),
     }
 )

@@ -37,6 +37,7 @@ def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
         ("migration-noted-first", {Found.PHANTOM, Found.TORN}),
         ("adopted-before-import", {Found.TORN, Found.LOST}),
         ("removed-in-place", {Found.PHANTOM, Found.TORN}),
+        ("unsynced-process-id", {Found.PHANTOM}),
     ],
 )
 def test_a_mutant_is_convicted_by_its_fault(mutant: str, results: set[Found]) -> None:

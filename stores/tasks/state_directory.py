@@ -6,6 +6,8 @@
         NAME/            a store
     0_3.removed/         what is left of a folder whose removal was cut short
     .cleaning            held while somebody removes folders
+    kafka-streams-process-metadata
+                         whose directory it is (``stores.tasks.process_file``); ``.process`` is held while it is made
 
 Source: Kafka Streams, ``StateDirectory``; KIP-1259 for the age at which a folder is removed.
 """
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from stat import S_IMODE
+from uuid import UUID
 
 from stores.directory import is_store, make_folder, sync_folder, system_errors_told
 from stores.errors import StoreCorruptedError, StoreLockedError
@@ -28,6 +31,7 @@ from stores.locks import take
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.identifier import TaskId
 from stores.tasks.offset_sum import offset_sum
+from stores.tasks.process_file import process_id
 from stores.tasks.task_lock import TaskLock
 
 CHECKPOINT_FILE, LOCK_FILE = ".checkpoint", ".lock"
@@ -69,8 +73,7 @@ class StateDirectory:
         folder = self.folder(task_id)
         with system_errors_told(folder):
             while True:
-                if not self.path.exists():
-                    make_folder(self.path, 0o700)
+                self._make()
                 make_folder(folder, 0o700)
                 try:
                     lock = TaskLock.take(folder / LOCK_FILE, owner)
@@ -80,6 +83,16 @@ class StateDirectory:
                 if S_IMODE(folder.stat().st_mode) & 0o077:
                     folder.chmod(0o700)
                 return lock
+
+    def process_id(self) -> UUID:
+        """Whose directory this is: the same id for every process that uses it, now and after restarts.
+
+        Drawn at the first call, or where the file that holds it is damaged; the directory is made where there is none.
+        For who assigns tasks to processes: ``freshest_first`` of the offset sums by this id.
+        """
+        with system_errors_told(self.path):
+            self._make()
+            return process_id(self.path)
 
     def clean(self, older_than_s: float) -> list[TaskId]:
         """Remove the folders of tasks that were not used for ``older_than_s`` seconds; returns whose they were.
@@ -123,6 +136,10 @@ class StateDirectory:
             task_id: offset_sum(known[task_id] if task_id in known else self.offsets(task_id))
             for task_id in sorted({*self.tasks(), *known})
         }
+
+    def _make(self) -> None:
+        if not self.path.exists():
+            make_folder(self.path, 0o700)
 
     def _removed(self, folder: Path, oldest: float) -> bool:
         try:

@@ -15,6 +15,8 @@ from stores.tasks import StateDirectory, TaskId
 from stores.tasks.checkpoint import CheckpointFile
 
 _STORE = "counts"
+_PROCESS = TopicPartition("process", 0)
+"""Its offset tells which id the directory had when the commit was made."""
 _AT_ONCE_S = -1.0
 _TASK_EVERY = 6
 
@@ -22,7 +24,8 @@ _TASK_EVERY = 6
 class StateDirectorySubject(CheckpointSubject):
     """A task has what looks like a store, and then a checkpoint file, which the commits up to the next task replace.
 
-    Folders are there whole or not at all, but for the last one, which may still be in the making.
+    Folders are there whole or not at all, but for the last one, which may still be in the making. The directory has an
+    id, which never changes once it was told.
     """
 
     def __init__(self, root: Path, level: Durability) -> None:
@@ -44,10 +47,13 @@ class StateDirectorySubject(CheckpointSubject):
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         offsets = self._last()
         number = offsets.pop(COMMITS, None)
+        process = offsets.pop(_PROCESS, None)
         state = {topic.encode(): b"%d" % offset for (topic, _), offset in offsets.items()}
         for task_id in self._state.tasks():
             if number is not None and task_id < _task_of(number) and not self._is_whole(task_id):
                 state[b"half of task %d" % task_id.partition] = b"is left"
+        if process is not None and process != self._process():
+            state[b"another process"] = b"has it"
         return state, number, number
 
     def wipe(self) -> None:
@@ -60,11 +66,15 @@ class StateDirectorySubject(CheckpointSubject):
         try:
             if not (self._state.folder(task_id) / _STORE / "store.json").exists():
                 self._make_store(self._state.folder(task_id) / _STORE)
-            self._checkpoint(task_id).write(offsets)
+            self._checkpoint(task_id).write({**offsets, _PROCESS: self._process()})
             if len(self._state.tasks()) > 1:
                 self._state.clean(_AT_ONCE_S)
         finally:
             lock.release()
+
+    def _process(self) -> int:
+        """What fits into an offset of the directory's id."""
+        return self._state.process_id().int % 2**31
 
     @staticmethod
     def _make_store(store: Path) -> None:

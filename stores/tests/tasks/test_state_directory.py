@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from stat import S_IMODE
+from threading import Barrier
+from uuid import UUID
 
 import pytest
 
@@ -17,9 +22,10 @@ from stores.errors import StoreLockedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.locks import take
 from stores.registry import open_store
-from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum, state_directory
+from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum, process_file, state_directory
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.offset_sum import OFFSET_SUM_MAX
+from stores.tasks.process_file import PROCESS_FILE
 from stores.tasks.state_directory import REMOVING
 from stores.tests.tasks.setup import (
     INDEXED,
@@ -311,3 +317,54 @@ def test_an_offset_sum_leaves_out_what_is_unknown_and_never_overflows(
 
 def test_the_freshest_copy_comes_first() -> None:
     assert freshest_first({"b": 7, "a": 7, "c": 9, "d": 0}) == ["c", "a", "b", "d"]
+
+
+def test_a_directory_has_one_id_for_every_process_now_and_later(
+    state: StateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source: Kafka Streams, ``StateDirectory.initializeProcessId``."""
+    found = state.process_id()
+    assert isinstance(found, UUID)
+    assert S_IMODE(state.path.stat().st_mode) == 0o700
+    assert json.loads((state.path / PROCESS_FILE).read_text()) == {"processId": str(found)}
+    monkeypatch.setattr(process_file, "uuid4", lambda: UUID(int=1))
+    assert StateDirectory(state.path).process_id() == found
+    assert StateDirectory(state.path.with_name("another")).process_id() == UUID(int=1)
+    used(state)
+    assert state.clean(WEEK_S) == [TASK]
+    assert state.process_id() == found
+
+
+def test_the_id_of_a_directory_of_kafka_s_is_kept_with_all_that_is_said_beside_it(state: StateDirectory) -> None:
+    state.path.mkdir()
+    text = '{"processId": "0f0e0d0c-0b0a-0908-0706-050403020100", "since": "4.4"}'
+    (state.path / PROCESS_FILE).write_text(text)
+    assert state.process_id() == UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
+    assert (state.path / PROCESS_FILE).read_text() == text
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[]", "7", '{"processId": "me"}', '{"processId": 7}', "{}", "null"])
+def test_an_id_that_can_t_be_read_is_replaced_and_that_is_told(
+    state: StateDirectory, garbage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    state.path.mkdir()
+    (state.path / PROCESS_FILE).write_text(garbage)
+    with caplog.at_level(logging.WARNING, "stores.tasks"):
+        found = state.process_id()
+    assert len(caplog.records) == 1
+    assert state.process_id() == found
+    assert len(caplog.records) == 1
+
+
+def test_whoever_asks_first_all_get_the_same_id(state: StateDirectory) -> None:
+    state.path.mkdir()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            barrier = Barrier(8)
+
+            def ask(barrier: Barrier = barrier) -> UUID:
+                barrier.wait()
+                return StateDirectory(state.path).process_id()
+
+            assert len({asked.result() for asked in [pool.submit(ask) for _ in range(8)]}) == 1
+            (state.path / PROCESS_FILE).unlink()
