@@ -368,3 +368,17 @@ def test_whoever_asks_first_all_get_the_same_id(state: StateDirectory) -> None:
 
             assert len({asked.result() for asked in [pool.submit(ask) for _ in range(8)]}) == 1
             (state.path / PROCESS_FILE).unlink()
+
+
+def test_an_id_that_somebody_has_drawn_until_it_could_be_locked_is_kept(
+    state: StateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def late(file: Path, *, note: bool = True) -> int:
+        monkeypatch.undo()
+        drawn.append(state.process_id())
+        return take(file, note=note)
+
+    monkeypatch.setattr(process_file, "take", late)
+    assert [state.process_id()] == drawn
