@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -15,6 +16,8 @@ from stores.tasks.context import TaskContext
 from stores.tasks.restore import OnRestore, RestoreReport
 from stores.tasks.task_store import TaskStore
 from stores.tasks.view import TaskView
+
+_log = logging.getLogger(__name__)
 
 AFTER_LOG_COMMIT = declare("task.after_log_commit", "the changelog has the commit, no store has it")
 BETWEEN_STORES = declare("task.between_stores", "the changelog and some of the stores have the commit, others not")
@@ -61,6 +64,18 @@ class StoreGroup:
                     store.close()
                 raise
             self._opened.append(store)
+        self._warn_of_a_mixture()
+
+    def _warn_of_a_mixture(self) -> None:
+        """Source: KIP-844, whose prototype warns of stores of both kinds in one task."""
+        mixing = [store.name for store in self._stores if not store.store.transactional]
+        if mixing and len(mixing) < len(self._stores):
+            _log.warning(
+                "the task in %s has stores of two kinds, and keeps no uncommitted writes apart in %s: after a rollback "
+                "or a crash these have such writes in them, and exactly once they are wiped for it and restored whole",
+                self._checkpoint.path.parent,
+                ", ".join(mixing),
+            )
 
     def restore(self, position: Position) -> list[RestoreReport]:
         """Bring each store to its changelog's end, and write the checkpoint file (KIP-892, written on opening).

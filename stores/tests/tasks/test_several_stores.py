@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from stores.registry import backends
 from stores.strategies.store import EngineStore
 from stores.tasks import StateDirectory, StreamTask, TaskContext
 from stores.tests.tasks.setup import (
+    DIRECT,
     EXACTLY_ONCE,
+    INDEXED,
     INPUT,
+    MEMORY,
     TASK,
     Crash,
     begun,
@@ -235,6 +239,21 @@ def test_a_zombie_s_stores_are_rolled_back_and_closed_although_one_can_t_be(
     owner.run()
     owner.close()
     assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("kinds", [(DIRECT, INDEXED), (INDEXED, DIRECT), (DIRECT, DIRECT), (INDEXED, MEMORY)])
+def test_a_task_with_stores_of_both_kinds_warns_once_when_it_is_opened(
+    tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture, kinds: tuple[str, str]
+) -> None:
+    """Source: KIP-844, prototype."""
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, *kinds, commit_every_records=1)
+    with caplog.at_level(logging.WARNING, "stores.tasks"):
+        task.open()
+        task.run()
+        task.close()
+    assert len(caplog.records) == (DIRECT in kinds and kinds != (DIRECT, DIRECT))
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
 @pytest.mark.parametrize("backend", TRANSACTIONAL)
