@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.faults.registry import check_known
-from harness.readers.mutants import MUTANTS
+from harness.faults.registry import unknown
+from harness.readers.mutants import fitting
 from harness.readers.trial import Trial
 from harness.trials.trial import DURABILITIES
 from stores.errors import ConfigError
@@ -41,11 +41,9 @@ class ReadersScenario:
             if durability in backend.durabilities
         ]
         for mutant in self.mutants:
-            fitting = [backend for backend in chosen if backend.strategy == MUTANTS[mutant].strategy]
-            trials += [
-                Trial(backend.name, sorted(backend.durabilities)[0], 10 * self.seconds, seed, self.readers, mutant)
-                for backend in fitting[:1]
-            ]
+            first = fitting(mutant, chosen)[0]
+            level = sorted(first.durabilities)[0]
+            trials.append(Trial(first.name, level, 10 * self.seconds, seed, self.readers, mutant))
         if not trials:
             raise ConfigError("this scenario has nothing to do: none of its backends carries its durabilities")
         return trials
@@ -59,5 +57,6 @@ class ReadersScenario:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
                 raise ConfigError(f"{name} of a scenario is a number above 0, not {value!r}")
-        check_known("durability", DURABILITIES, *self.durabilities)
-        check_known("mutant", MUTANTS, *self.mutants)
+        for durability in self.durabilities:
+            if durability not in DURABILITIES:
+                raise unknown("durability", durability, DURABILITIES)

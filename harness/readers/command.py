@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.folders import quick_folder
 from harness.progress import Progress
+from harness.readers.mutants import fitting
 from harness.readers.row import repeat_command
 from harness.readers.trial import Trial, run
 from stores.interface import Durability
@@ -18,9 +19,13 @@ from stores.registry import backend_named, backends, checked_durability
 def soak(names: Sequence[str] | None, durability: str | None, seconds: float, seed: int, mutant: str = "") -> int:
     """Share the time out between the backends, all unless named, at all levels unless one is; 1 for an anomaly.
 
-    Raises: ConfigError for what does not exist.
+    A mutant is built into those that can have it; which are left out for that is told. Raises: ConfigError for what
+    does not exist, and for a mutant that none of the backends can have.
     """
-    chosen = [backend_named(name) for name in names] if names else list(backends().values())
+    asked = [backend_named(name) for name in names] if names else list(backends().values())
+    chosen = fitting(mutant, asked)
+    if unfit := [backend.name for backend in asked if backend not in chosen]:
+        print(f"The mutant {mutant!r} does not fit, and is not tried in: {', '.join(unfit)}.", flush=True)
     planned = [
         (backend.name, str(level))
         for backend in chosen

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from harness.faults.registry import unknown
 from stores.buffer import IndexedBatch, Layer
 from stores.engines.engine import Writes
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel, TopicPartition
+from stores.registry import Backend
 from stores.strategies.dual_store import DualStore
 from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.native import NativeStore
 from stores.strategies.store import EngineStore
 
 _ABSENT = object()
@@ -99,6 +102,27 @@ def _parts_in_sight(replace: Callable[[type, str, Any], None]) -> None:
     replace(DualStore, "_decided", property(lambda self: False, lambda self, value: None))
 
 
+def _open_transaction(replace: Callable[[type, str, Any], None]) -> None:
+    get, get_many = NativeStore._get, NativeStore._get_many
+
+    def dirty_get(self: NativeStore, level: IsolationLevel, key: bytes) -> bytes | None:
+        return get(self, IsolationLevel.READ_UNCOMMITTED, key)
+
+    def dirty_get_many(self: NativeStore, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        return get_many(self, IsolationLevel.READ_UNCOMMITTED, keys)
+
+    replace(NativeStore, "_get", dirty_get)
+    replace(NativeStore, "_get_many", dirty_get_many)
+
+
+def _nothing_noted(replace: Callable[[type, str, Any], None]) -> None:
+    replace(NativeStore, "_note", lambda self, transaction, key: None)
+
+
+def _cut_off(replace: Callable[[type, str, Any], None]) -> None:
+    replace(NativeStore, "_part", lambda self, copied: None)
+
+
 MUTANTS: Mapping[str, Mutant] = {
     "half-a-commit": Mutant("a commit is two writes of the engine", "indexed-batch", _half_a_commit),
     "shared-layer": Mutant("a scan shows the layer that is written to", "indexed-batch", _shared_layer),
@@ -107,14 +131,36 @@ MUTANTS: Mapping[str, Mutant] = {
     "position-first": Mutant("a commit's position is told before its data is there", "indexed-batch", _position_first),
     "old-lookups": Mutant("a lookup of committed data is answered from a cache", "indexed-batch", _old_lookups),
     "parts-in-sight": Mutant("a commit is seen while it is copied in parts", "dual-store", _parts_in_sight),
+    "open-transaction": Mutant("a lookup of committed data reads the open transaction", "native", _open_transaction),
+    "nothing-noted": Mutant("a write does not note what an open scan is still to show", "native", _nothing_noted),
+    "scan-cut-off": Mutant("an open scan ends with the transaction that it reads", "native", _cut_off),
 }
+
+
+def fitting(mutant: str, backends: Sequence[Backend]) -> list[Backend]:
+    """Those that can have the defect, of the mutant's strategy; all of them for an empty name.
+
+    Raises: ConfigError where there is no such mutant, and where none of them can have it: nothing would be shown.
+    """
+    if not mutant:
+        return list(backends)
+    if mutant not in MUTANTS:
+        raise unknown("mutant", mutant, MUTANTS)
+    strategy = MUTANTS[mutant].strategy
+    found = [backend for backend in backends if backend.strategy == strategy]
+    if not found:
+        raise ConfigError(
+            f"the mutant {mutant!r} is a defect of the strategy {strategy!r}, which none of these backends has: "
+            + ", ".join(backend.name for backend in backends)
+        )
+    return found
 
 
 @contextmanager
 def sabotaged(mutant: str) -> Iterator[None]:
     """Build a defect into this process's stores, for a while; none for an empty name. Raises: ConfigError."""
     if mutant and mutant not in MUTANTS:
-        raise ConfigError(f"no mutant {mutant!r}; there are: {', '.join(MUTANTS)}")
+        raise unknown("mutant", mutant, MUTANTS)
     undo: list[tuple[type, str, Any]] = []
 
     def replace(kind: type, name: str, broken: Any) -> None:

@@ -8,15 +8,17 @@ import pytest
 
 from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
 from harness.cli import main
-from harness.readers.mutants import MUTANTS
+from harness.readers.mutants import MUTANTS, fitting
 from harness.readers.trial import OPERATIONS_AT_LEAST, Trial, run
 from harness.readers_scenario import ReadersScenario
 from stores import failpoints
 from stores.buffer import IndexedBatch
 from stores.errors import ConfigError
-from stores.registry import backends
+from stores.registry import backend_named, backends
 
 ALL = Query("range")
+SUBJECTS = ("memory-indexed-batch", "rocksdb-dual-store", "sqlite-native")
+"""What mutants are built into."""
 
 
 def versions_of(*states: dict[bytes, bytes]) -> Versions:
@@ -39,7 +41,7 @@ def test_readers_see_nothing_that_was_not_there(backend: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_store_that_is_broken_on_purpose_is_found_out(mutant: str, tmp_path: Path) -> None:
-    backend = {"indexed-batch": "memory-indexed-batch", "dual-store": "rocksdb-dual-store"}[MUTANTS[mutant].strategy]
+    backend = fitting(mutant, [backend_named(name) for name in SUBJECTS])[0].name
     freeze = IndexedBatch.freeze
     assert run(Trial(backend, seconds=30, mutant=mutant), tmp_path).anomalies
     # Nothing of the defect stays behind.
@@ -87,17 +89,33 @@ def test_the_command_shares_the_time_out_and_fails_where_something_is_wrong(tmp_
         assert main([*chosen, *wrong]) == 2
 
 
+def test_a_mutant_is_tried_where_it_fits_and_what_it_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["readers", "--seconds", "20", "--mutant", "nothing-noted", "--durability", "PROCESS", "--backends"]
+    assert main([*chosen, "sqlite-native,lmdb"]) == 1
+    said = capsys.readouterr()
+    assert "lmdb-indexed-batch" in said.out.partition("Seed")[0]
+    assert "lmdb-indexed-batch at" not in said.out
+    assert main([*chosen, "lmdb,sqlite"]) == 2
+
+
+def test_each_strategy_that_keeps_writes_apart_has_a_mutant_that_readers_find_out() -> None:
+    assert {mutant.strategy for mutant in MUTANTS.values()} == {
+        backend.strategy for backend in backends().values() if backend.strategy != "direct"
+    }
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
         ReadersScenario(backends=("lmbd",)),
         ReadersScenario(durabilities=("DISC",)),
         ReadersScenario(mutants=("half-a-comit",)),
+        ReadersScenario(backends=("lmdb",), mutants=("nothing-noted",)),
         ReadersScenario(seconds=0),
         ReadersScenario(backends="lmdb"),  # type: ignore[arg-type]
         ReadersScenario(backends=("memory-indexed-batch",), durabilities=("DISK",)),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_a_mistake_in_a_scenario_is_a_config_error_when_planned(scenario: ReadersScenario) -> None:
     with pytest.raises(ConfigError):
