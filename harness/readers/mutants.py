@@ -18,6 +18,7 @@ from stores.strategies.dual_store import DualStore
 from stores.strategies.indexed_batch import IndexedBatchStore
 from stores.strategies.native import NativeStore
 from stores.strategies.store import EngineStore
+from stores.strategies.undo import Undo
 
 _ABSENT = object()
 
@@ -120,7 +121,12 @@ def _nothing_noted(replace: Callable[[type, str, Any], None]) -> None:
 
 
 def _cut_off(replace: Callable[[type, str, Any], None]) -> None:
-    replace(NativeStore, "_part", lambda self, copied: None)
+    def part(self: NativeStore, copied: Layer | None) -> None:
+        for scan in self._open_scans():
+            scan.rest = iter(())
+        self._undo = Undo()
+
+    replace(NativeStore, "_part", part)
 
 
 MUTANTS: Mapping[str, Mutant] = {
