@@ -42,6 +42,7 @@ from harness.throughput.amplification import amplification_rows
 from harness.throughput.early_commits import early_commit_rows, over_limit
 from harness.throughput.plan import Batch, Sweep
 from harness.throughput.run import MeasurementFailedError
+from harness.throughput.visibility import visibility_rows
 from harness.trials.plan import crash_matrix
 from harness.trials.trial import Trial
 from harness.workloads.event_log import EventLog
@@ -190,6 +191,10 @@ def _store_rows(request: Request, say: Callable[[str], None]) -> tuple[list[Row]
         problems += over_limit(bounded)
     except MeasurementFailedError as error:
         problems.append(f"early commits were not measured: {error}")
+    try:
+        rows += visibility_rows(request.profile, chosen)
+    except MeasurementFailedError as error:
+        problems.append(f"how soon readers see a write was not measured: {error}")
     try:
         rows += benchmarks.run(request.profile, say, request.seed, chosen)
     except (RuntimeError, subprocess.TimeoutExpired) as error:

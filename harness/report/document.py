@@ -18,6 +18,7 @@ from harness.report.store_tables import (
     benchmark_tables,
     early_commit_tables,
     opening_tables,
+    visibility_tables,
     ycsb_tables,
 )
 from harness.report.table import Table
@@ -46,6 +47,10 @@ _METHOD = """\
   compactions, are part of what a task's process has written.
 * Memory: one task of `count` over 50,000 records, which is never told to commit; a limit on what it has staged does it,
   before a record that would pass it (`PREDICTED`), else after it (`EXCEEDED`). Where a limit is passed the run fails.
+* Readers: a writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at
+  each level looks the key up all the time. READ_COMMITTED shows a write after its commit, so after an interval at most;
+  READ_UNCOMMITTED at once, whatever the interval. Lookups beside commits and the cost of iterators are among the
+  ratios and suites of a store by itself.
 * Opening: a store is filled, ten commits of 1,000 records follow, one more is killed when the changelog has it and the
   store does not, and a fresh process opens it. At level CHANGELOG an engine without a log may lose the ten as well.
 * Crash trials: a task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint;
@@ -89,6 +94,8 @@ def document(
         *_told(amplification_table(figures)),
         "## Memory: commits that only the limit asks for\n",
         *_told(*early_commit_tables(figures)),
+        "## Readers on other threads\n",
+        *_told(*visibility_tables(figures)),
         "## Time to open after a kill\n",
         *_plot(plots, "opening", "Seconds until a store is ready after a kill, against the records in it"),
         *_told(*opening_tables(figures)),

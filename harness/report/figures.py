@@ -142,6 +142,11 @@ def amplification(rows: Iterable[Row]) -> list[Figure]:
     )
 
 
+def visibility(rows: Iterable[Row]) -> list[Figure]:
+    """How long writes took to be seen, as it came."""
+    return _in_order([{**row, "kind": "visibility"} for row in rows])
+
+
 def early_commits(rows: Iterable[Row]) -> list[Figure]:
     """One figure per backend and limit: the most that was staged, medians of the rest.
 
@@ -176,6 +181,7 @@ def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
         "benchmark": benchmarks,
         "amplification": amplification,
         "early_commit": early_commits,
+        "visibility": visibility,
         "ratio": ratios,
         "crash": crash,
     }

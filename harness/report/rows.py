@@ -91,6 +91,16 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "uncommitted_max_bytes": _COUNT,
             "peak_memory_bytes": _COUNT,
         },
+        "visibility": {
+            "backend": _TEXT,
+            "durability": _TEXT,
+            "isolation_level": _TEXT,
+            "commit_interval_s": _REAL,
+            "writes": _COUNT,
+            "lag_p50_s": _REAL,
+            "lag_p99_s": _REAL,
+            "lag_max_s": _REAL,
+        },
         "ratio": {
             "claim": _TEXT,
             "subject": _TEXT,

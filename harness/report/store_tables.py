@@ -76,6 +76,43 @@ def early_commit_tables(figures: Figures) -> list[Table]:
     ]
 
 
+def visibility_tables(figures: Figures) -> list[Table]:
+    """One table per level of durability: a line per backend, commit interval and isolation level."""
+    head = (
+        "backend",
+        "commits every",
+        "isolation level",
+        "writes",
+        "seen after, median",
+        "p99",
+        "longest",
+        "p99 of it",
+    )
+    return [
+        Table(
+            f"Level {durability}: how long a write takes to be seen by a reader on another thread",
+            head,
+            [
+                [
+                    figure["backend"],
+                    text.duration(figure["commit_interval_s"]),
+                    figure["isolation_level"],
+                    text.exact(figure["writes"]),
+                    *(text.duration(figure[f"lag_{name}_s"]) for name in ("p50", "p99", "max")),
+                    text.ratio(figure["lag_p99_s"] / figure["commit_interval_s"]),
+                ]
+                for figure in sorted(
+                    figures["visibility"],
+                    key=lambda one: (one["isolation_level"], one["backend"], one["commit_interval_s"]),
+                )
+                if figure["durability"] == durability
+            ],
+            (1, 3, 4, 5, 6, 7),
+        )
+        for (durability,) in distinct(figures["visibility"], "durability")
+    ]
+
+
 def ycsb_tables(figures: Figures) -> list[Table]:
     """One table per level: a line per backend, a column per core workload."""
     measured = [figure for figure in figures["benchmark"] if figure["suite"].startswith(_YCSB)]

@@ -61,6 +61,7 @@ def made_up_rows() -> Rows:
         "benchmark": _benchmark(),
         "amplification": _amplification(),
         "early_commit": _early_commit(),
+        "visibility": _visibility(),
         "ratio": _ratio(),
         "crash": _crash(),
     }
@@ -175,6 +176,24 @@ def _early_commit() -> list[dict[str, Any]]:
         }
         for limit in (1 << 20, None)
         for repeat in range(2)
+    ]
+
+
+def _visibility() -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "visibility",
+            "backend": "rocksdb-indexed-batch",
+            "durability": "CHANGELOG",
+            "isolation_level": level,
+            "commit_interval_s": interval_s,
+            "writes": 500,
+            "lag_p50_s": lag_s / 2,
+            "lag_p99_s": lag_s,
+            "lag_max_s": 2 * lag_s,
+        }
+        for interval_s in (0.02, 0.1)
+        for level, lag_s in (("READ_UNCOMMITTED", 0.001), ("READ_COMMITTED", interval_s))
     ]
 
 

@@ -1,0 +1,40 @@
+"""How soon a reader on another thread sees a write: at once, or with the commit, whichever its level says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from harness.report.rows import COLUMNS
+from harness.throughput.visibility import INTERVALS_S, seen, visibility_rows
+from stores.interface import IsolationLevel
+from stores.registry import backends, open_store
+
+COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_committed_data_are_seen_with_the_commit_and_others_at_once(backend: str, tmp_path: Path) -> None:
+    """Source: KIP-892, "Interactive Queries"."""
+    with open_store(backend, tmp_path / "store") as store:
+        lags_s = seen(store, 0.5, 2)
+        transactional = store.transactional
+    assert len(lags_s[COMMITTED]) == len(lags_s[UNCOMMITTED]) > 20
+    # A write waits for a quarter of a second on average; a busy machine adds to that, and takes nothing away.
+    assert (median(lags_s[COMMITTED]) > 0.15) is transactional
+    assert median(lags_s[UNCOMMITTED]) < 0.1
+    # The first write of an interval waits for all of it.
+    assert (max(lags_s[COMMITTED]) > 0.4) is transactional
+
+
+def test_there_is_a_row_for_each_interval_and_level() -> None:
+    rows = visibility_rows("smoke", None)
+    assert [(row["commit_interval_s"], row["isolation_level"]) for row in rows] == [
+        (interval_s, str(level)) for interval_s in INTERVALS_S["smoke"] for level in IsolationLevel
+    ]
+    for row in rows:
+        assert set(row) == {*COLUMNS["visibility"], "kind"}
+        assert 0 <= row["lag_p50_s"] <= row["lag_p99_s"] <= row["lag_max_s"]
+    assert visibility_rows("smoke", ["lmdb-indexed-batch"]) == []

@@ -1,0 +1,137 @@
+"""How long a write takes to be seen by readers on other threads, at each isolation level, against the commit interval.
+
+A writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at each level
+looks the key up again and again. A write has been seen when it, or a later one, is shown. How often a reader looks
+bounds what can be told: about a millisecond. A process per backend,
+``python -m harness.throughput.visibility FOLDER``.
+
+Source: KIP-892, "Interactive Queries": what is committed is visible after at most the commit interval; what is not, at
+once.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from array import array
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from time import perf_counter, sleep
+from typing import Any
+
+from harness.throughput.job import read_figures, write_figures
+from harness.throughput.run import figures_of
+from harness.trials.child import end_with_starter
+from stores.config import StoreConfig
+from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, TopicPartition
+from stores.registry import backends, open_store
+
+INTERVALS_S: Mapping[str, Sequence[float]] = {"smoke": (0.05,), "default": (0.02, 0.1), "full": (0.02, 0.1, 1.0)}
+"""A tenth of a second is what Kafka Streams has under exactly once (``commit.interval.ms``)."""
+COMMITS = {"smoke": 10, "default": 20, "full": 50}
+"""How many intervals are measured."""
+SECONDS_AT_LEAST = 1.0
+DEADLINE_S = 120
+_WRITE_EVERY_S, _LOOK_EVERY_S = 2e-3, 2e-4
+_KEY = b"latest"
+_CHANGELOG = TopicPartition("changelog", 0)
+_ORDER_FILE, _FIGURES_FILE = "intervals", "seen"
+
+
+def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Rows of kind "visibility" at level CHANGELOG, one per backend, interval and isolation level.
+
+    The default backend alone, and in the full profile all there are; ``chosen`` leaves others out.
+    Raises: MeasurementFailedError.
+    """
+    rows = []
+    for backend in backends() if profile == "full" else [StoreConfig().backend]:
+        if chosen is not None and backend not in chosen:
+            continue
+        with tempfile.TemporaryDirectory(prefix="visibility-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            order = {"backend": backend, "intervals_s": INTERVALS_S[profile], "commits": COMMITS[profile]}
+            write_figures(folder / _ORDER_FILE, order)
+            found = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+        rows += [{"kind": "visibility", **row} for row in found["rows"]]
+    return rows
+
+
+class Looker:
+    """Looks at what a view shows until it is over; ``lags_s`` is how long each write took to be seen."""
+
+    def __init__(self, view: KeyValueView, written: array[float], over: Event) -> None:
+        self._view, self._written, self._over = view, written, over
+        self.lags_s: list[float] = []
+
+    def look(self) -> None:
+        """The whole of its life."""
+        seen = 0
+        while not self._over.is_set():
+            value = self._view.get(_KEY)
+            now = perf_counter()
+            shown = 0 if value is None else int(value)
+            self.lags_s += [now - self._written[number] for number in range(seen, shown)]
+            seen = max(seen, shown)
+            sleep(_LOOK_EVERY_S)
+
+
+def seen(store: KeyValueStore, interval_s: float, commits: int) -> dict[IsolationLevel, list[float]]:
+    """Write for so many intervals with a commit at the end of each; how long each write took to be seen, by level."""
+    written: array[float] = array("d")
+    over = Event()
+    lookers = {level: Looker(store.read_only(level), written, over) for level in IsolationLevel}
+    with ThreadPoolExecutor(len(lookers)) as pool:
+        looking = [pool.submit(looker.look) for looker in lookers.values()]
+        try:
+            ends = perf_counter()
+            for _ in range(max(commits, round(SECONDS_AT_LEAST / interval_s))):
+                ends += interval_s
+                while perf_counter() < ends:
+                    written.append(perf_counter())
+                    store.put(_KEY, b"%d" % len(written))
+                    sleep(_WRITE_EVERY_S)
+                store.commit({_CHANGELOG: len(written)})
+            sleep(0.05)  # Until what the last commit has made visible is seen.
+        finally:
+            over.set()
+        for each in looking:
+            each.result()
+    return {level: looker.lags_s for level, looker in lookers.items()}
+
+
+def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: Path) -> list[dict[str, Any]]:
+    """A row per interval and level."""
+    rows = []
+    for number, interval_s in enumerate(intervals_s):
+        with open_store(backend, folder / f"{number}", durability=Durability.CHANGELOG) as store:
+            found = seen(store, interval_s, commits)
+        for level, lags_s in found.items():
+            lags_s.sort()
+            rows.append(
+                {
+                    "backend": backend,
+                    "durability": "CHANGELOG",
+                    "isolation_level": str(level),
+                    "commit_interval_s": interval_s,
+                    "writes": len(lags_s),
+                    "lag_p50_s": lags_s[len(lags_s) // 2],
+                    "lag_p99_s": lags_s[len(lags_s) * 99 // 100],
+                    "lag_max_s": lags_s[-1],
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    """What the process does."""
+    end_with_starter()
+    folder = Path(sys.argv[1])
+    order = read_figures(folder / _ORDER_FILE)
+    write_figures(folder / _FIGURES_FILE, {"rows": measured(**order, folder=folder)})
+
+
+if __name__ == "__main__":
+    main()
