@@ -86,7 +86,7 @@ def visibility_tables(figures: Figures) -> list[Table]:
         "seen after, median",
         "p99",
         "longest",
-        "p99 of it",
+        "p99 of the interval",
     )
     return [
         Table(

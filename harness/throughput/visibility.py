@@ -33,6 +33,8 @@ INTERVALS_S: Mapping[str, Sequence[float]] = {"smoke": (0.05,), "default": (0.02
 COMMITS = {"smoke": 10, "default": 20, "full": 50}
 """How many intervals are measured."""
 SECONDS_AT_LEAST = 1.0
+SEEN_WITHIN_S = 10.0
+"""How long the last commit is waited for."""
 DEADLINE_S = 120
 _WRITE_EVERY_S, _LOOK_EVERY_S = 2e-3, 2e-4
 _KEY = b"latest"
@@ -94,7 +96,10 @@ def seen(store: KeyValueStore, interval_s: float, commits: int) -> dict[Isolatio
                     store.put(_KEY, b"%d" % len(written))
                     sleep(_WRITE_EVERY_S)
                 store.commit({_CHANGELOG: len(written)})
-            sleep(0.05)  # Until what the last commit has made visible is seen.
+            while perf_counter() < ends + SEEN_WITHIN_S and any(
+                len(looker.lags_s) < len(written) for looker in lookers.values()
+            ):
+                sleep(_WRITE_EVERY_S)
         finally:
             over.set()
         for each in looking:
