@@ -45,6 +45,9 @@ class BudgetedTask(Protocol):
     def commit_early(self, cause: EarlyCommitCause) -> None:
         """Commit, unless a record is being processed. Raises as the task's ``commit``."""
 
+    def commit_beside(self, cause: EarlyCommitCause) -> None:
+        """As ``commit_early``, for another task's sake; keeps what goes wrong for its own next call."""
+
 
 class MemoryBudget:
     """The most bytes of keys and values that all tasks of a process may have staged; -1 for no limit. For any thread.
@@ -124,7 +127,7 @@ class BudgetShare:
     def look(self, task: BudgetedTask, written_bytes: int) -> None:
         """Count what is staged, after a step of ``task`` that wrote so much; let all tasks commit where that is due.
 
-        Every task that has staged something gets its try, ``task`` first, then the first error is raised.
+        Every task that has staged something gets its try, ``task`` first, whose error is raised at the end.
         """
         staged = self.bytes_at_most = sum(each.uncommitted_bytes() for each in self._tasks)
         # Where a step overwrote what it wrote, the sum is too large; what all steps have left is no less than its own.
@@ -143,17 +146,16 @@ class BudgetShare:
 
     def _commit(self, first: BudgetedTask, cause: EarlyCommitCause) -> None:
         self.step_bytes //= 2
-        errors: list[Exception] = []
-        for task in (first, *(other for other in self._tasks if other is not first)):
-            if task.uncommitted_bytes():
-                try:
-                    task.commit_early(cause)
-                except Exception as error:
-                    errors.append(error)
-        self.bytes_at_most = sum(each.uncommitted_bytes() for each in self._tasks)
-        self._expect(0)
-        if errors:
-            raise errors[0]
+        others = [task for task in self._tasks if task is not first]
+        try:
+            if first.uncommitted_bytes():
+                first.commit_early(cause)
+        finally:
+            for task in others:
+                if task.uncommitted_bytes():
+                    task.commit_beside(cause)
+            self.bytes_at_most = sum(each.uncommitted_bytes() for each in self._tasks)
+            self._expect(0)
 
     def _expect(self, step_bytes: int) -> int:
         """Expect steps that stage as much, or more; returns ``max_bytes`` as that was used in it."""

@@ -144,6 +144,8 @@ class StreamTask:
         self._lock: TaskLock | None = None
         self._failure: BaseException | None = None
         self._unsettled: tuple[BaseException, bool] | None = None
+        self._owed: Exception | None = None
+        """What went wrong while another task's caller was served; this one's is told at the next call."""
         self._next: dict[TopicPartition, int] = {}
         self._processed = self._committed = 0
         self._counters = TaskCounters()
@@ -158,7 +160,7 @@ class StreamTask:
         """
         if self._lock is not None:
             raise StoreError(f"task {self.task_id} is open already")
-        self._failure = self._unsettled = None
+        self._failure = self._unsettled = self._owed = None
         self._lock = self._state.lock(self.task_id, self)
         try:
             self._memory.add(self)
@@ -179,8 +181,8 @@ class StreamTask:
 
         Where the function raises, everything since the last commit is undone, and ``input_offsets`` tells where to
         go on from. Raises: ValueError for a partition that is no input and for a record that was processed before,
-        what the function raises, and as ``commit`` of this task, or of one that shares its memory and was due as well:
-        ask each of those for its ``input_offsets`` then.
+        what the function raises, and as ``commit``. Tasks that share its memory may commit as well; what one of them
+        fails with, its own next call raises.
         """
         if not self._ready:
             self._settle()
@@ -262,7 +264,7 @@ class StreamTask:
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
         """The offset that each store's committed state is at, None if unknown; read from no file."""
-        if not self._ready:
+        if not self._stands:
             raise self._unready()
         return self._stores.offsets()
 
@@ -278,7 +280,7 @@ class StreamTask:
         Raises: ConfigError where the task has no store of that name, ValueError for a level that does not exist,
         StoreClosedError, StoreRestoringError; what the task has failed with.
         """
-        if not self._ready:
+        if not self._stands:
             raise self._unready()
         self._context.store(name)
         return self._stores.view(name, isolation_level, bound)
@@ -334,14 +336,19 @@ class StreamTask:
     def commit_early(self, cause: EarlyCommitCause) -> None:
         """Commit for the sake of the memory that tasks share, unless a record is being processed."""
         if not self._context.active:
-            try:
-                self._commit_early(cause)
-            except BaseException as error:
-                # It may reach who gave a record to another task.
-                error.add_note(
-                    f"Task {self.task_id} was committing early, for the memory that its worker's tasks share."
-                )
-                raise
+            self._commit_early(cause)
+
+    def commit_beside(self, cause: EarlyCommitCause) -> None:
+        """As ``commit_early``, while another task is given a record: what goes wrong is raised by this one's next call.
+
+        Not here, where it would reach who has nothing to do with it; and told it must be, or whoever gives this task
+        its records would go on after those that were undone.
+        """
+        try:
+            self.commit_early(cause)
+        except Exception as error:
+            error.add_note(f"Task {self.task_id} was committing early, for the memory that its worker's tasks share.")
+            self._owed, self._ready = error, False
 
     def uncommitted_bytes(self) -> int:
         """Bytes of keys and values that the task's stores have staged; 0 where it is not open."""
@@ -373,7 +380,7 @@ class StreamTask:
         """
         offsets = None
         try:
-            if clean and self._ready:
+            if clean and (self._ready or self._owed is not None):
                 self.commit()
                 offsets = self._stores.vouched_offsets(running=False)
         except BaseException:
@@ -451,8 +458,17 @@ class StreamTask:
         """Try again to return to the last commit, where the changelog did not answer in time; else say what is up."""
         if self._unsettled is not None:
             self._fall_back(self._unsettled[0], in_doubt=self._unsettled[1])
+        if self._owed is not None and self._unsettled is None:
+            self._ready = self._stands
+            error, self._owed = self._owed, None
+            raise error
         if not self._ready:
             raise self._unready()
+
+    @property
+    def _stands(self) -> bool:
+        """Whether the task is at a commit from which it can go on, though it may owe its caller an error."""
+        return self._ready or (self._owed is not None and self._unsettled is None and self._failure is None)
 
     def _give_up(self, error: BaseException) -> None:
         self._ready = False
@@ -469,7 +485,7 @@ class StreamTask:
         self._ready = False
         self._context.record = NO_RECORD
         self._memory.discard(self)
-        self._unsettled = None
+        self._unsettled = self._owed = None
         attempts = Attempts()
         try:
             with attempts.one():

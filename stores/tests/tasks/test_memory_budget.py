@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from threading import Barrier, Thread
@@ -17,8 +18,8 @@ import pytest
 from stores import failpoints
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
-from stores.errors import ConfigError, StoreError
-from stores.interface import TopicPartition
+from stores.errors import ConfigError, ProducerFencedError, StoreError
+from stores.interface import IsolationLevel, TopicPartition
 from stores.metrics import EarlyCommitCause
 from stores.strategies.dual_store import DualStore
 from stores.tasks import MemoryBudget, StreamTask, TaskContext, TaskId
@@ -49,7 +50,8 @@ def stage(record: Record, context: TaskContext) -> None:
 def give(task: StreamTask, *sizes: int) -> None:
     """One record after the other, each of which stages so many bytes."""
     for size in sizes:
-        task.process(INPUT, Record(task.input_offsets()[INPUT], b"k", b"%d" % size))
+        [(partition, offset)] = task.input_offsets().items()
+        task.process(partition, Record(offset, b"k", b"%d" % size))
 
 
 def budgeted(
@@ -61,7 +63,7 @@ def budgeted(
     process: ProcessFunction = stage,
     guarantee: Any = EXACTLY_ONCE,
 ) -> list[StreamTask]:
-    """A worker's tasks, open."""
+    """A worker's tasks, open, each with the input partition of its number."""
     memory = budget.share()
     tasks = [
         StreamTask(
@@ -71,7 +73,7 @@ def budgeted(
             changelog=log,
             stores={"s": StoreConfig(backend)},
             process=process,
-            inputs=[INPUT],
+            inputs=[TopicPartition(INPUT.topic, partition)],
             guarantee=guarantee,
             memory=memory,
         )
@@ -352,6 +354,60 @@ def test_a_task_that_can_t_commit_keeps_no_other_from_it(tmp_path: Path, log: Me
     give(left, 300)
     assert left.uncommitted_bytes() == 300
     close(left, right)
+
+
+@pytest.mark.parametrize("call", ["process", "run", "commit", "input_offsets", "close"])
+def test_what_keeps_a_task_from_its_early_commit_is_raised_by_its_own_next_call_and_not_by_another_s(
+    tmp_path: Path, log: MemoryChangelog, call: str
+) -> None:
+    """Or whoever gives it records would not know which of them were undone."""
+    left, right = budgeted(tmp_path, log, MemoryBudget(1000), 0, 1)
+    theirs = TopicPartition(INPUT.topic, 1)
+    give(right, 300)
+    give(left, 300)
+    failing = iter([False, True])
+
+    def fail_second() -> None:
+        if next(failing):
+            crash()
+
+    failpoints.arm("task.before_log_commit", fail_second)
+    give(left, 300)
+    failpoints.disarm()
+    # The one that had the record in hand has noticed nothing, and is committed.
+    assert (left.input_offsets(), left.uncommitted_bytes()) == ({INPUT: 2}, 0)
+    give(left, 100)
+    with right.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
+        assert list(pairs) == []
+    calls: dict[str, Callable[[], object]] = {
+        "process": lambda: right.process(theirs, Record(1, b"k", b"300")),
+        "run": right.run,
+        "commit": right.commit,
+        "input_offsets": right.input_offsets,
+        "close": right.close,
+    }
+    with pytest.raises(Crash):
+        calls[call]()
+    if call == "close":
+        assert right.open()
+    assert right.input_offsets() == {theirs: 0}
+    give(right, 300, 200)
+    right.commit()
+    assert right.input_offsets() == {theirs: 2}
+    assert right.metrics.rollback_total == 1
+    close(left, right)
+
+
+def test_a_task_that_is_fenced_in_an_early_commit_says_so_itself(tmp_path: Path, log: MemoryChangelog) -> None:
+    left, right = budgeted(tmp_path / "old", log, MemoryBudget(1000), 0, 1)
+    give(right, 300)
+    [owner] = budgeted(tmp_path / "new", log, MemoryBudget(1000), 1)
+    give(left, 300, 300)
+    assert left.uncommitted_bytes() == 0
+    for _ in range(2):
+        with pytest.raises(ProducerFencedError):
+            give(right, 300)
+    close(left, right, owner)
 
 
 def test_a_task_is_not_committed_in_the_middle_of_its_record(tmp_path: Path, log: MemoryChangelog) -> None:
