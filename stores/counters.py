@@ -5,9 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stores.metrics import none_early
+
+WINDOW_S = 30.0
+"""A recent maximum is that of this window and of the one before. Source: Kafka, defaults of
+``metrics.sample.window.ms`` and ``metrics.num.samples``."""
+
+
+class _Windows(NamedTuple):
+    """The longest of the window that began when it says, and of the one before. Replaced as a whole: readers on other
+    threads see those of one moment."""
+
+    began: float = 0.0
+    seconds_max: float = 0.0
+    before_max: float = 0.0
+
+    def at(self, now: float) -> _Windows:
+        """The windows as they are by then."""
+        age = now - self.began
+        if age < WINDOW_S:
+            return self
+        return _Windows(self.began + WINDOW_S, 0.0, self.seconds_max) if age < 2 * WINDOW_S else _Windows(now)
 
 
 @dataclass(slots=True)
@@ -19,6 +39,12 @@ class Timer:
     seconds_total: float = 0.0
     seconds_max: float = 0.0
     _began: float = 0.0
+    _windows: _Windows = field(default_factory=_Windows)
+
+    def recent_seconds_max(self, now: float) -> float:
+        """The longest of the last half minute to minute before ``now``. From any thread."""
+        windows = self._windows.at(now)
+        return max(windows.seconds_max, windows.before_max)
 
     def __enter__(self) -> None:
         self._began = perf_counter()
@@ -29,11 +55,16 @@ class Timer:
         if kind is not None:
             self.failed_total += 1
             return
-        seconds = perf_counter() - self._began
+        ended = perf_counter()
+        seconds = ended - self._began
         self.total += 1
         self.seconds_total += seconds
         if seconds > self.seconds_max:
             self.seconds_max = seconds
+        windows = self._windows
+        if seconds > windows.seconds_max or ended - windows.began >= WINDOW_S:
+            windows = windows.at(ended)
+            self._windows = windows._replace(seconds_max=max(seconds, windows.seconds_max))
 
 
 @dataclass(slots=True)
@@ -52,12 +83,14 @@ class Counters:
     def read(self) -> dict[str, Any]:
         """The fields of ``CommitMetrics``."""
         commits = self.commits
+        now = perf_counter() if self.ended is None else self.ended
         return {
-            "seconds": (perf_counter() if self.ended is None else self.ended) - self.began,
+            "seconds": now - self.began,
             "commit_total": commits.total,
             "commit_failed_total": commits.failed_total,
             "commit_latency_seconds_total": commits.seconds_total,
             "commit_latency_max_seconds": commits.seconds_max,
+            "commit_latency_recent_max_seconds": commits.recent_seconds_max(now),
             "rollback_total": self.rollback_total,
         }
 

@@ -67,6 +67,10 @@ def _maximum(description: str) -> Any:
     return field(default=0.0, metadata={_MEASURE: Measure(Kind.MAXIMUM, description, "s")})
 
 
+def _recent(description: str) -> Any:
+    return field(default=0.0, metadata={_MEASURE: Measure(Kind.CURRENT, description, "s")})
+
+
 def _current(description: str, unit: str, default: int | None = 0) -> Any:
     return field(default=default, metadata={_MEASURE: Measure(Kind.CURRENT, description, unit)})
 
@@ -81,6 +85,8 @@ class CommitMetrics:
     commit_failed_total: int = _total("commits that raised an error", "{commit}")
     commit_latency_seconds_total: float = _seconds_total("time spent in commits that succeeded")
     commit_latency_max_seconds: float = _maximum("the longest commit that succeeded")
+    commit_latency_recent_max_seconds: float = _recent("the longest commit of the last half minute to minute")
+    """Source: KIP-892, ``commit-latency-max``, which goes by Kafka's windows."""
     rollback_total: int = _total("transactions that were rolled back", "{rollback}")
 
     @property

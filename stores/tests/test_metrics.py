@@ -38,6 +38,23 @@ def test_a_timer_keeps_the_sum_and_the_longest_of_what_succeeded(monkeypatch: py
     assert (timer.total, timer.failed_total, timer.seconds_total, timer.seconds_max) == (3, 1, 6, 3)
 
 
+def test_a_recent_maximum_is_that_of_one_window_and_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source: Kafka, ``metrics.sample.window.ms`` and ``metrics.num.samples``."""
+    commits = [(1000, 1005), (1010, 1012), (1040, 1041), (1042, 1044), (1070, 1071), (1195, 1200), (1258, 1259)]
+    monkeypatch.setattr("stores.counters.perf_counter", clock(*[time for commit in commits for time in commit]))
+    timer = Timer()
+    assert timer.recent_seconds_max(1000) == 0
+    recent = []
+    for _, ended in commits:
+        with timer:
+            pass
+        recent.append(timer.recent_seconds_max(ended))
+    assert recent == [5, 5, 5, 5, 2, 5, 5]
+    # The last two are in windows that began at 1200 and at 1230.
+    assert [timer.recent_seconds_max(now) for now in (1259.9, 1260, 1289.9, 1290)] == [5, 1, 1, 0]
+    assert timer.seconds_max == 5
+
+
 def test_a_store_that_follows_another_adds_its_totals_and_keeps_the_longer_maximum() -> None:
     first = StoreMetrics(
         store="s",
