@@ -75,7 +75,7 @@ class IndexedBatch:
 
     def __init__(self) -> None:
         self.lock: Final = Lock()
-        """Held while layers change hands, and by a committer from its write to the end of its clearing."""
+        """Held while layers change hands."""
         self._frozen: tuple[Layer, ...] = ()
         self._active = Layer()
         self.writes = self._active.staged.writes

@@ -80,12 +80,15 @@ class IndexedBatchStore(EngineStore):
 
     def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
         reach(BEFORE_WRITE)
+        # Not for as long as it is written: what is staged hides the same keys whether or not the engine has it already,
+        # and only this thread changes a layer.
         with self._batch.lock:
             layers = [layer.as_writes() for layer in self._batch.layers()]
-            if layers or meta:
-                self._engine.write(layers, meta)
-            reach(AFTER_WRITE)
-            small = len(layers) == 1 and not layers[0].ranges and self._batch.num_bytes <= _RECENT_BYTES_MAX
+        if layers or meta:
+            self._engine.write(layers, meta)
+        reach(AFTER_WRITE)
+        small = len(layers) == 1 and not layers[0].ranges and self._batch.num_bytes <= _RECENT_BYTES_MAX
+        with self._batch.lock:
             self._recent = layers[0].writes if small else {}
             self._batch.clear()
 

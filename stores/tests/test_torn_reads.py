@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from stores import IsolationLevel, KeyValueIterator, open_store
+from stores import IsolationLevel, KeyValueIterator, TopicPartition, open_store
 from stores.ranges import KeyRanges
+from stores.registry import backends
 from stores.sorted_map import SortedMap
 from stores.strategies.indexed_batch import IndexedBatchStore
 
@@ -50,6 +51,42 @@ def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
         store.commit()
         assert seen
         assert {future.result(timeout=60) for future in seen} <= {b"old", b"new"}
+
+
+@pytest.mark.parametrize("backend", [name for name in backends() if name.endswith("-indexed-batch")])
+def test_a_reader_of_uncommitted_data_waits_for_no_commit_of_an_indexed_batch_and_sees_all_of_it(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the engine has the commit and after it, while it is still staged as well."""
+    shown: list[list[object]] = []
+    after = [(b"b", b"staged"), (b"d", b"staged"), (b"z", b"staged")]
+    with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
+        store.put_all([(b"a", b"kept"), (b"b", b"kept"), (b"c", b"kept"), (b"d", b"kept")])
+        store.commit()
+        reader = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+        store.put(b"d", b"staged")
+        held = reader.all()
+        store.delete_range(b"a", b"c")
+        store.put_all([(b"b", b"staged"), (b"z", b"staged")])
+
+        def look() -> None:
+            scan = pool.submit(lambda: list(reader.all()))
+            many = pool.submit(reader.get_many, [b"a", b"b", b"d"])
+            one = pool.submit(reader.get, b"c")
+            shown.append([future.result(10) for future in (scan, many, one)])
+
+        write = type(store._engine).write  # type: ignore[attr-defined]
+
+        def stepped(*arguments: Any, **named: Any) -> None:
+            look()
+            write(*arguments, **named)
+            look()
+
+        monkeypatch.setattr(type(store._engine), "write", stepped)  # type: ignore[attr-defined]
+        store.commit({TopicPartition("changelog", 0): 1})
+        look()
+        assert shown == [[after, [None, b"staged", b"staged"], None]] * 3
+        assert list(held) == [(b"a", b"kept"), (b"b", b"kept"), (b"c", b"kept"), (b"d", b"staged")]
 
 
 @pytest.mark.parametrize("key", [b"key", b"new"])
