@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.faults.registry import unknown
+from harness.faults.registry import check_known
 from harness.readers.mutants import fitting
 from harness.readers.trial import Trial
 from harness.trials.trial import DURABILITIES
@@ -57,6 +57,4 @@ class ReadersScenario:
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
                 raise ConfigError(f"{name} of a scenario is a number above 0, not {value!r}")
-        for durability in self.durabilities:
-            if durability not in DURABILITIES:
-                raise unknown("durability", durability, DURABILITIES)
+        check_known("durability", DURABILITIES, *self.durabilities)

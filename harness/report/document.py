@@ -21,7 +21,7 @@ from harness.report.store_tables import (
     visibility_tables,
     ycsb_tables,
 )
-from harness.report.table import Table
+from harness.report.table import ROWS_SHOWN, Table
 from harness.report.tables import choice_table, ratio_table, summary_table, throughput_tables
 
 Figures = Mapping[str, Sequence[Figure]]

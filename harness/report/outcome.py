@@ -55,6 +55,14 @@ def _sentences(figures: Figures) -> Iterator[str]:
         states.count("equal"),
         "ended with what Spark SQL computes",
     )
+    limited = [figure for figure in figures["early_commit"] if figure["limit_bytes"] is not None]
+    yield _judged(
+        "limits on uncommitted bytes",
+        "memory-commits-that-only-the-limit-asks-for",
+        len(limited),
+        sum(figure["uncommitted_max_bytes"] <= figure["limit_bytes"] for figure in limited),
+        "were never passed",
+    )
     yield ratios_reached(figures, "ratios")
 
 

@@ -115,11 +115,18 @@ def test_the_contents_lead_to_every_section(tmp_path: Path) -> None:
 
 def test_what_came_of_a_run_counts_what_is_as_it_should_be_and_is_bold_where_something_is_not() -> None:
     told = outcome(all_figures(made_up_rows())).splitlines()
-    crashes, effects, _, states, ratios = told
+    crashes, effects, _, states, limits, ratios = told
     assert re.match(r"\* \*\*46 of 47 \[crash trials\]", crashes)
     assert effects.startswith("* No ")
     assert re.match(r"\* 36 of 36 \[measured configurations\]", states)
+    assert re.match(r"\* 1 of 1 \[limits on uncommitted bytes\]", limits)
     assert re.match(r"\* \*\*1 of 2 \[ratios with a threshold\]", ratios)
+
+
+def test_a_limit_that_was_passed_is_told() -> None:
+    rows = made_up_rows()
+    rows["early_commit"][0]["uncommitted_max_bytes"] = rows["early_commit"][0]["limit_bytes"] + 1
+    assert any(re.match(r"\* \*\*0 of 1 \[limits", line) for line in outcome(all_figures(rows)).splitlines())
 
 
 def test_the_rows_of_what_is_not_as_it_should_be_are_notable() -> None:

@@ -16,7 +16,7 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.registry import backend_named
-from stores.tasks import BudgetShare, ProcessingGuarantee, StoreSettings, StreamTask, TaskId
+from stores.tasks import BudgetShare, ProcessingGuarantee, StoreConfig, StreamTask, TaskId
 
 APPLICATION = "throughput"
 INPUT_TOPIC = "events"
@@ -71,7 +71,7 @@ class Job:
 
     def task(self, folder: Path, changelog: SqliteChangelog, memory: BudgetShare | None = None) -> StreamTask:
         """The task, not opened yet. It commits when it is told to, or before it passes what ``memory`` allows."""
-        settings = StoreSettings(
+        settings = StoreConfig(
             backend=self.measurement.backend,
             durability=self.measurement.durability,
             options=dict(self.measurement.options),

@@ -74,10 +74,7 @@ def test_a_commit_that_times_out_costs_no_store_its_data_and_the_task_goes_on_fr
 def test_a_changelog_that_stays_away_is_asked_again_by_the_next_call_and_nothing_shows_meanwhile(
     tmp_path: Path, log: SqliteChangelog, backend: str
 ) -> None:
-    task = counting_task(tmp_path, log, backend, task_timeout_s=0)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, backend, task_timeout_s=0))
     task.run(2)
     with occupied(log):
         for call in (task.commit, task.commit, task.input_offsets, task.run):
@@ -133,10 +130,7 @@ def test_a_task_whose_changelog_stays_away_can_be_closed_and_has_its_last_commit
 
 @pytest.mark.usefixtures("spilling")
 def test_a_write_of_the_function_that_times_out_is_undone_with_the_rest(tmp_path: Path, log: SqliteChangelog) -> None:
-    task = counting_task(tmp_path, log, task_timeout_s=0)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, task_timeout_s=0))
     with occupied(log), pytest.raises(ChangelogTimeoutError):
         task.run()
     assert task.input_offsets() == {INPUT: 1}
@@ -170,10 +164,7 @@ def test_a_commit_in_doubt_is_settled_once_the_changelog_answers(
     tmp_path: Path, log: SqliteChangelog, taken: bool
 ) -> None:
     """Source: KIP-98."""
-    task = counting_task(tmp_path, log, task_timeout_s=0)
-    task.open()
-    task.run(1)
-    task.commit()
+    task = begun(counting_task(tmp_path, log, task_timeout_s=0))
     task.run(2)
     failing = Failing(log, "commit", "SQLITE_IOERR_FSYNC", done=taken)
     with failing, Failing(log, "insert into producer", "SQLITE_BUSY", times=9):
