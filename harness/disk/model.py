@@ -9,7 +9,8 @@ Bytes and sizes (writes, truncations, allocations that lengthen a file)
   * A write through an O_SYNC or O_DSYNC descriptor is sure once it returned; earlier writes of the file are not, by it.
     At the position before such a write, states are added in which it was under way: whole or torn.
   * A sync of a file that failed leaves its earlier unsynced changes unsure for ever, whatever sync comes later: the
-    system takes them for written. Only what is written anew, and synced, is sure.
+    system takes them for written. Only what is written anew, and synced, is sure. The same goes for the one write
+    through an O_SYNC or O_DSYNC descriptor whose sync failed.
   * The others may reach the disk in any order, each or not, whatever the file is called by then: so a rename may be
     kept while bytes written before it are lost (delayed allocation; ext4's auto_da_alloc is not relied on). A write
     that is kept lengthens the file; what lies between is zeros.
@@ -27,6 +28,9 @@ Names (creations, renames, links, unlinkings, folders made and removed) are atom
   * GATE: less is sure. Of what JOURNAL would commit, only what concerns the file's own names, the folders above it,
     and its entries, where it is a folder. This is the model that promises are held to.
   * STRICT: less again, what POSIX says. Only a sync of each folder whose entries a change is in makes it sure.
+  A sync of a folder that failed leaves the unsynced changes of its entries unsure, whatever sync comes later, until a
+  later change of its entries is made sure: the folder is written anew with that. (A journal that can't be written is
+  given up: ext4 and xfs refuse every later effect, which is for whoever plans the fault to play.)
   Of names that are not sure, GATE and JOURNAL lose the latest ones, so that a prefix is kept; STRICT loses any.
   A file whose name was lost is lost, and its bytes with it.
 Every state of JOURNAL is one of GATE, and every one of GATE is one of STRICT.
@@ -86,6 +90,8 @@ class Disk:
             if effect.kind is Kind.SYNC_FAILED:
                 self._failed.setdefault(effect.index, []).append(effect)
         self._forsaken: dict[int, int] = {}
+        # By folder the name changes that it has forsaken, and the position behind the sync that failed.
+        self._forsaken_names: dict[int, tuple[int, int]] = {}
 
     def advance(self) -> None:
         """Play the effect at ``position``."""
@@ -97,7 +103,8 @@ class Disk:
         if self._started is not None:
             return
         for failed in self._failed.pop(self.position, ()):
-            self._forsake(self._written.number(failed))
+            for number in (*self._changed, *self._folders()) if failed.file < 0 else (self._written.number(failed),):
+                self._forsake(number)
         effect = self._started = self.effects[self.position]
         change = self._written.change(effect)
         self._written.perform(effect, change)
@@ -107,6 +114,8 @@ class Disk:
             if change.file not in self._changed:
                 self._changed[change.file] = File(self._contents[change.file])
             self._changed[change.file].add(change)
+            if effect.unkept:
+                self._forsaken[change.file] = self._forsaken.get(change.file, 0) | change.bit
             if effect.kind is Kind.TRUNCATE or (effect.kind is Kind.ALLOCATE and change.grows):
                 self._resized[change.file] = effect.index
 
@@ -181,6 +190,12 @@ class Disk:
         if number in self._changed:
             file = self._changed[number]
             self._forsaken[number] = self._forsaken.get(number, 0) | (file.bits & ~file.sure_bits)
+        bits = sum(change.bit for change in self._name_changes if number in change.folders)
+        if bits & ~self._sure_names:
+            self._forsaken_names[number] = bits & ~self._sure_names, self.position
+
+    def _folders(self) -> set[int]:
+        return {folder for change in self._name_changes for folder in change.folders}
 
     def _make_sure(self, number: int, bits: int) -> None:
         file = self._changed[number]
@@ -206,9 +221,16 @@ class Disk:
         self._make_names_sure(committed)
 
     def _make_names_sure(self, changes: Iterable[NameChange]) -> None:
+        committed = list(changes)
+        for folder, (_, failed_at) in list(self._forsaken_names.items()):
+            if any(folder in change.folders and change.index >= failed_at for change in committed):
+                del self._forsaken_names[folder]
+        forsaken = 0
+        for bits, _ in self._forsaken_names.values():
+            forsaken |= bits
         sure = 0
-        for change in changes:
-            sure |= change.bit
+        for change in committed:
+            sure |= change.bit & ~forsaken
         if not sure:
             return
         self._sure_names |= sure

@@ -46,7 +46,7 @@ _Static_assert(sizeof(off_t) == 8, "the names ending in 64 are aliases of the ot
 /* In the order of Kind in recording.py. */
 enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, SYNC, DATASYNC, SYNC_ALL, RENAME, LINK, UNLINK, MKDIR, RMDIR,
             /* Not counted: */ MAP_WRITABLE, NOTE, SYNC_FAILED };
-enum flag { SYNCHRONOUS = 1, GROWS = 2 };
+enum flag { SYNCHRONOUS = 1, GROWS = 2, UNKEPT = 4 };
 
 /* In the order of the plans in steering.py. */
 enum action { NOTHING, KILL, TEAR, FAIL_ONCE, FAIL_LASTING, SHORT, FAIL_THEN_KILL, SHORT_LASTING };
@@ -430,11 +430,14 @@ static ssize_t watched_write(struct subject *subject, int descriptor, const stru
     char *next = bytes;
     for (int i = 0; i < part_count; i++)
         next = mempcpy(next, parts[i].iov_base, parts[i].iov_len);
+    int modes = fcntl(descriptor, F_GETFL);
+    int synchronous = (modes & O_DSYNC) || (flags & (RWF_DSYNC | RWF_SYNC));
+    int failed = length > 0 && struck(1);
     ssize_t result = -1;
     if (length == 0)
         result = perform(descriptor, 0, offset, flags);
-    else if (!struck(1)) {
-        int modes = fcntl(descriptor, F_GETFL), torn = due(TEAR);
+    else if (!failed || (synchronous && errno == EIO)) {
+        int torn = due(TEAR);
         off_t start = offset >= 0 ? offset : lseek(descriptor, 0, SEEK_CUR);
         if ((modes & O_APPEND) || (flags & RWF_APPEND))
             start = subject->status.st_size; /* even for pwrite: its manual page, "Bugs" */
@@ -446,7 +449,7 @@ static ssize_t watched_write(struct subject *subject, int descriptor, const stru
         if ((result = perform(descriptor, length, offset, flags)) > 0)
             record((struct effect){
                 .kind = WRITE,
-                .flags = (modes & O_DSYNC) || (flags & (RWF_DSYNC | RWF_SYNC)) ? SYNCHRONOUS : 0,
+                .flags = failed ? UNKEPT : synchronous ? SYNCHRONOUS : 0,
                 .file = subject->file,
                 .path = path_of(subject->file),
                 .data = bytes,
@@ -455,6 +458,11 @@ static ssize_t watched_write(struct subject *subject, int descriptor, const stru
             });
         if (torn)
             die();
+        if (failed) {
+            /* It was the sync in it that failed: readers see what was written. */
+            result = -1;
+            errno = EIO;
+        }
     }
     unlock();
     return result;
@@ -587,7 +595,9 @@ static int watched_sync(int descriptor, enum kind kind, int (*perform_sync)(int)
     int failed = struck(0), result = failed ? -1 : perform_sync(descriptor);
     if (result == 0 || failed)
         record((struct effect){
-            .kind = failed ? SYNC_FAILED : kind, .file = subject.file, .path = path_of(subject.file)});
+            .kind = failed ? SYNC_FAILED : kind,
+            .file = kind == SYNC_ALL ? -1 : subject.file,
+            .path = path_of(subject.file)});
     unlock();
     return result;
 }
@@ -783,9 +793,10 @@ int msync(void *start, size_t length, int flags) {
         return REAL(msync)(start, length, flags);
     pthread_mutex_lock(&lock);
     struct map *map = flags & MS_SYNC ? map_at(start) : NULL;
-    int result = map != NULL && struck(0) ? -1 : REAL(msync)(start, length, flags);
-    if (map != NULL && result == 0)
-        record((struct effect){.kind = DATASYNC, .file = map->file, .path = path_of(map->file)});
+    int failed = map != NULL && struck(0), result = failed ? -1 : REAL(msync)(start, length, flags);
+    if (map != NULL && (result == 0 || failed))
+        record((struct effect){
+            .kind = failed ? SYNC_FAILED : DATASYNC, .file = map->file, .path = path_of(map->file)});
     unlock();
     return result;
 }

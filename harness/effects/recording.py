@@ -16,7 +16,7 @@ from stores.errors import ConfigError
 
 MAGIC = b"effects1"
 _HEADER = struct.Struct("<IBBIIqqqq")
-_SYNCHRONOUS, _GROWS = 1, 2
+_SYNCHRONOUS, _GROWS, _UNKEPT = 1, 2, 4
 
 
 class Kind(StrEnum):
@@ -51,7 +51,7 @@ class Kind(StrEnum):
     NOTE = "note"
     """The process said ``text``, at this place among its effects."""
     SYNC_FAILED = "sync_failed"
-    """A sync of ``file`` returned the error that was planned."""
+    """A sync of ``file`` (of everything where it is -1) returned the error that was planned."""
 
 
 NOT_COUNTED = (Kind.MAP_WRITABLE, Kind.NOTE, Kind.SYNC_FAILED)
@@ -66,7 +66,8 @@ class Effect:
     relative to that folder; of an effect through a descriptor it is the file's name at that moment (one of them, where
     it has several; "" for the folder itself and where the file has none left): so a file that was there before the
     recording began is found by the path of the first effect that bears its number. ``synchronous`` writes went through
-    O_SYNC or O_DSYNC descriptors. ``length`` is of TRUNCATE, ALLOCATE and MAP_WRITABLE.
+    O_SYNC or O_DSYNC descriptors; ``unkept`` is one whose sync returned the error that was planned: its bytes are
+    there to be read, and the disk did not take them. ``length`` is of TRUNCATE, ALLOCATE and MAP_WRITABLE.
     """
 
     index: int
@@ -78,6 +79,7 @@ class Effect:
     length: int = 0
     data: bytes = b""
     synchronous: bool = False
+    unkept: bool = False
     grows: bool = False
     text: str = ""
 
@@ -129,6 +131,7 @@ def _parsed(raw: bytes) -> list[Effect]:
                 length=length,
                 data=b"" if is_note else data,
                 synchronous=bool(flags & _SYNCHRONOUS),
+                unkept=bool(flags & _UNKEPT),
                 grows=bool(flags & _GROWS),
                 text=data.decode() if is_note else "",
             )

@@ -38,7 +38,8 @@ class Tear:
 class Fail:
     """The call that would be effect ``at`` returns ``errno`` and does nothing; ``lasting``: so does every later one.
 
-    A call that failed is no effect: the next one that succeeds is effect ``at``.
+    A call that failed is no effect: the next one that succeeds is effect ``at``. But what fails with EIO in a write
+    through an O_SYNC or O_DSYNC descriptor is its sync: that write is done, and is effect ``at``.
     """
 
     at: int
@@ -60,7 +61,7 @@ class Short:
 
 @dataclass(frozen=True, slots=True)
 class FailThenKill:
-    """The call that would be effect ``at`` returns ``errno`` and does nothing; the process is killed before the next.
+    """The call that would be effect ``at`` fails as in ``Fail``; the process is killed before the next effect.
 
     So whoever goes on knows nothing of the error.
     """

@@ -25,7 +25,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     ),
     "power": ("gate", "journal", "strict", "beyond"),
     "power_twice": ("gate",),
-    "failed_sync": ("gate",),
+    "failed_sync": ("gate", "strict"),
     "damage": ("flipped", "truncated", "missing"),
 }
 """Every fault with its variants; the first is meant where none is given."""

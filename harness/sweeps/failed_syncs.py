@@ -2,6 +2,10 @@
 
 What the system could not write it takes for written: whoever finds it in a file and builds on it, syncs or not, loses
 all of that. The disk is the model's; see ``harness.disk.model``.
+
+A folder is another matter. By the variant ``gate`` its sync fails as the journal of ext4 or xfs can't be written, and
+the file system takes no effect of whoever goes on. By ``strict`` there is no journal and it does. That is reported: who
+finds a name does not know that a sync of it has failed, and has nothing of it to write anew.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from harness.disk.model import FolderModel, numbered
 from harness.disk.states import State, states
 from harness.effects.recording import NOT_COUNTED, Effect, Kind, read_recording
 from harness.sweeps.power import BOOT_AFTER_THAT, NEVER_READ, check_maps, told_between
-from harness.sweeps.workshop import NOTHING, Row, Workshop
+from harness.sweeps.workshop import NOTHING, Plan, Row, Workshop
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8
@@ -27,8 +31,8 @@ _OPENING = Depth(states_per_position=2, unread=NEVER_READ)
 
 
 def syncs(recording: Sequence[Effect]) -> list[int]:
-    """The effects that are syncs of one file or folder, which ``points`` number."""
-    return [effect.index for effect in recording if effect.kind in (Kind.SYNC, Kind.DATASYNC)]
+    """The effects that are syncs of one file or folder, or writes with a sync in them, which ``points`` number."""
+    return [effect.index for effect in recording if effect.synchronous or effect.kind in (Kind.SYNC, Kind.DATASYNC)]
 
 
 def failed_syncs(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
@@ -43,9 +47,9 @@ def failed_syncs(shop: Workshop, points: range, only: str = "") -> Iterator[Row]
             words = _words(at) if lives.reached else f"effect {at} was to fail, and was not reached"
             yield shop.row(point, "", words, told, judgement)
             continue
-        recording = joined(read_recording(first), read_recording(second))
+        recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
         check_maps(recording)
-        for state in _states(recording, len(numbered(read_recording(first))), shop.seed):
+        for state in _states(recording, len(numbered(read_recording(first))), shop):
             if only in ("", state.description.to_json()):
                 yield _judged(shop, recording, point, at, state)
 
@@ -57,6 +61,8 @@ class _Lives:
         self._shop, self._at, self._first, self._second = shop, at, first, second
         self.reached = True
         """Whether the sync was; with threads there may have been fewer effects this time."""
+        self._refused = False
+        """Whether the file system has taken nothing from the one that went on."""
 
     def trial(self) -> tuple[Promised, Judgement]:
         """What was promised; nothing is wrong yet where it is to be judged by what the power leaves of it."""
@@ -70,11 +76,28 @@ class _Lives:
         if not self.reached:
             # It came to its end, and is judged as it is.
             return told, shop.judge(told, shop.demanded("error"))
-        after = shop.victim(NOTHING, self._second, go_on_from=told.acknowledged)
-        told = shop.told(after._replace(notes=(*before.notes, *after.notes)), demanded)
+        self._refused = shop.case.variant == "gate" and _failed_a_folder(read_recording(self._first))
+        plan: Plan = ["Fail", 0, errno.EROFS, True] if self._refused else NOTHING
+        after = shop.victim(plan, self._second, go_on_from=told.acknowledged)
+        notes = [note for note in after.notes if self._is_promise(note)]
+        told = shop.told(after._replace(notes=(*before.notes, *notes)), demanded)
         if told.broken or told.trouble:
             return told, shop.judge(told, demanded)
         return told, Judgement(Found.VALID, None, True)
+
+    def promises_of(self, recording: Sequence[Effect]) -> list[Effect]:
+        """``recording``, of the one that went on, without notes that promise nothing."""
+        return [effect for effect in recording if effect.kind is not Kind.NOTE or self._is_promise(effect.text)]
+
+    def _is_promise(self, note: str) -> bool:
+        # What can be read where nothing can be written any more is gone with the power, and nothing is built on it.
+        return not (self._refused and note.startswith("open"))
+
+
+def _failed_a_folder(recording: Sequence[Effect]) -> bool:
+    """Whether the sync that failed was a folder's."""
+    folders = {ROOT, *(effect.file for effect in recording if effect.kind is Kind.MKDIR)}
+    return any(effect.kind is Kind.SYNC_FAILED and effect.file in folders for effect in recording)
 
 
 def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
@@ -88,9 +111,9 @@ def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
     return [*first, *shifted]
 
 
-def _states(recording: Sequence[Effect], begin: int, seed: int) -> Iterator[State]:
+def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator[State]:
     """At some places while the one that goes on opens, wherever it acknowledged, and at the end: each once."""
-    end = len(numbered(recording))
+    end, model, seed = len(numbered(recording)), FolderModel(shop.case.variant), shop.seed
     later = [effect for effect in recording if effect.kind is Kind.NOTE and effect.index >= begin]
     told = {effect.index for effect in later if effect.text.startswith("ack")}
     opened = next((effect.index for effect in later if effect.text.startswith("attempt")), begin)
@@ -99,7 +122,7 @@ def _states(recording: Sequence[Effect], begin: int, seed: int) -> Iterator[Stat
     drawn = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
     for position in sorted({*drawn, *told, end}):
         depth = _DEPTH if position in told else _OPENING
-        for state in states(recording, Tree(), range(position, position + 1), FolderModel.GATE, seed, depth):
+        for state in states(recording, Tree(), range(position, position + 1), model, seed, depth):
             digest = state.tree.digest(NEVER_READ)
             # Behind a later promise the same state is another question.
             if state.description.position == position and (digest, position) not in met:

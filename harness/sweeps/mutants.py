@@ -266,6 +266,10 @@ def _trusted_log(subject: str) -> None:
     _replace(_engine_module_of(subject), "keep_log", lambda connection, file: None)
 
 
+def _trusted_meta_pages(subject: str) -> None:
+    _replace(_engine_module_of(subject), "_keep_meta_pages", lambda env, path: None)
+
+
 def _engine_module_of(subject: str) -> Any:
     if subject == CHANGELOG:
         return import_module("stores.changelog.log_file")
@@ -294,6 +298,11 @@ def _writes_once(name: str) -> bool:
 def _keeps_log(name: str) -> bool:
     """What writes a log that is found after a kill once more."""
     return (name == CHANGELOG or name in backends()) and hasattr(_engine_module_of(name), "keep_log")
+
+
+def _keeps_meta_pages(name: str) -> bool:
+    """What writes the pages that tell its last commit through a descriptor of their own, and once more when opened."""
+    return name in backends() and hasattr(_engine_module_of(name), "_keep_meta_pages")
 
 
 def _only(subject: str) -> Callable[[str], bool]:
@@ -349,6 +358,13 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "failed_sync",
             _keeps_log,
             _trusted_log,
+            unseen_by="power",
+        ),
+        "trusted-meta-pages": Mutant(
+            "the page of the last commit is trusted as it is found, though the sync in its write may have failed",
+            "failed_sync",
+            _keeps_meta_pages,
+            _trusted_meta_pages,
             unseen_by="power",
         ),
         "migration-noted-first": Mutant(

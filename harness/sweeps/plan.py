@@ -86,7 +86,7 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
         "full": (
             _Share(("kill", "tear", "power gate", "power journal", "power strict", "power beyond")),
             _Share((*_ERRORS, *_DAMAGES)),
-            _Share(("kill_twice", "failed_sync")),
+            _Share(("kill_twice", "failed_sync gate", "failed_sync strict")),
             _Share(("power_twice",), points_max=64),
         ),
     }

@@ -175,7 +175,7 @@ class Workshop:
             return told
         if outcome.status == 0:
             result = outcome.result
-            if told.broken or not result["gave_up"] or self.case.fault == "error":
+            if told.broken or not result["gave_up"] or result["fired"]:
                 return told
             return replace(told, broken=(Found.UNUSABLE, f"nothing failed, and the victim gave up: {result['error']}"))
         if outcome.timed_out:

@@ -33,8 +33,8 @@ class Script:
     def mkdir(self, path: str) -> Script:
         return self._add(Kind.MKDIR, path, file=self._new(path))
 
-    def write(self, path: str, offset: int, data: bytes, synchronous: bool = False) -> Script:
-        return self._add(Kind.WRITE, path, offset=offset, data=data, synchronous=synchronous)
+    def write(self, path: str, offset: int, data: bytes, synchronous: bool = False, unkept: bool = False) -> Script:
+        return self._add(Kind.WRITE, path, offset=offset, data=data, synchronous=synchronous, unkept=unkept)
 
     def truncate(self, path: str, length: int) -> Script:
         return self._add(Kind.TRUNCATE, path, length=length)
@@ -98,11 +98,12 @@ class Script:
         length: int = 0,
         data: bytes = b"",
         synchronous: bool = False,
+        unkept: bool = False,
         grows: bool = False,
     ) -> Script:
         number = self._met(path) if file is None else file
         self.effects.append(
-            Effect(self._count, kind, number, path, target, offset, length, data, synchronous=synchronous, grows=grows)
+            Effect(self._count, kind, number, path, target, offset, length, data, synchronous, unkept, grows)
         )
         self._count += 1
         return self

@@ -156,6 +156,19 @@ def write_thrice(root: str, recording: str, plan: list[Any]) -> list[Any]:
     return [[os.write(file, b"ten bytes!"[:size]) for size in (10, 10, 10, 3)], steering.fired()]
 
 
+def write_synchronously(root: str, recording: str, plan: list[Any]) -> list[Any]:
+    """Append thrice through O_DSYNC. Returns the error there was, and how often the plan struck."""
+    begin(root, recording, plan)
+    file = os.open(f"{root}/file", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC)
+    found = None
+    for data in (b"one", b"two", b"three"):
+        try:
+            os.write(file, data)
+        except OSError as error:
+            found = error.errno
+    return [found, steering.fired()]
+
+
 def write_from_threads(root: str, recording: str) -> None:
     """Four threads append to one file and note each append."""
     begin(root, recording, None)

@@ -62,6 +62,25 @@ def test_a_failed_sync_of_one_file_says_nothing_of_another() -> None:
     assert same(kept(script, base(a=b"0", b=b"0")), [{"a": b"1", "b": b"0"}, {"a": b"1", "b": b"1"}])
 
 
+def test_a_write_whose_own_sync_failed_no_later_sync_makes_sure_and_others_of_the_file_it_does() -> None:
+    script = Script().write("a", 0, b"1").write("a", 1, b"2", unkept=True).sync("a")
+    assert same(kept(script, base(a=b"0.")), [{"a": b"1."}, {"a": b"12"}])
+
+
+@EVERY_MODEL
+def test_names_that_a_failed_sync_of_their_folder_took_for_written_no_later_sync_makes_sure(model: FolderModel) -> None:
+    script = Script().rename("a", "b").fail_to_sync("").sync("").sync("b")
+    assert same(kept(script, base(a=b"1"), model), [{"a": b"1"}, {"b": b"1"}])
+
+
+@EVERY_MODEL
+def test_a_later_change_of_a_folder_that_is_made_sure_takes_along_what_a_failed_sync_forsook(
+    model: FolderModel,
+) -> None:
+    script = Script().rename("a", "b").fail_to_sync("").create("c").sync("").unlink("c").sync("")
+    assert kept(script, base(a=b"1"), model) == [{"b": b"1"}]
+
+
 def test_before_its_sync_has_returned_a_write_may_be_missing() -> None:
     script = Script().write("a", 0, b"1").sync("a")
     assert same(kept(script, base(a=b"0"), position=1), [{"a": b"0"}, {"a": b"1"}])

@@ -281,6 +281,20 @@ def test_behind_a_failed_call_the_process_is_killed_and_a_failed_sync_is_told(
     assert outcome.signal == signal.SIGKILL or outcome.error.startswith("OSError")
 
 
+@pytest.mark.parametrize(("error", "unkept"), [(errno.EIO, True), (errno.ENOSPC, False)])
+def test_an_io_error_of_a_synchronous_write_is_of_its_sync_and_leaves_what_it_wrote(
+    nursery: Nursery, root: Path, error: int, unkept: bool
+) -> None:
+    outcome, effects = run(nursery, "write_synchronously", root, plan=["Fail", 2, error])
+    assert outcome.result == [error, 1]
+    assert on_disk(root) == replayed(effects, root) == {"file": b"one" + b"two" * unkept + b"three"}
+    assert [(effect.data, effect.synchronous, effect.unkept) for effect in effects if effect.kind is Kind.WRITE] == [
+        (b"one", True, False),
+        *([(b"two", False, True)] if unkept else []),
+        (b"three", True, False),
+    ]
+
+
 def test_notes_lie_in_order_among_a_stores_effects(nursery: Nursery, root: Path) -> None:
     backend, level = PERSISTENT[0]
     _, effects = run(nursery, "fill_store", root, backend=backend, durability=level, options={}, num_commits=4)

@@ -33,6 +33,7 @@ def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
         ("offsets-before", {Found.TORN}),
         ("checkpoint-in-place", {Found.NOTICED}),
         ("trusted-log", {Found.LOST}),
+        ("trusted-meta-pages", {Found.LOST}),
         ("swallowed-error", {Found.LOST, Found.TORN, Found.PHANTOM}),
         ("migration-noted-first", {Found.PHANTOM, Found.TORN}),
         ("adopted-before-import", {Found.TORN, Found.LOST}),

@@ -63,7 +63,7 @@ class LmdbEngine(TransactionalEngine):
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         try:
             size = max(cast(int, options["map_size_bytes"]), _map_for(path))
-            _check_file(path)
+            new = not _check_file(path)
             env = lmdb.open(
                 str(path),
                 map_size=size,
@@ -75,7 +75,13 @@ class LmdbEngine(TransactionalEngine):
                 writemap=False,
                 max_spare_txns=4,
             )
-            _check_length(env, path)
+            try:
+                _check_length(env, path)
+                if durability is Durability.DISK and not new:
+                    _keep_meta_pages(env, path)
+            except BaseException:
+                env.close()
+                raise
             return cls(env)
         except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
             raise _damage(error, path) from error
@@ -445,11 +451,30 @@ def _map_for(path: Path) -> int:
     return 2 * file.stat().st_size if file.exists() else 0
 
 
-def _check_file(path: Path) -> None:
-    """Refuse a folder whose database has gone: LMDB would begin an empty one in its place."""
+def _check_file(path: Path) -> bool:
+    """Whether there is a database; a folder whose own has gone is refused: LMDB would begin an empty one there."""
     file = path / "data.mdb"
     if (path / "lock.mdb").exists() and (not file.exists() or file.stat().st_size == 0):
         raise StoreCorruptedError(f"{file} is gone or empty: wipe the store and restore it from its changelog")
+    return file.exists()
+
+
+def _keep_meta_pages(env: Any, path: Path) -> None:
+    """Make the commit that the database is at survive power loss.
+
+    Who was killed after the sync in its write of a meta page had failed leaves a page that can be read, and that the
+    disk did not take: the system takes it for written. What a store says that it has must not go again. So both meta
+    pages are written once more; what they point to was synced before they were. Raises: OSError. Source: open(2),
+    "O_DSYNC"; fsync(2), "EIO".
+    """
+    database = os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        pages = os.pread(database, 2 * env.stat()["psize"], 0)
+        if os.pwrite(database, pages, 0) != len(pages):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path / "data.mdb"))
+        os.fsync(database)
+    finally:
+        os.close(database)
 
 
 def _check_length(env: Any, path: Path) -> None:
@@ -459,7 +484,6 @@ def _check_length(env: Any, path: Path) -> None:
         # Pages at the end that are free may never have been written: only looking at all of them can tell.
         problems = cast(Sequence[str], verify(str(path)))  # type: ignore[no-untyped-call]
         if problems:
-            env.close()
             raise StoreCorruptedError(
                 f"{file} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
             )
