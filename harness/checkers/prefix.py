@@ -46,7 +46,7 @@ class Found(StrEnum):
     REFUSED = "refused"
     """A typed error, but none that says what to do about damage, where nothing stood in the way any more."""
     UNUSABLE = "unusable"
-    """It was read well, but what was written afterwards was not kept."""
+    """It was read or restored well, but what was written afterwards was not kept."""
     UNRESTORED = "unrestored"
     """Noticed; but wiping and restoring did not lead to the state that was restored."""
     HARNESS_ERROR = "harness_error"
@@ -75,7 +75,7 @@ class Remains:
     ``signal N``. ``later`` is the state after two more commits and reopening, ``added`` what those wrote;
     ``added_number`` is the number of the second one, ``later_offset`` and ``later_position`` what was told of it.
     ``restored`` is the state after wiping and restoring ``wanted``, ``restored_offset`` its number, which should be
-    ``wanted_number``.
+    ``wanted_number``; upon that, too, ``later`` comes from two more commits.
     """
 
     state: State | None = None
@@ -191,6 +191,8 @@ def _refusal(demanded: Demand, remains: Remains) -> Judgement:
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
         told = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
         return Judgement(Found.UNRESTORED, None, False, told)
+    if unkept := _unkept_afterwards(demanded, remains, remains.restored):
+        return Judgement(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
     return Judgement(Found.NOTICED, None, demanded.may_notice, said)
 
 
@@ -234,14 +236,18 @@ def _usable(demanded: Demand, remains: Remains, judgement: Judgement) -> Judgeme
         detail = f"{remains.error}: {remains.error_detail}"
         return Judgement(Found.UNUSABLE, judgement.number, False, detail)
     assert remains.state is not None
-    if remains.later != {**remains.state, **remains.added}:
-        detail = "two more commits were made, and after reopening they were not what is there"
-        return Judgement(Found.UNUSABLE, judgement.number, False, detail)
+    unkept = _unkept_afterwards(demanded, remains, remains.state)
+    return Judgement(Found.UNUSABLE, judgement.number, False, unkept) if unkept else judgement
+
+
+def _unkept_afterwards(demanded: Demand, remains: Remains, before: State) -> str:
+    """What is wrong with the two commits that were made upon ``before``, "" for nothing."""
+    if remains.later != {**before, **remains.added}:
+        return "two more commits were made, and after reopening they were not what is there"
     told = (remains.later_offset, remains.later_position)
     if demanded.transactional and told != (remains.added_number, remains.added_number):
-        detail = f"commit {remains.added_number} was made, and after reopening its offset and position say {told}"
-        return Judgement(Found.UNUSABLE, judgement.number, False, detail)
-    return judgement
+        return f"commit {remains.added_number} was made, and after reopening its offset and position say {told}"
+    return ""
 
 
 def _strange(state: State, given: Given, attempted: int) -> str:

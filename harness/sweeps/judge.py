@@ -1,8 +1,8 @@
 """Whoever opens what a fault has left: recovers, reads everything, commits twice, closes, opens again and reads.
 
 Tells plain data and judges nothing. Where opening or reading says that the state can't be trusted it does what the
-error asks for: wipes, and restores from the changelog, which is the workload's own model here. Runs in a child of the
-nursery.
+error asks for: wipes, restores from the changelog, which is the workload's own model here, and goes on as with any
+other. Runs in a child of the nursery.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class _Judge:
             self._subject.open()
             restored, offset, _ = self._subject.read()
             self._told |= {"restored": _text(restored), "restored_offset": offset}
-            self._subject.close()
+            stage = "after restoring"
+            self._write_afterwards()
         except StoreError as error:
             self._told["error_detail"] += f"; then {type(error).__name__} from {stage}: {error}"
         except Exception as error:

@@ -41,7 +41,7 @@ def test_an_empty_store_without_offsets_is_commit_zero() -> None:
 
 NOTICED = {
     "state": None,
-    "later": None,
+    "later": {**MODELS[3], **ADDED},
     "error": "StoreCorruptedError",
     "wanted": MODELS[3],
     "restored": MODELS[3],
@@ -63,6 +63,9 @@ BROKEN: list[tuple[Found, dict[str, Any]]] = [
     (Found.UNRESTORED, {**NOTICED, "restored": MODELS[2]}),
     (Found.UNRESTORED, {**NOTICED, "restored": None}),
     (Found.UNRESTORED, {**NOTICED, "restored_offset": 2}),
+    (Found.UNUSABLE, {**NOTICED, "later": None}),
+    (Found.UNUSABLE, {**NOTICED, "later": {**MODELS[2], **ADDED}}),
+    (Found.UNUSABLE, {**NOTICED, "later_offset": 3}),
     (Found.UNUSABLE, {"later_offset": 2}),
     (Found.UNUSABLE, {"later_position": None}),
     (Found.NOTICED, NOTICED),
