@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +20,11 @@ from typing import Any, Self
 
 import harness
 from harness.effects.library import recorder_library
+
+CLOCK_TIMES = 6
+"""A child that sleeps is killed when so many times its deadline has passed by the clock."""
+_ANSWER_S, _END_S = 60.0, 15.0
+"""How long the warm parent may take to begin, and to answer beyond what a child may take; and to end."""
 
 
 class NurseryError(Exception):
@@ -33,7 +40,7 @@ class Outcome:
     signal: int | None
     """The signal that ended it: SIGKILL for a planned kill, and at the deadline."""
     timed_out: bool
-    """Whether it was killed at its deadline."""
+    """Whether it was killed at its deadline, of its own time or by the clock."""
     result: Any
     """What the function returned, as JSON carries it; None where it did not."""
     error: str
@@ -61,6 +68,7 @@ class Nursery:
         if self._preload:
             environment["LD_PRELOAD"] = str(recorder_library())
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the nursery.
+        self._heard = bytearray()
         self._parent = subprocess.Popen(
             [sys.executable, "-P", "-m", "harness.effects.warm_parent", str(self._within or tempfile.gettempdir())],
             env=environment,
@@ -82,11 +90,8 @@ class Nursery:
 
         Raises: NurseryError where the warm parent could not begin.
         """
-        assert self._parent.stdout is not None
-        told = self._parent.stdout.readline()
-        if not told.endswith(b"\n"):
-            raise self._has_died("it began")
-        return Path(os.fsdecode(told[:-1]))
+        [told] = self._exchange(b"", 1, _ANSWER_S, "it began")
+        return Path(os.fsdecode(told))
 
     def run(self, function: str, arguments: Mapping[str, Any], *, deadline_s: float, shared: bool = False) -> Outcome:
         """Call ``function``, "module:name", with ``arguments`` as keywords, in a child, and wait for what comes of it.
@@ -95,10 +100,21 @@ class Nursery:
         fresh child, but for ``shared`` ones: these follow each other in one as long as they return, which saves the
         fork. Whatever one of them leaves in its process the next one finds, unless it is retired.
 
-        Raises: NurseryError where the warm parent is gone, or the module can't be imported.
+        ``deadline_s`` is the child's own time, of all its threads, so that it is not late where others have the
+        processors. One that sleeps, or waits for another process, has ``CLOCK_TIMES`` as much by the clock.
+
+        Raises: NurseryError where the warm parent is gone or does not answer, or the module can't be imported.
         """
+        clock_s = CLOCK_TIMES * deadline_s
         facts, result = self._ask(
-            {"function": function, "arguments": dict(arguments), "deadline_s": deadline_s, "shared": shared}
+            {
+                "function": function,
+                "arguments": dict(arguments),
+                "deadline_s": deadline_s,
+                "clock_s": clock_s,
+                "shared": shared,
+            },
+            clock_s,
         )
         if "refused" in facts:
             raise NurseryError(f"{function} can't be run: {facts['refused']}")
@@ -107,44 +123,75 @@ class Nursery:
     def retire(self) -> None:
         """End the child of the shared calls, if there is one: the next one has a fresh child.
 
-        Raises: NurseryError where the warm parent is gone.
+        Raises: NurseryError where the warm parent is gone or does not answer.
         """
-        self._ask({"retire": True})
+        self._ask({"retire": True}, 0)
 
-    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    def _ask(self, request: Mapping[str, Any], clock_s: float) -> tuple[dict[str, Any], Any]:
+        assert self.folder
+        doing = f"it ran {request.get('function', 'nothing')}"
+        facts, result = self._exchange(json.dumps(request).encode() + b"\n", 2, clock_s + _ANSWER_S, doing)
+        return json.loads(facts), json.loads(result)
+
+    def _exchange(self, said: bytes, num_lines: int, seconds: float, doing: str) -> list[bytes]:
+        """Say it to the warm parent, and return the lines it answers. What is stopped or wedged is waited for no more.
+
+        Raises: NurseryError, and then the warm parent is no more.
+        """
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
-        assert self.folder
+        inlet, outlet = self._parent.stdin.fileno(), self._parent.stdout.fileno()
+        until, left = time.monotonic() + seconds, memoryview(said)
         try:
-            self._parent.stdin.write(json.dumps(request).encode() + b"\n")
-            self._parent.stdin.flush()
-            facts, result = self._parent.stdout.readline(), self._parent.stdout.readline()
+            while self._heard.count(b"\n") < num_lines:
+                readable, writable, _ = select.select(
+                    [outlet], [inlet] if left else [], [], max(0.0, until - time.monotonic())
+                )
+                if not readable and not writable:
+                    self._kill()
+                    raise NurseryError(
+                        f"the warm parent of the trials gave no answer for {seconds:.0f} s when {doing}, and was "
+                        "killed: it was stopped, or the machine has no time for it. Give it some, and run this again"
+                    )
+                if writable:
+                    left = left[os.write(inlet, left[: select.PIPE_BUF]) :]
+                if readable:
+                    more = os.read(outlet, 1 << 16)
+                    if not more:
+                        raise BrokenPipeError
+                    self._heard += more
         except BrokenPipeError:
-            facts = result = b""
-        if not result.endswith(b"\n"):
-            raise self._has_died(f"it ran {request.get('function', 'nothing')}")
-        return json.loads(facts), json.loads(result)
+            raise self._has_died(doing) from None
+        *lines, rest = bytes(self._heard).split(b"\n", num_lines)
+        self._heard = bytearray(rest)
+        return lines
 
     def _has_died(self, when: str) -> NurseryError:
         self._complaints.seek(0)
         complaint = self._complaints.read().decode(errors="replace")[-2000:]
         return NurseryError(f"the warm parent of the trials has died when {when}: {complaint}")
 
+    def _kill(self) -> None:
+        self._parent.kill()
+        self._parent.wait()
+
     def close(self) -> None:
         """End the warm parent, and the child it may be waiting for."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
+        folder = None
+        with suppress(NurseryError):
+            folder = self.folder
         with suppress(BrokenPipeError):
             self._parent.stdin.close()
         try:
             # It kills its child, removes the folder and ends: whatever may become of this process meanwhile.
-            self._parent.wait(5)
+            self._parent.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._parent.kill()
-            self._parent.wait()
+            self._kill()
         # Where it could not.
-        with suppress(NurseryError):
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         self._parent.stdout.close()
         self._complaints.close()
 

@@ -30,6 +30,11 @@ _SHARED_RUNS_MAX = 200
 """After so many requests a shared child is replaced: whatever it may gather does not grow for ever."""
 _PR_SET_PDEATHSIG = 1
 """Source: prctl(2)."""
+_CPUCLOCK_SCHED = 2
+"""The clock of all threads of a process, by its number. Source: clock_getcpuclockid(3), as glibc and musl have it."""
+_PROCESSORS = os.cpu_count() or 1
+_LOOK_S = 0.05
+"""How often at most it is looked whether a child has used up its own time."""
 _prctl = ctypes.CDLL(None).prctl
 
 
@@ -147,7 +152,7 @@ class _Child:
         try:
             with suppress(BrokenPipeError):
                 _write(self._inlet, json.dumps({**request, "goes_on": goes_on}).encode() + b"\n")
-            timed_out = self._await(told, time.monotonic() + request["deadline_s"], goes_on=goes_on)
+            timed_out = self._await(told, request["deadline_s"], request["clock_s"], goes_on=goes_on)
         finally:
             if not (goes_on and _is_result(told)):
                 code = self.end(told)
@@ -176,20 +181,34 @@ class _Child:
         self.lives = False
         return code
 
-    def _await(self, told: bytearray, deadline: float, *, goes_on: bool) -> bool:
-        """Wait for its end, or for a result if it ``goes_on`` after it; returns whether the deadline came first."""
+    def _await(self, told: bytearray, own_s: float, clock_s: float, *, goes_on: bool) -> bool:
+        """Wait for its end, or for a result if it ``goes_on`` after it; returns whether a deadline came first.
+
+        It has ``own_s`` of its own time, and ``clock_s`` by the clock.
+        """
         poll = select.poll()
         poll.register(self._ended, select.POLLIN)
         poll.register(self._outlet, select.POLLIN)
         # No event but its end: whoever started this parent is gone then.
         poll.register(0, 0)
+        own_end, clock_end = self._own_time() + own_s, time.monotonic() + clock_s
+        own_left_s = own_s
         while True:
-            left_s = deadline - time.monotonic()
-            ready = [descriptor for descriptor, _ in poll.poll(max(0, left_s) * 1000)] if left_s > 0 else []
+            clock_left_s = clock_end - time.monotonic()
+            # It can't have used up its own time sooner than on all processors at once.
+            wait_s = max(0.0, min(clock_left_s, max(own_left_s / _PROCESSORS, _LOOK_S)))
+            ready = [descriptor for descriptor, _ in poll.poll(wait_s * 1000)]
             if self._outlet in ready and not _drain(self._outlet, told):
                 poll.unregister(self._outlet)
-            if not ready or self._ended in ready or 0 in ready or (goes_on and _is_result(told)):
-                return not ready
+            if self._ended in ready or 0 in ready or (goes_on and _is_result(told)):
+                return False
+            own_left_s = own_end - self._own_time()
+            if own_left_s <= 0 or clock_end <= time.monotonic():
+                return True
+
+    def _own_time(self) -> float:
+        """What the processors have spent on it so far, in seconds."""
+        return time.clock_gettime(~self._number << 3 | _CPUCLOCK_SCHED)
 
 
 def _is_result(told: bytearray) -> bool:

@@ -22,8 +22,8 @@ from harness.disk.files import ROOT, Tree
 from harness.disk.model import FolderModel, numbered
 from harness.disk.states import State, states
 from harness.effects.recording import NOT_COUNTED, Effect, Kind, read_recording
-from harness.sweeps.power import BOOT_AFTER_THAT, NEVER_READ, check_maps, told_between
-from harness.sweeps.workshop import NOTHING, Plan, Row, Workshop
+from harness.sweeps.power import BOOT_AFTER_THAT, check_maps, told_between
+from harness.sweeps.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8

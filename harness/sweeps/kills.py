@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.checkers.prefix import Demand, Found, Judgement, Promised
-from harness.effects.recording import Effect, Kind
-from harness.sweeps.workshop import Life, Plan, Row, Workshop
+from harness.disk.changes import matches
+from harness.disk.files import Tree
+from harness.effects.nursery import NurseryError
+from harness.effects.recording import Effect, Kind, read_recording
+from harness.sweeps.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
 
 _TEARS = 2
 _SECTOR_BYTES = 512
@@ -36,27 +38,58 @@ def tears(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
 
 
 def kills_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
-    """Kill before effect ``point``, and then whoever recovers, before each of its own effects in turn."""
+    """Kill before effect ``point``, and then whoever recovers, before each of its own effects in turn.
+
+    A kill before an effect that changes nothing, a sync or a line of a log that is never read, leaves what a kill
+    before the next one does, when more may have been acknowledged: of these only the last is done, both times.
+    """
     demanded = shop.demanded("kill")
-    crashed = shop.scratch("crashed")
+    idle = _idle(shop.recording())
     for point in points:
+        if point in idle and not only:
+            continue
         told, so_far = _crashed(shop, demanded, point)
         if not so_far.expected:
             yield shop.row(point, "", f"killed before effect {point}", told, so_far)
             continue
-        shutil.rmtree(crashed, ignore_errors=True)
-        shutil.copytree(shop.root, crashed)
+        crashed = Tree.read(shop.root)
         again = int(only or 0)
         if again < 0:
             raise ValueError("the first effect is 0")
+        passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
         killed = True
         while killed:
-            killed, told_again, judgement = _killed_again(shop, told, demanded, again)
-            description = f"killed before effect {point}, and its recovery before effect {again}"
-            yield shop.row(point, str(again), description, told_again, judgement)
+            if again not in passed_over:
+                killed, told_again, judgement = _killed_again(shop, crashed, told, demanded, again)
+                description = f"killed before effect {point}, and its recovery before effect {again}"
+                yield shop.row(point, str(again), description, told_again, judgement)
             again += 1
             if only:
                 break
+
+
+def _idle(recording: Sequence[Effect]) -> frozenset[int]:
+    """The effects of ``recording`` that change nothing that anybody reads."""
+    return frozenset(
+        effect.index
+        for effect in recording
+        if effect.kind in (Kind.SYNC, Kind.DATASYNC, Kind.SYNC_ALL)
+        or (effect.kind is Kind.WRITE and matches(effect.path, NEVER_READ))
+    )
+
+
+def _recovery(shop: Workshop, crashed: Tree) -> Sequence[Effect]:
+    """What recovers from ``crashed`` does where nobody kills it; nothing where it does not come to its end."""
+    recording = shop.scratch("recovery")
+    recording.unlink(missing_ok=True)
+    shop.place(crashed)
+    try:
+        recovered = shop.recover(NOTHING, boot="", recording=recording)
+    except NurseryError:
+        # Each kill of it will tell.
+        shop.renew()
+        return ()
+    return read_recording(recording) if recovered.status == 0 else ()
 
 
 def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str) -> Row:
@@ -89,13 +122,14 @@ def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Ju
     return shop.patiently(trial)
 
 
-def _killed_again(shop: Workshop, told: Promised, demanded: Demand, again: int) -> tuple[bool, Promised, Judgement]:
+def _killed_again(
+    shop: Workshop, crashed: Tree, told: Promised, demanded: Demand, again: int
+) -> tuple[bool, Promised, Judgement]:
     killed = False
 
     def trial() -> tuple[Promised, Judgement]:
         nonlocal killed
-        shutil.rmtree(shop.root)
-        shutil.copytree(shop.scratch("crashed"), shop.root)
+        shop.place(crashed)
         recovery = shop.recover(["Kill", again], boot="")
         killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
         if recovery.timed_out:

@@ -17,7 +17,7 @@ POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
     {
         "kill": 120,
         "tear": 60,
-        "kill_twice": 1,
+        "kill_twice": 6,
         "error": 60,
         "power": 96,
         "power_twice": 4,

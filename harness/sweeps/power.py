@@ -15,14 +15,13 @@ from harness.disk.choices import Depth
 from harness.disk.files import Tree
 from harness.disk.model import FolderModel
 from harness.disk.states import Description, Distinct, distinct, positions, rebuild, said
+from harness.effects.nursery import NurseryError
 from harness.effects.recording import Effect, Kind, read_recording
-from harness.sweeps.workshop import NOTHING, Row, Workshop, folded
+from harness.sweeps.workshop import NEVER_READ, NOTHING, Row, Workshop, folded
 
 NEXT_BOOT, BOOT_AFTER_THAT = "the next boot", "the boot after that"
 MAPS_THAT_DO_NOT_MATTER = ("-shm", "lock.mdb")
 """Files that engines map writable and shared, and make anew after a crash: an index of a log, a table of readers."""
-NEVER_READ = ("*/LOG",)
-"""Files that engines write for people and never read again: what is in them makes no state another one."""
 _FIRST_STATES = Depth(states_per_position=2, unread=NEVER_READ)
 _SECOND_STATES = Depth(states_per_position=4, unread=NEVER_READ)
 _SILENT = (Found.LOST, Found.TORN, Found.PHANTOM)
@@ -62,8 +61,12 @@ def power_losses_twice(shop: Workshop, points: range, only: str = "") -> Iterato
         base = Tree.read(shop.root)
         again = shop.scratch("recovery")
         again.unlink(missing_ok=True)
-        recovered = shop.recover(NOTHING, boot=NEXT_BOOT, recording=again)
-        if recovered.status != 0:
+        try:
+            recovered = shop.recover(NOTHING, boot=NEXT_BOOT, recording=again)
+        except NurseryError:
+            recovered = None
+            shop.renew()
+        if recovered is None or recovered.status != 0:
             # Whether that is hanging, deadly or a mishap the judge tells, who opens the same state.
             yield _judged(shop, recording, first, base)
             continue

@@ -27,7 +27,7 @@ from harness.sweeps.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked,
 from harness.sweeps.sweep import EXPLORERS, record
 from harness.sweeps.workshop import Row, Workshop
 
-FROM_RECORDING = ("tear", "power", "power_twice", "failed_sync", "damage")
+FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")
 """Faults that are worked out from a recording."""
 
 

@@ -1,4 +1,4 @@
-"""Explore a contiguous slice of a case's points, a row for each trial: what a task of a cluster does, or one process.
+"""Who explores which fault: a contiguous slice of a case's points, a row for each trial; and how many points there are.
 
 Nothing but the case, the point and the seed decides on a row (and, in engines with threads, what those happen to do),
 so that rows do not depend on how points were cut into slices.
@@ -34,24 +34,6 @@ EXPLORERS: Mapping[str, Explore] = MappingProxyType(
         "damage": damages,
     }
 )
-
-
-def sweep(case: Case, points: range, seed: int, only: str = "") -> Iterator[Row]:
-    """Explore ``points`` of ``case``; ``only`` picks one of the trials at a point, by that column of its row.
-
-    Raises: ConfigError where effects can't be steered here, NurseryError where an undisturbed victim fails.
-    """
-    with Workshop(case, seed) as shop:
-        yield from EXPLORERS[case.fault](shop, points, only)
-
-
-def points_of(case: Case, seed: int) -> range:
-    """Every point of ``case``: effects, positions or damages. Engines with threads may have some more next time.
-
-    Raises: as ``sweep``.
-    """
-    with Workshop(case, seed) as shop:
-        return all_points(shop)
 
 
 def all_points(shop: Workshop) -> range:

@@ -30,10 +30,12 @@ from harness.sweeps.workload import models, values_ever
 from stores.errors import ConfigError
 
 DEADLINE_S = 10.0
-"""How long a victim or a judge may take; they take a hundredth of a second to two."""
+"""How much of its own time a victim or a judge may take; they take a hundredth of a second to two."""
 PATIENCE = 4
 """How many times longer one that was too late may take when it is tried again."""
 
+NEVER_READ = ("*/LOG",)
+"""Files that engines write for people and never read again: what is in them makes no state another one."""
 _ROOM_LEFT_BYTES = 16 << 20
 """What must be left wherever sweeps work: with less, a find says nothing."""
 
@@ -227,7 +229,7 @@ class Workshop:
             return told, judgement if judgement.expected else self._with_room(judgement)
         except NurseryError as error:
             # Of this trial nothing is known; those after it are for a nursery that lives.
-            self._nursery.restart()
+            self.renew()
             return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
 
     def _with_room(self, judgement: Judgement) -> Judgement:
@@ -269,6 +271,10 @@ class Workshop:
             said = outcome.error or outcome.result or life.notes[-2:]
             raise NurseryError(f"nothing was to happen to this victim of {self.case.subject}: {said}")
         return int(outcome.result["effects"])
+
+    def renew(self) -> None:
+        """Go on in another nursery, with an empty folder, after a NurseryError."""
+        self._nursery.restart()
 
     def scratch(self, name: str) -> Path:
         """A path beside the root, for what a sweep keeps meanwhile."""

@@ -296,6 +296,17 @@ def hang(note: str | None = None) -> None:
         time.sleep(1000)
 
 
+def spin() -> None:
+    """For ever."""
+    while True:
+        pass
+
+
+def sleep(seconds: float) -> str:
+    time.sleep(seconds)
+    return "awake"
+
+
 def answer_at_length(num_bytes: int) -> str:
     return "x" * num_bytes
 

@@ -74,7 +74,7 @@ def test_one_that_is_killed_is_told_apart_by_its_signal(nursery: Nursery, number
 
 def test_one_that_hangs_is_killed_at_its_deadline_with_all_it_started(nursery: Nursery, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    outcome = nursery.run(WORK + "hang", {"note": str(note)}, deadline_s=1.5)
+    outcome = nursery.run(WORK + "hang", {"note": str(note)}, deadline_s=0.3)
     assert (outcome.status, outcome.signal, outcome.timed_out) == (None, signal.SIGKILL, True)
     numbers = [int(number) for number in note.read_text().split()]
     assert len(numbers) == 2
@@ -83,6 +83,24 @@ def test_one_that_hangs_is_killed_at_its_deadline_with_all_it_started(nursery: N
         time.sleep(0.01)
     assert [number for number in numbers if psutil.pid_exists(number)] == []
     assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
+
+
+def test_one_that_spins_is_killed_when_it_has_used_up_its_own_time(nursery: Nursery) -> None:
+    begun = time.monotonic()
+    outcome = nursery.run(WORK + "spin", {}, deadline_s=0.5)
+    assert (outcome.status, outcome.signal, outcome.timed_out) == (None, signal.SIGKILL, True)
+    assert time.monotonic() - begun >= 0.5
+    assert nursery.run(WORK + "spin", {}, deadline_s=0.2, shared=True).timed_out
+
+
+def test_one_that_only_waits_longer_than_its_own_time_is_not_late(nursery: Nursery) -> None:
+    outcome = nursery.run(WORK + "sleep", {"seconds": 1.5}, deadline_s=0.5)
+    assert (outcome.status, outcome.timed_out, outcome.result) == (0, False, "awake")
+
+
+def test_a_deadline_begins_with_each_shared_call(nursery: Nursery) -> None:
+    for _ in range(3):
+        assert nursery.run(WORK + "sleep", {"seconds": 0.5}, deadline_s=0.15, shared=True).result == "awake"
 
 
 def test_a_long_answer_comes_whole(nursery: Nursery) -> None:
@@ -152,6 +170,27 @@ def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(t
     os.kill(other, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_warm_parent_that_was_stopped_is_waited_for_no_more_and_killed(
+    monkeypatch: pytest.MonkeyPatch, begun: bool, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("harness.effects.nursery._ANSWER_S", 0.5)
+    monkeypatch.setattr("harness.effects.nursery._END_S", 0.5)
+    with pytest.raises(NurseryError), Nursery(preload=False, within=tmp_path) as nursery:
+        warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
+        if begun:
+            assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
+        warm.suspend()
+        nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=0.1)
+    assert not warm.is_running()
+    with Nursery(preload=False, within=tmp_path) as nursery:
+        warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
+        folder = nursery.folder
+        warm.suspend()
+    assert not warm.is_running()
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("said", [b"", b'{"function": "half a request', b"no request\n"])
 def test_however_a_warm_parent_ends_its_folder_goes(tmp_path: Path, said: bytes) -> None:
     command = [sys.executable, "-P", "-m", "harness.effects.warm_parent", str(tmp_path)]
@@ -185,6 +224,6 @@ def test_shared_calls_follow_each_other_in_one_process_until_one_fails_or_is_ret
 
 
 def test_a_shared_call_that_hangs_is_killed_at_its_deadline(nursery: Nursery, tmp_path: Path) -> None:
-    outcome = nursery.run(WORK + "hang", {"note": str(tmp_path / "note")}, deadline_s=1.5, shared=True)
+    outcome = nursery.run(WORK + "hang", {"note": str(tmp_path / "note")}, deadline_s=0.3, shared=True)
     assert (outcome.status, outcome.signal, outcome.timed_out) == (None, signal.SIGKILL, True)
     assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10, shared=True).result == 3

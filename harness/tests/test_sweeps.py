@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from harness.checkers.prefix import Found, Judgement, Promised
-from harness.effects.nursery import NurseryError, Outcome
+from harness.effects.nursery import Nursery, NurseryError, Outcome
 from harness.effects.recording import Effect, Kind, read_recording
 from harness.effects.steering import Fail, Kill
 from harness.sweeps import workload
@@ -24,9 +24,10 @@ from harness.sweeps.command import main, read_asked
 from harness.sweeps.damage import damage, final_tree, plan
 from harness.sweeps.power import UnseenWritesError, check_maps
 from harness.sweeps.subjects import CHANGELOG, CHECKPOINT, shown, subjects
-from harness.sweeps.sweep import EXPLORERS, all_points, points_of, sweep
+from harness.sweeps.sweep import EXPLORERS, all_points
 from harness.sweeps.victim import to_plan
 from harness.sweeps.workshop import Life, Plan, Row, Workshop
+from harness.tests.exploring import points_of, sweep
 from stores.errors import ConfigError
 
 SEED = 3
@@ -120,19 +121,22 @@ def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str) -> None:
 def test_a_killed_recovery_is_recovered_from_in_turn() -> None:
     with Workshop(Case("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED) as shop:
         last = next(effect.index for effect in shop.recording() if effect.text == "attempt 2") + 3
-        rows = []
-        for row in EXPLORERS["kill_twice"](shop, range(last, last + 1), ""):
-            rows.append(row)
-            if len(rows) == 12:
-                break
-    assert [row["only"] for row in rows] == [str(number) for number in range(12)]
-    assert broken(rows) == []
+        rows = list(islice(EXPLORERS["kill_twice"](shop, range(last, last + 1), ""), 12))
+        again = [int(row["only"]) for row in rows]
+        passed_over = next(number for number in range(again[-1]) if number not in again)
+        (alone,) = EXPLORERS["kill_twice"](shop, range(last, last + 1), str(passed_over))
+    assert again == sorted(again)
+    assert again[0] == 0
+    assert broken([*rows, alone]) == []
+    # What is passed over changes nothing: whoever is killed there leaves what one does who is killed next.
+    following = next(row for row in rows if int(row["only"]) > passed_over)
+    assert (alone["result"], alone["state"]) == (following["result"], following["state"])
 
 
 def test_a_recovery_that_dies_by_itself_is_no_planned_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     died = Outcome(None, signal.SIGSEGV, False, None, "", "")
     monkeypatch.setattr(Workshop, "recover", lambda *given, **named: died)
-    rows = list(islice(sweep(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(5, 6), SEED), 3))
+    rows = list(islice(sweep(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(6, 7), SEED), 3))
     assert [(row["result"], row["expected"]) for row in rows] == [(Found.DEADLY, False)]
 
 
@@ -169,8 +173,10 @@ def test_memory_is_worked_in_only_where_it_has_room(monkeypatch: pytest.MonkeyPa
 def test_a_victim_that_was_too_late_once_is_killed_once_more_before_its_recovery_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def late(shop: Workshop, plan: Plan) -> Life:
-        life = victim(shop, plan)
+    def late(shop: Workshop, plan: Plan, recording: Path | None = None) -> Life:
+        life = victim(shop, plan, recording)
+        if recording is not None:
+            return life
         lives.append(life)
         outcome = replace(life.outcome, timed_out=True)
         return life._replace(outcome=outcome, killed=False) if len(lives) <= often else life
@@ -178,11 +184,29 @@ def test_a_victim_that_was_too_late_once_is_killed_once_more_before_its_recovery
     victim, lives, often = Workshop.victim, list[Life](), 1
     monkeypatch.setattr(Workshop, "victim", late)
     with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED) as shop:
-        rows = list(EXPLORERS["kill_twice"](shop, range(5, 6), ""))
+        rows = list(EXPLORERS["kill_twice"](shop, range(6, 7), ""))
         assert (len(lives), broken(rows)) == (2, [])
         lives, often = [], 2
-        (row,) = EXPLORERS["kill_twice"](shop, range(5, 6), "")
+        (row,) = EXPLORERS["kill_twice"](shop, range(6, 7), "")
     assert (row["result"], row["only"]) == (Found.HANGING, "")
+
+
+@pytest.mark.parametrize(("instead", "arguments"), [("spin", {}), ("sleep", {"seconds": 1000})])
+def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
+    monkeypatch: pytest.MonkeyPatch, instead: str, arguments: dict[str, Any]
+) -> None:
+    def run(nursery: Nursery, function: str, given: Mapping[str, Any], **how: Any) -> Outcome:
+        if function == "harness.sweeps.judge:run":
+            function, given = f"harness.tests.effects_work:{instead}", arguments
+        return really(nursery, function, given, **how)
+
+    really = Nursery.run
+    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED) as shop:
+        shop.undisturbed()
+        monkeypatch.setattr(Nursery, "run", run)
+        monkeypatch.setattr(shop, "_deadline_s", 0.1)
+        (row,) = EXPLORERS["kill"](shop, range(5, 6), "")
+    assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
 def test_a_slice_has_the_rows_it_has_among_all() -> None:

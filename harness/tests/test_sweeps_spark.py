@@ -20,9 +20,8 @@ from harness.sweeps.command import main
 from harness.sweeps.plan import Convicted, Swept
 from harness.sweeps.slices import Victim
 from harness.sweeps.subjects import CHECKPOINT
-from harness.sweeps.sweep import points_of, sweep
 from harness.sweeps.workshop import Row
-from harness.tests.cluster import Cluster
+from harness.tests.exploring import points_of, sweep
 from stores.errors import ConfigError
 
 SEED = 3

@@ -15,13 +15,14 @@ import pytest
 from harness.checkers import CHECKERS, Result
 from harness.effects.nursery import Nursery
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
+from harness.tests.comparison import comparable
 from harness.trials.child import ORPHANED, run_child, run_forked
 from harness.trials.command import main
 from harness.trials.history import read_history
 from harness.trials.layout import TRIAL_FILE, history_file
 from harness.trials.operations import Mix
 from harness.trials.plan import UNDER_PRESSURE
-from harness.trials.row import comparable, failures, row
+from harness.trials.row import failures, row
 from harness.trials.run import Outcome, examine
 from harness.trials.sabotage import SABOTAGES
 from harness.trials.trial import Trial, repeat_command

@@ -26,8 +26,6 @@ TEXT_COLUMNS = (
     "complaint",
     "repeat",
 )
-SAME_ON_EVERY_RUN = ("trial", "spec", "result", "verdicts")
-"""The columns that two runs of the same trials have in common, byte for byte."""
 
 
 def row(outcome: Outcome, attempt: int = 0) -> Row:
@@ -50,14 +48,6 @@ def row(outcome: Outcome, attempt: int = 0) -> Row:
         "complaint": outcome.complaint,
         "repeat": repeat_command(trial),
     }
-
-
-def comparable(rows: Iterable[Mapping[str, Any]]) -> str:
-    """What is the same on every run of the same trials: one JSON line per row, in the order of the trials' ids."""
-    told = [{name: found[name] for name in SAME_ON_EVERY_RUN} for found in rows]
-    return "".join(
-        json.dumps(line, sort_keys=True) + "\n" for line in sorted(told, key=lambda line: str(line["trial"]))
-    )
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:

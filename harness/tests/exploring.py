@@ -1,0 +1,21 @@
+"""A case explored by itself, without a run around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.sweeps.case import Case
+from harness.sweeps.sweep import EXPLORERS, all_points
+from harness.sweeps.workshop import Row, Workshop
+
+
+def sweep(case: Case, points: range, seed: int, only: str = "") -> Iterator[Row]:
+    """The rows of ``points``; ``only`` picks one of the trials at a point."""
+    with Workshop(case, seed) as shop:
+        yield from EXPLORERS[case.fault](shop, points, only)
+
+
+def points_of(case: Case, seed: int) -> range:
+    """Every point there is."""
+    with Workshop(case, seed) as shop:
+        return all_points(shop)
