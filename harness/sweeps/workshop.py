@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -21,7 +20,7 @@ from harness.checkers.prefix import Demand, Found, Judgement, Promised, Remains,
 from harness.disk.files import Tree
 from harness.effects.nursery import Nursery, NurseryError, Outcome
 from harness.effects.recording import Effect, Kind, read_recording
-from harness.folders import quick_folder
+from harness.folders import ROOT, RUNS, quick_folder
 from harness.sweeps.case import Case, repeat_command
 from harness.sweeps.judge import remains
 from harness.sweeps.subjects import is_transactional, shown
@@ -38,6 +37,9 @@ NEVER_READ = ("*/LOG",)
 """Files that engines write for people and never read again: what is in them makes no state another one."""
 _ROOM_LEFT_BYTES = 16 << 20
 """What must be left wherever sweeps work: with less, a find says nothing."""
+
+KEPT = RUNS / "recordings"
+"""Where the recordings of finds are kept that belong to no run; they go with "make clean"."""
 
 Row = dict[str, Any]
 Plan = list[Any]
@@ -58,13 +60,15 @@ class Workshop:
     """Makes the trials of one case, one after the other; use it in a ``with`` block.
 
     ``nursery``, which preloads the recorder, is the caller's, and given back with an empty folder; unless there is one
-    the workshop starts its own.
+    the workshop starts its own. Where the case names no recording, that of a trial which is not as promised is kept in
+    the folder ``kept``, for the command that repeats it; all else goes with the workshop.
 
     Raises: ConfigError where effects can't be steered here.
     """
 
-    def __init__(self, case: Case, seed: int, nursery: Nursery | None = None) -> None:
+    def __init__(self, case: Case, seed: int, nursery: Nursery | None = None, kept: Path = KEPT) -> None:
         self.case, self.seed = case, seed
+        self._kept = kept
         self._nursery = nursery or Nursery(within=quick_folder())
         self._is_own = nursery is None
         self._deadline_s = DEADLINE_S
@@ -305,17 +309,20 @@ class Workshop:
         return {"name": self.case.subject, "level": self.case.level, "mutant": self.case.mutant}
 
     def _keep_recording(self) -> Path:
-        """A copy of this case's own recording that outlives the workshop: a find is repeated from it."""
+        """A copy of this case's own recording that outlives the workshop: a find is repeated from it.
+
+        Its path is the project's where it lies there, as commands name it.
+        """
         made = self.scratch("recording")
         name = f"{self.case.subject}-{self.case.level}-{blake2b(made.read_bytes(), digest_size=6).hexdigest()}"
-        kept = Path(tempfile.gettempdir(), f"kept-recordings-{os.getuid()}", name)
+        kept = self._kept / name
         if not kept.exists():
-            kept.parent.mkdir(exist_ok=True)
+            kept.parent.mkdir(parents=True, exist_ok=True)
             # In one step: others may be at it, or read it.
             beside = kept.with_name(f"{name}.{os.getpid()}.new")
             shutil.copyfile(made, beside)
             beside.replace(kept)
-        return kept
+        return kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept.absolute()
 
 
 def folded(notes: Sequence[str], demanded: Demand) -> Promised:

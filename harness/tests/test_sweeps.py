@@ -291,10 +291,11 @@ def test_a_trial_that_is_too_late_twice_found_something_hanging(monkeypatch: pyt
 def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.folders._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with Workshop(Case(CHECKPOINT, "DISK", "power", commits=2), SEED) as shop:
+    with Workshop(Case(CHECKPOINT, "DISK", "power", commits=2), SEED, kept=tmp_path / "kept") as shop:
         recording = shop.recording()
         row = shop.row(1, "", "made up", Promised(), Judgement(Found.TORN, None, False))
     kept = Path(read_asked(row["repeat"].removeprefix("python -m harness effect ").strip("'")).case.recording)
+    assert kept.parent == tmp_path / "kept"
     assert read_recording(kept) == recording
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [kept]
 
