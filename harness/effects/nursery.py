@@ -23,6 +23,9 @@ from harness.effects.library import recorder_library
 
 CLOCK_TIMES = 6
 """A child that sleeps is killed when so many times its deadline has passed by the clock."""
+_MAPPED_BYTES = str(256 << 10)
+"""The C library maps what is larger. Left to itself it takes such memory from the heap after a while, and writes zeros
+into all of it: two megabytes whenever LMDB is opened again. Source: mallopt(3), "M_MMAP_THRESHOLD"."""
 _ANSWER_S, _END_S = 60.0, 15.0
 """How long the warm parent may take to begin, and to answer beyond what a child may take; and to end."""
 
@@ -120,6 +123,15 @@ class Nursery:
             raise NurseryError(f"{function} can't be run: {facts['refused']}")
         return Outcome(result=result, **facts)
 
+    def prepare(self, function: str, arguments: Mapping[str, Any]) -> None:
+        """Call ``function`` in the warm parent itself: what it keeps in memory every later child begins with.
+
+        It opens nothing and starts no thread. Raises: as ``run``; also where it raises.
+        """
+        facts, _ = self._ask({"prepare": function, "function": function, "arguments": dict(arguments)}, 0)
+        if "refused" in facts:
+            raise NurseryError(f"{function} can't be run: {facts['refused']}")
+
     def retire(self) -> None:
         """End the child of the shared calls, if there is one: the next one has a fresh child.
 
@@ -208,4 +220,5 @@ def _environment() -> dict[str, str]:
     # Nothing of the surrounding environment but what the interpreter itself may need to start.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     code = str(Path(harness.__file__).parents[1])
-    return kept | {"PYTHONPATH": code, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    fixed = {"PYTHONPATH": code, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    return kept | fixed | {"MALLOC_MMAP_THRESHOLD_": _MAPPED_BYTES}

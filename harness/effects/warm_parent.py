@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
@@ -67,6 +67,13 @@ def _answer_requests(folder: str) -> None:
         if "retire" in request:
             children.retire()
             answer = _Answer({})
+        elif "prepare" in request:
+            refusal = _refusal(request)
+            # Standard output is for answers.
+            with redirect_stdout(sys.stderr):
+                told = {} if refusal else _carry_out(request)[0]
+            answer = _Answer(refusal or ({"refused": told["error"]} if told["error"] else {}))
+            gc.freeze()
         else:
             refusal = _refusal(request)
             answer = _Answer(refusal) if refusal else children.run(request)

@@ -16,7 +16,7 @@ from harness.checkers.prefix import NOTICING
 from harness.effects import steering
 from harness.sweeps.mutants import build_in
 from harness.sweeps.subjects import Subject, is_transactional, subject
-from harness.sweeps.workload import changes, model
+from harness.sweeps.workload import changes, model, models, values_ever
 from stores.errors import StoreError
 
 OPENINGS_MAX = 4
@@ -87,6 +87,12 @@ def run(
         if finished:
             notes.note(END)
         return {"effects": steering.count(), "fired": steering.fired(), "gave_up": not finished, "error": victim.error}
+
+
+def know(*, seed: int, commits: int) -> None:
+    """Work out the commits and states of ``seed``, so that no victim need do so again."""
+    models(seed, commits)
+    values_ever(seed, commits)
 
 
 def signature(name: str, level: str, mutant: str, seed: int, commits: int) -> str:

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -72,6 +73,7 @@ class Workshop:
         self._nursery = nursery or Nursery(within=quick_folder())
         self._is_own = nursery is None
         self._deadline_s = DEADLINE_S
+        self._prepare()
         states = models(seed, case.commits)
         self._models = [shown(case.subject, state) for state in states]
         self._given = {
@@ -279,6 +281,12 @@ class Workshop:
     def renew(self) -> None:
         """Go on in another nursery, with an empty folder, after a NurseryError."""
         self._nursery.restart()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        with suppress(NurseryError):
+            # Whoever needs the nursery tells what is wrong with it; this only saves time.
+            self._nursery.prepare("harness.sweeps.victim:know", {"seed": self.seed, "commits": self.case.commits})
 
     def scratch(self, name: str) -> Path:
         """A path beside the root, for what a sweep keeps meanwhile."""

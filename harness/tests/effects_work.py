@@ -266,6 +266,17 @@ def begin_twice(root: str) -> None:
     begin(root, None, None)
 
 
+prepared: list[str] = []
+
+
+def prepare(what: str) -> None:
+    prepared.append(what)
+
+
+def what_is_prepared() -> list[str]:
+    return prepared
+
+
 def process() -> int:
     return os.getpid()
 

@@ -98,6 +98,15 @@ def test_one_that_only_waits_longer_than_its_own_time_is_not_late(nursery: Nurse
     assert (outcome.status, outcome.timed_out, outcome.result) == (0, False, "awake")
 
 
+def test_what_is_prepared_every_later_child_begins_with(nursery: Nursery) -> None:
+    nursery.prepare(WORK + "prepare", {"what": "this"})
+    for shared in (False, True):
+        assert nursery.run(WORK + "what_is_prepared", {}, deadline_s=10, shared=shared).result == ["this"]
+    with pytest.raises(NurseryError):
+        nursery.prepare(WORK + "fail", {"message": "of no use"})
+    assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
+
+
 def test_a_deadline_begins_with_each_shared_call(nursery: Nursery) -> None:
     for _ in range(3):
         assert nursery.run(WORK + "sleep", {"seconds": 0.5}, deadline_s=0.15, shared=True).result == "awake"
