@@ -19,8 +19,11 @@ threads, and kills the process before one of them, inside one, or lets one fail.
 victim the states are made that a disk may hold when the power is lost, at every position between two effects: what was
 synced, and of the rest none, all, and choices between. Each distinct state is opened in a process of its own, under a
 deadline, in what passes for another boot of the machine; it is recovered, read whole, written to twice, closed, opened
-and read again, and judged against a model that shares no code with the stores. Syncs fail, too: the process is killed
-upon that, another one goes on, and what the failed sync had covered stays unsure whatever it syncs.
+and read again, and judged against a model that shares no code with the stores; so is what was noticed and restored.
+Syncs fail, too, also the one in a write through O_DSYNC: the process is killed upon that, another one goes on, and what
+the failed sync had covered stays unsure whatever it syncs. Where it was a folder's, *gate* takes nothing more of the
+other one, as ext4 and xfs do without their journal; *strict* lets it go on. A second kill is tried before each effect
+of a recovery, but for those which change nothing that anybody reads.
 """
 _MODELS = """\
 | model | which names of files are sure |

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 from harness.checkers.prefix import Demand, Found, Judgement, Promised
 from harness.disk.changes import matches
@@ -45,9 +46,7 @@ def kills_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
     """
     demanded = shop.demanded("kill")
     idle = _idle(shop.recording())
-    for point in points:
-        if point in idle and not only:
-            continue
+    for point in points if only else _worthwhile(points, idle):
         told, so_far = _crashed(shop, demanded, point)
         if not so_far.expected:
             yield shop.row(point, "", f"killed before effect {point}", told, so_far)
@@ -66,6 +65,11 @@ def kills_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
             again += 1
             if only:
                 break
+
+
+def _worthwhile(points: range, idle: frozenset[int]) -> list[int]:
+    """``points``, with the next that is not ``idle`` in place of each that is."""
+    return list(dict.fromkeys(next(after for after in count(point) if after not in idle) for point in points))
 
 
 def _idle(recording: Sequence[Effect]) -> frozenset[int]:

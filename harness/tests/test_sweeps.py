@@ -133,6 +133,14 @@ def test_a_killed_recovery_is_recovered_from_in_turn() -> None:
     assert (alone["result"], alone["state"]) == (following["result"], following["state"])
 
 
+def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_killed() -> None:
+    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED) as shop:
+        synced = next(effect for effect in shop.recording() if effect.kind is Kind.SYNC)
+        around = range(synced.index, synced.index + 2)
+        points = [{row["point"] for row in EXPLORERS["kill_twice"](shop, some, "")} for some in (around[:1], around)]
+    assert points == [{synced.index + 1}] * 2
+
+
 def test_a_recovery_that_dies_by_itself_is_no_planned_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     died = Outcome(None, signal.SIGSEGV, False, None, "", "")
     monkeypatch.setattr(Workshop, "recover", lambda *given, **named: died)
