@@ -141,8 +141,8 @@ class Workshop:
     def look(self, told: Promised, *, boot: str) -> Remains:
         """What a judge sees below the root.
 
-        Judges follow each other in one process while they have nothing to object to. A mutant's may remember what it
-        did, and has a process of its own.
+        Judges follow each other in one process while they get to their end, if only after restoring. A mutant's may
+        remember what it did, and has a process of its own.
         """
         shared = not self.case.mutant
         outcome = self._nursery.run(
@@ -166,8 +166,8 @@ class Workshop:
             return Remains(ending=f"signal {outcome.signal}")
         if outcome.error or not isinstance(outcome.result, dict):
             return Remains(trouble=f"the judge raised {outcome.error or 'nothing, and told nothing'}")
-        if shared and outcome.result.keys() & {"error", "leaked"}:
-            # It may have left its subject open.
+        if shared and ("later" not in outcome.result or "leaked" in outcome.result):
+            # It did not get to its end, where it closes its subject.
             self._nursery.retire()
         return remains(outcome.result)
 
