@@ -100,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure and crash every backend, and write the report")
     bench.add_argument(
-        "--profile", default="default", help="smoke (a minute or two), default (ten to fifteen minutes) or full (some 15 hours)"
+        "--profile",
+        default="default",
+        help="smoke (a minute or two), default (ten to fifteen minutes) or full (some 15 hours)",
     )
     bench.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
     bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash,effects")
