@@ -183,15 +183,16 @@ def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(t
 def test_a_warm_parent_that_was_stopped_is_waited_for_no_more_and_killed(
     monkeypatch: pytest.MonkeyPatch, begun: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("harness.effects.nursery._ANSWER_S", 0.5)
     monkeypatch.setattr("harness.effects.nursery._END_S", 0.5)
     with pytest.raises(NurseryError), Nursery(preload=False, within=tmp_path) as nursery:
         warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
         if begun:
             assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
         warm.suspend()
+        monkeypatch.setattr("harness.effects.nursery._ANSWER_S", 0.5)
         nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=0.1)
     assert not warm.is_running()
+    monkeypatch.setattr("harness.effects.nursery._ANSWER_S", 60.0)
     with Nursery(preload=False, within=tmp_path) as nursery:
         warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
         folder = nursery.folder
