@@ -62,14 +62,14 @@ class Workshop:
 
     ``nursery``, which preloads the recorder, is the caller's, and given back with an empty folder; unless there is one
     the workshop starts its own. Where the case names no recording, that of a trial which is not as promised is kept in
-    the folder ``kept``, for the command that repeats it; all else goes with the workshop.
+    the folder ``kept`` (``KEPT`` unless given), for the command that repeats it; all else goes with the workshop.
 
     Raises: ConfigError where effects can't be steered here.
     """
 
-    def __init__(self, case: Case, seed: int, nursery: Nursery | None = None, kept: Path = KEPT) -> None:
+    def __init__(self, case: Case, seed: int, nursery: Nursery | None = None, kept: Path | None = None) -> None:
         self.case, self.seed = case, seed
-        self._kept = kept
+        self._kept = kept or KEPT
         self._nursery = nursery or Nursery(within=quick_folder())
         self._is_own = nursery is None
         self._deadline_s = DEADLINE_S

@@ -36,6 +36,12 @@ BACKENDS = sorted({name for name, _ in subjects()})
 AT_DISK = [name for name, level in subjects() if level == "DISK"]
 
 
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What finds keep, made up or known ones, goes with the test."""
+    monkeypatch.setattr("harness.sweeps.workshop.KEPT", tmp_path / "recordings")
+
+
 def explore(case: Case, places: int, width: int = 1) -> list[Row]:
     """Rows of ``width`` points in a row, at so many ``places``, one of them at the end."""
     with Workshop(case, SEED) as shop:
