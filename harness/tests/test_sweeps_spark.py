@@ -21,6 +21,7 @@ from harness.sweeps.plan import Convicted, Swept
 from harness.sweeps.slices import Victim
 from harness.sweeps.subjects import CHECKPOINT
 from harness.sweeps.workshop import Row
+from harness.tests.cluster import Cluster
 from harness.tests.exploring import points_of, sweep
 from stores.errors import ConfigError
 

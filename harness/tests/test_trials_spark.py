@@ -18,6 +18,7 @@ from harness.readers.row import failure_lines
 from harness.spark.readers import run_readers
 from harness.spark.session import session
 from harness.spark.trials import finished_trials, run_trials
+from harness.tests.cluster import Cluster
 from harness.tests.comparison import comparable
 from harness.trials.operations import Mix
 from harness.trials.row import Row, row
