@@ -16,7 +16,7 @@ from stores.errors import StoreLockedError
 from stores.identity import STEPS, OpenEngine, present_version
 from stores.locks import take
 from stores.registry import Backend
-from stores.strategies import store
+from stores.strategies import opening
 from stores.tasks import adoption, process_file
 from stores.tasks.state_directory import StateDirectory
 
@@ -32,7 +32,7 @@ def migration_noted_first(subject: str) -> None:
         while (version := directory.identity.format_version) < present_version():
             STEPS[version - 1](directory.path, opened)
 
-    _replace(store, "migrate", broken)
+    _replace(opening, "migrate", broken)
 
 
 def adopted_before_import(subject: str) -> None:
@@ -71,4 +71,5 @@ def unsynced_process_id(subject: str) -> None:
 
 
 def _replace(owner: object, name: str, broken: object) -> None:
+    getattr(owner, name)  # Whoever has moved it must move the mutant, which else breaks nothing.
     setattr(owner, name, broken)
