@@ -11,6 +11,7 @@ READ_UNCOMMITTED" there for the chain of frozen batches.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from threading import Lock
@@ -71,23 +72,38 @@ class Layer:
 
 
 class IndexedBatch:
-    """One writer; another thread may look into ``writes``, and holding ``lock`` may ``get`` and ``freeze``."""
+    """One writer; another thread may look into ``writes``, and holding ``lock`` may ``get`` and ``freeze``.
 
-    def __init__(self) -> None:
+    ``capacity_bytes`` is how much it is to hold; who writes sees to it, by ``room_bytes``.
+    """
+
+    def __init__(self, capacity_bytes: int = sys.maxsize) -> None:
         self.lock: Final = Lock()
         """Held while layers change hands."""
         self._frozen: tuple[Layer, ...] = ()
         self._active = Layer()
         self.writes = self._active.staged.writes
-        """The active layer's writes. A writer may assign a value to ``batch.writes[key]`` itself, and account for it,
-        unless ``deep``: in this one expression, since the interpreter changes threads between it and any other."""
+        """The active layer's writes. A writer may assign a value to ``batch.writes[key]`` itself, and take it from
+        ``room_bytes``, unless ``deep``: in this one expression, since the interpreter changes threads between it and
+        any other."""
         self.deep = False
         """Whether anything is staged below the active layer's writes, so that ``put`` must look there."""
         self._released: deque[tuple[Layer, ...]] = deque()
-        self.num_bytes = 0
-        """Bytes of the staged keys, values and range bounds; what is overwritten does not count."""
+        self._capacity_bytes = capacity_bytes
+        self.room_bytes = capacity_bytes
+        """What is left of the capacity; below 0 where more is held. A writer has compared a write with it anyway: so
+        the bound costs no step of its own."""
         self._drained_bytes = 0
         self._drained: Callable[[bytes], bytes | Missing | None] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the staged keys, values and range bounds, drained ones too; what is overwritten does not count."""
+        return self._capacity_bytes - self.room_bytes + self._drained_bytes
+
+    def num_bytes_held(self) -> int:
+        """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
+        return self._capacity_bytes - self.room_bytes
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value``; None deletes."""
@@ -95,9 +111,9 @@ class IndexedBatch:
         if old is MISSING and self.deep:
             old = self._get_older(key)
         if old is MISSING:
-            self.num_bytes += len(key) + len(value or b"")
+            self.room_bytes -= len(key) + len(value or b"")
         else:
-            self.num_bytes += len(value or b"") - len(old or b"")  # type: ignore[arg-type]
+            self.room_bytes -= len(value or b"") - len(old or b"")  # type: ignore[arg-type]
         # One step from here on: a reader may freeze the layer between any two others.
         self.writes[key] = value
 
@@ -107,10 +123,10 @@ class IndexedBatch:
             self._merge()
             before = self._active.ranges.num_bytes()
             for key, value in self._visible(start, end).items():
-                self.num_bytes -= len(key) + len(value or b"")
+                self.room_bytes += len(key) + len(value or b"")
             self._active.staged.discard_range(start, end)
             self._active.ranges.add(start, end)
-            self.num_bytes += self._active.ranges.num_bytes() - before
+            self.room_bytes -= self._active.ranges.num_bytes() - before
             self.deep = True
 
     def get(self, key: bytes) -> bytes | Missing | None:
@@ -139,7 +155,9 @@ class IndexedBatch:
         old = MISSING if self._drained is None else self._drained(key)
         if not isinstance(old, Missing):
             # The key counts already, but not as something held here.
-            self._drained_bytes -= len(key) + len(old or b"")
+            num_bytes = len(key) + len(old or b"")
+            self._drained_bytes -= num_bytes
+            self.room_bytes -= num_bytes
         return old
 
     def _visible(self, start: bytes | None, end: bytes | None) -> Mapping[bytes, bytes | None]:
@@ -157,10 +175,6 @@ class IndexedBatch:
         active = self._active
         return active.is_empty() and not self._frozen
 
-    def num_bytes_held(self) -> int:
-        """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
-        return self.num_bytes - self._drained_bytes
-
     def drain(self, drained: Callable[[bytes], bytes | Missing | None]) -> None:
         """Forget the layers, which somebody else keeps from now on, and answers for: they go on counting as staged.
 
@@ -168,11 +182,11 @@ class IndexedBatch:
         """
         self._frozen = ()
         self._drained, self._drained_bytes = drained, self.num_bytes
+        self.room_bytes = self._capacity_bytes
         self._start_layer(Layer())
 
     def forget_drained(self, num_bytes: int) -> None:
         """So many drained bytes are no longer staged."""
-        self.num_bytes -= num_bytes
         self._drained_bytes -= num_bytes
 
     def layers(self) -> list[Layer]:
@@ -239,7 +253,7 @@ class IndexedBatch:
         self._frozen = ()
         self._drained = None
         self._start_layer(Layer())
-        self.num_bytes = self._drained_bytes = 0
+        self.room_bytes, self._drained_bytes = self._capacity_bytes, 0
 
 
 def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | Missing | None:

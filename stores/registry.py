@@ -91,13 +91,17 @@ class Backend:
     @property
     def failpoints(self) -> tuple[str, ...]:
         """The failpoints that its creation, commits, recovery and restore reach."""
-        creation = FAILPOINTS if self.persistent else ()
-        return (*creation, *self.load_strategy().failpoints)
+        strategy = self.load_strategy()
+        if not self.persistent:
+            return strategy.failpoints
+        return (*FAILPOINTS, *strategy.failpoints, *strategy.persistent_failpoints)
 
     @property
     def options(self) -> Mapping[str, object]:
         """The engine's and the strategy's options with their defaults."""
-        return {**self.load_engine().options, **self.load_strategy().options}
+        strategy = self.load_strategy()
+        over_files = strategy.persistent_options if self.persistent else {}
+        return {**self.load_engine().options, **strategy.options, **over_files}
 
     @property
     def option_values(self) -> Mapping[str, Container[object]]:

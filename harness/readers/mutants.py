@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,8 @@ from stores.buffer import IndexedBatch, Layer
 from stores.engines.engine import Writes
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel, TopicPartition
-from stores.registry import Backend
-from stores.strategies.dual_store import DualStore
 from stores.strategies.indexed_batch import IndexedBatchStore
-from stores.strategies.native import NativeStore
+from stores.strategies.spilling import SpillingStore
 from stores.strategies.store import EngineStore
 from stores.strategies.undo import Undo
 
@@ -100,7 +98,7 @@ def _old_lookups(replace: Callable[[type, str, Any], None]) -> None:
 
 
 def _parts_in_sight(replace: Callable[[type, str, Any], None]) -> None:
-    replace(DualStore, "_decided", property(lambda self: False, lambda self, value: None))
+    replace(SpillingStore, "_shown_as_committed", lambda self: nullcontext())
 
 
 def _open_transaction(replace: Callable[[type, str, Any], None]) -> None:
@@ -137,9 +135,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "position-first": Mutant("a commit's position is told before its data is there", "indexed-batch", _position_first),
     "old-lookups": Mutant("a lookup of committed data is answered from a cache", "indexed-batch", _old_lookups),
     "parts-in-sight": Mutant("a commit is seen while it is copied in parts", "dual-store", _parts_in_sight),
-    "open-transaction": Mutant("a lookup of committed data reads the open transaction", "native", _open_transaction),
-    "nothing-noted": Mutant("a write does not note what an open scan is still to show", "native", _nothing_noted),
-    "scan-cut-off": Mutant("an open scan ends with the transaction that it reads", "native", _cut_off),
+    "spill-in-sight": Mutant("a spilled commit is seen while it is copied", "indexed-batch", _parts_in_sight),
 }
 
 

@@ -1,87 +1,106 @@
-"""Uncommitted writes stay in an indexed batch in memory; a commit is one engine write. Source: KIP-892."""
+"""Uncommitted writes stay in an indexed batch in memory; a commit is one engine write. Source: KIP-892.
+
+A transaction that outgrows the batch goes on in a second store (``SecondStore``), which is made for it. Its commit: the
+second store is sealed, which makes it survive power loss; its name is written into the regular store, and from this
+moment on the transaction is committed; it is copied, the offsets and the removal of that name with the last part; the
+second store is removed. On opening, a name that is found in the regular store has its second store copied once more
+(rolled forward), as often as that is interrupted; whatever else was spilled is removed (rolled back).
+
+The name is what a marker file is to a dual store (KIP-844), and lies where the parts go: an engine keeps its writes in
+order, so that no part is there without it, and where a crash takes the store some commits back it is gone with them.
+So ordinary commits need no number, and nothing beside their one write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from threading import get_ident
-from typing import ClassVar
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Self, cast
 
-from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
-from stores.directory import StoreDirectory
-from stores.engines.engine import Engine, Scan
+from stores.directory import StoreDirectory, system_errors_told
+from stores.engines.engine import Engine
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
-from stores.interface import IsolationLevel, Position, TopicPartition
-from stores.merge import Pair, chunks_of, lay_over
-from stores.strategies.iterator import Pin
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
+from stores.interface import RecoveryOutcome, TopicPartition
+from stores.strategies.marker import DamagedMarkerError, Marker
+from stores.strategies.second_store import SecondStore
+from stores.strategies.spilling import SpillingStore
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits
 
 BEFORE_WRITE = declare("indexed_batch.before_write", "the batch is complete, the engine has seen nothing of it")
 AFTER_WRITE = declare("indexed_batch.after_write", "the engine has taken the batch, the caller does not know yet")
+SEALED = declare("indexed_batch.sealed", "what was spilled is complete and synced, the regular store does not know")
+DECIDED = declare("indexed_batch.decided", "the regular store names what was spilled, and has nothing of it")
+MID_COPY = declare("indexed_batch.mid_copy", "a part of what was spilled is in the regular store, not its offsets")
+COPIED = declare("indexed_batch.copied", "the regular store has all that was spilled, which is not removed yet")
+RECOVER_BEFORE_COPY = declare("indexed_batch.recover.before_copy", "opening found a commit that was begun")
+RECOVER_COPIED = declare("indexed_batch.recover.copied", "opening has copied, what was spilled is not removed yet")
 
 _RECENT_BYTES_MAX = 16 << 20
 """Writes of a commit up to this size stay readable from memory until the next one: as much as a write buffer."""
+_COPYING = b"c"
+"""Meta entry: the name of the second store that is being copied."""
+_BUFFER, _PART = "staging_buffer_bytes", "copy_part_bytes"
 
 
-class IndexedBatchStore(EngineStore):
-    """Everything staged is in memory: a transaction must fit there (KIP-892, "In-memory Transaction Buffers")."""
+class IndexedBatchStore(SpillingStore):
+    """Keeps up to ``staging_buffer_bytes`` of a transaction in memory, and what goes beyond that in a second store, if
+    the engine is persistent. Such a commit is copied in parts of about ``copy_part_bytes``.
+
+    Bytes are those of keys and values: a pair takes some 120 more. Beyond the bound a write costs a lookup in the
+    second store. The bound is each store's own.
+    """
 
     strategy: ClassVar[str] = "indexed-batch"
     failpoints: ClassVar[tuple[str, ...]] = (BEFORE_WRITE, AFTER_WRITE, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
+    persistent_failpoints: ClassVar[tuple[str, ...]] = (
+        SEALED,
+        DECIDED,
+        MID_COPY,
+        COPIED,
+        RECOVER_BEFORE_COPY,
+        RECOVER_COPIED,
+    )
+    persistent_options: ClassVar[Mapping[str, object]] = {_BUFFER: 64 << 20, _PART: 4 << 20}
+    mid_copy: ClassVar[str] = MID_COPY
 
-    def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
-        super().__init__(engine, directory, traits)
-        self._batch = IndexedBatch()
-        self._recent: Mapping[bytes, bytes | None] = {}
-        """The writes of the last commit, while nothing newer is in the engine: what was just written is soon read."""
+    def __init__(
+        self,
+        engine: Engine,
+        directory: StoreDirectory | None,
+        traits: Traits,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        sizes = {_BUFFER: engine.max_value_bytes, _PART: engine.max_value_bytes, **(options or {})}
+        super().__init__(engine, directory, traits, cast(int, sizes[_BUFFER]), cast(int, sizes[_PART]))
+        self._options = options or {}
+        self._retired: list[SecondStore] = []
+        """Of transactions that have ended, while scans are open on them."""
+        if directory is not None:
+            self._recover(directory.staging)
 
-    def put(self, key: bytes, value: bytes | None) -> None:
-        # The hot path: a write that is as it should be, and has nothing staged below it, is staged right here.
-        if type(key) is bytes and type(value) is bytes and get_ident() == self._writer:
-            key_bytes = len(key)
-            if 0 < key_bytes <= self._max_key_bytes and (num_bytes := key_bytes + len(value)) <= self._max_value_bytes:
-                batch = self._batch
-                writes = batch.writes
-                # Looked up again where it is assigned to: a reader may have frozen the layer since.
-                if key not in writes:
-                    if not batch.deep:
-                        batch.num_bytes += num_bytes
-                        batch.writes[key] = value
-                        return
-                elif (old := writes[key]) is not None:
-                    batch.num_bytes += len(value) - len(old)
-                    batch.writes[key] = value
-                    return
-        self._check_write(key, value)
-        self._batch.put(key, value)
+    @classmethod
+    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
+        return cls(engine, directory, traits, options)
 
-    def get(self, key: bytes) -> bytes | None:
-        if type(key) is not bytes:
-            return super().get(key)
-        try:
-            return self._batch.writes[key]
-        except KeyError:
-            value = self._batch.get(key) if self._batch.deep else MISSING
-        if value is MISSING:
-            value = self._recent.get(key, MISSING)
-        return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+    def _begin_spill(self) -> SecondStore:
+        self._remove_retired()
+        assert self._directory is not None
+        return SecondStore.begin(type(self._engine), self._directory.staging, self._options, self._part_bytes)
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        keys = list(keys)
-        if self._is_clean() and all(type(key) is bytes for key in keys):
-            return self._engine.get_many(keys)
-        return super().get_many(keys)
+    def _spill_staged(self) -> None:
+        # What is in memory only has nowhere to go.
+        if self._directory is not None:
+            super()._spill_staged()
 
-    def _stage(self, key: bytes, value: bytes | None) -> None:
-        self._batch.put(key, value)
-
-    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
-        self._batch.delete_range(start, end)
+    # Ending
 
     def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
         reach(BEFORE_WRITE)
-        # Not for as long as it is written: what is staged hides the same keys whether or not the engine has it already,
-        # and only this thread changes a layer.
+        if self._spill is not None:
+            self._commit_spilled(cast(SecondStore, self._spill), meta)
+            return
         with self._batch.lock:
             layers = [layer.as_writes() for layer in self._batch.layers()]
         if layers or meta:
@@ -92,93 +111,100 @@ class IndexedBatchStore(EngineStore):
             self._recent = layers[0].writes if small else {}
             self._batch.clear()
 
-    def restore(
-        self,
-        pairs: Iterable[tuple[bytes, bytes | None]],
-        changelog_offsets: Mapping[TopicPartition, int],
-        position: Position | None = None,
-    ) -> None:
-        self._recent = {}
-        super().restore(pairs, changelog_offsets, position)
+    def _commit_spilled(self, spill: SecondStore, meta: Mapping[bytes, bytes | None]) -> None:
+        self._spill_staged()
+        try:
+            marker = spill.seal(meta)
+        except OSError as error:
+            raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
+        reach(SEALED)
+        with self._batch.lock:
+            self._engine.write([], {_COPYING: spill.name})
+            reach(DECIDED)
+            try:
+                with self._shown_as_committed():
+                    self._copy(spill, marker.ranges, _final(marker))
+            except StoreError as error:
+                # Nothing undoes it any more.
+                raise CommitFailedError(
+                    f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
+                ) from error
+            reach(COPIED)
+            self._recent = {}
+            self._forget()
+        self._remove_retired()
+        reach(AFTER_WRITE)
 
     def _rollback(self) -> None:
+        if self._turn & 1:
+            # A commit that failed in the middle of its copy: opening again carries it out.
+            return
         with self._batch.lock:
-            self._batch.clear()
+            self._forget()
+        self._remove_retired()
 
-    def _is_clean(self) -> bool:
-        return self._batch.is_empty()
+    def _forget(self) -> None:
+        self._batch.clear()
+        if self._spill is not None:
+            self._retired.append(cast(SecondStore, self._spill))
+            self._spill = None
 
-    def approximate_num_uncommitted_bytes(self) -> int:
-        self._check_open()
-        return self._batch.num_bytes
-
-    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
-        if level is IsolationLevel.READ_UNCOMMITTED:
-            value = self._batch.writes.get(key, MISSING)
-            if value is MISSING:
-                # Not while layers change hands: what is on its way from one to another is in neither.
-                with self._batch.lock:
-                    value = self._batch.get(key)
-            if value is not MISSING:
-                return value  # type: ignore[return-value]
-        return self._engine.get(key)
-
-    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        if level is IsolationLevel.READ_COMMITTED:
-            return self._engine.get_many(keys)
-        # As a scan: the writer stages on into a new layer, and no commit comes between.
-        with self._batch.lock:
-            layers = self._batch.freeze()
-            try:
-                below = self._get_many_below(layers, keys)
-            finally:
-                self._batch.release(layers)
-        return below
-
-    def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
-        """What frozen layers show, and committed data below them. The caller holds the batch's lock."""
-        staged = [lookup(layers, key) for key in keys]
-        committed = iter(
-            self._engine.get_many([key for key, value in zip(keys, staged, strict=True) if value is MISSING])
-        )
-        return [next(committed) if isinstance(value, Missing) else value for value in staged]
-
-    def _scan(
-        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[list[Pair]], Pin]:
-        if level is IsolationLevel.READ_COMMITTED:
-            scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-            return chunks_of(scan), Pin(scan.close)
-        lock = self._batch.lock
-        # The layers and the snapshot below them are of one moment: no commit comes between.
-        with lock:
-            scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-            layers = self._batch.freeze()
-        chunks = self._lay_layers(chunks_of(scan), layers, start, end, end_open=end_open, reverse=reverse)
-        return chunks, Pin(partial(self._release, scan, layers))
-
-    def _lay_layers(
-        self,
-        chunks: Iterator[list[Pair]],
-        layers: tuple[Layer, ...],
-        start: bytes | None,
-        end: bytes | None,
-        *,
-        end_open: bool,
-        reverse: bool,
-    ) -> Iterator[list[Pair]]:
-        """Frozen layers over chunks from below. Nothing is sorted before the first step."""
-        for layer in layers:
-            with self._batch.lock:
-                staged = layer.scan(start, end, end_open=end_open, reverse=reverse)
-            chunks = lay_over(chunks, staged, layer.ranges, reverse=reverse)
-        yield from chunks
-
-    def _release(self, scan: Scan, layers: tuple[Layer, ...]) -> None:
-        scan.close()
-        self._batch.release(layers)
+    def _remove_retired(self) -> None:
+        if self._retired:
+            free = [spill for spill in self._retired if not spill.pins]
+            self._retired = [spill for spill in self._retired if spill.pins]
+            for spill in free:
+                spill.remove()
 
     def _close_staging(self) -> None:
-        self._recent = {}
-        with self._batch.lock:
-            self._batch.clear()
+        super()._close_staging()
+        spill, self._spill = self._spill, None
+        if spill is not None and self._turn & 1:
+            cast(SecondStore, spill).close()
+        elif spill is not None:
+            self._retired.append(cast(SecondStore, spill))
+        self._remove_retired()
+
+    # Recovering
+
+    def _recover(self, parent: Path) -> None:
+        name = self._engine.meta().get(_COPYING)
+        try:
+            if name is not None:
+                self._roll_forward(parent / name.decode())
+        except (CommitFailedError, OSError) as error:
+            raise StoreUnavailableError(
+                f"recovering {parent.parent} was interrupted: {error}. Mend that and open the store again"
+            ) from error
+        with system_errors_told(parent):
+            left = parent.exists()
+        if left:
+            shutil.rmtree(parent, ignore_errors=True)
+
+    def _roll_forward(self, folder: Path) -> None:
+        try:
+            spill = SecondStore.find(type(self._engine), folder, self._options, self._part_bytes)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _gone(folder, error) from error
+        try:
+            marker = spill.sealed()
+            reach(RECOVER_BEFORE_COPY)
+            self._copy(spill, marker.ranges, _final(marker))
+        except DamagedMarkerError as error:
+            raise _gone(folder, error) from error
+        finally:
+            spill.close()
+        reach(RECOVER_COPIED)
+        self._outcome = RecoveryOutcome.ROLLED_FORWARD
+        self._load_meta()
+
+
+def _final(marker: Marker) -> dict[bytes, bytes | None]:
+    return {**marker.meta, _COPYING: None}
+
+
+def _gone(folder: Path, cause: Exception) -> StoreCorruptedError:
+    return StoreCorruptedError(
+        f"the staged writes in {folder} are gone ({cause}), and part of them may be in the store: wipe it and "
+        "restore it from its changelog"
+    )

@@ -51,8 +51,8 @@ class Marker:
         """What the second store holds, in the same write as the last of the transaction's own."""
         return self.sequence.to_bytes(8, "big") + bytes([self.in_parts]) + self.token
 
-    def write(self, path: Path, *, durable: bool) -> None:
-        """Put the marker at ``path``; ``durable`` syncs it and its folder."""
+    def text(self) -> str:
+        """The marker as it is kept: its checksum in a line, and all the rest in another."""
         text = json.dumps(
             {
                 "sequence": self.sequence,
@@ -62,9 +62,13 @@ class Marker:
                 "meta": {key.hex(): _hex(value) for key, value in self.meta.items()},
             }
         )
+        return f"{crc32(text.encode()):08x}\n{text}\n"
+
+    def write(self, path: Path, *, durable: bool) -> None:
+        """Put the marker at ``path``; ``durable`` syncs it and its folder."""
         new = path.with_name(path.name + ".new")
         with open(new, "w") as file:
-            file.write(f"{crc32(text.encode()):08x}\n{text}\n")
+            file.write(self.text())
             file.flush()
             reach(MARKER_WRITTEN)
             if durable:
@@ -81,10 +85,15 @@ class Marker:
             raw = path.read_bytes()
         except FileNotFoundError:
             return None
+        return cls.read_text(raw, path)
+
+    @classmethod
+    def read_text(cls, raw: bytes, where: Path) -> Marker:
+        """The marker that ``text`` gave, and ``where`` was found. Raises DamagedMarkerError."""
         try:
             checksum, text = raw.decode().split("\n")[:2]
             if int(checksum, 16) != crc32(text.encode()):
-                raise DamagedMarkerError(f"{path} fails its checksum")
+                raise DamagedMarkerError(f"{where} fails its checksum")
             told = json.loads(text)
             return cls(
                 sequence=told["sequence"],
@@ -94,7 +103,7 @@ class Marker:
                 meta={bytes.fromhex(key): _bytes(value) for key, value in told["meta"].items()},
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise DamagedMarkerError(f"{path} is damaged: {error}") from error
+            raise DamagedMarkerError(f"{where} is damaged: {error}") from error
 
 
 def _hex(given: bytes | None) -> str | None:

@@ -64,6 +64,10 @@ class EngineStore(KeyValueStore):
     """What commits and recoveries of this strategy reach."""
     options: ClassVar[Mapping[str, object]] = {}
     """The strategy's own options, with their defaults."""
+    persistent_failpoints: ClassVar[tuple[str, ...]] = ()
+    """Failpoints that are reached over persistent engines only."""
+    persistent_options: ClassVar[Mapping[str, object]] = {}
+    """Options that there are over persistent engines only."""
 
     @classmethod
     def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:

@@ -11,7 +11,7 @@ from stores.engines.engine import FETCH_BYTES_MAX, Engine, Scan, Writes
 from stores.merge import lay_over
 from stores.ranges import KeyRanges
 from stores.registry import backends
-from stores.strategies.spilled import SpilledWrites
+from stores.strategies.spilled import TOKEN_BYTES, SpilledWrites
 
 ENGINES = sorted({backend.load_engine() for backend in backends().values()}, key=lambda engine: engine.name)
 VALUE = b"v" * (1 << 20)
@@ -54,7 +54,7 @@ def test_many_spilled_writes_before_a_committed_key_come_in_pieces(reverse: bool
     """One committed pair behind all of them must not bring all of them into memory."""
     below = [(b"0050", b"old"), (b"0060x", b"old"), (b"\x00" if reverse else b"~", b"old")]
     below.sort(reverse=reverse)
-    spilled = SpilledWrites(OnePairAtATime(100, reverse=reverse), reverse=reverse)
+    spilled = SpilledWrites(OnePairAtATime(100, reverse=reverse), bytes(TOKEN_BYTES), reverse=reverse)
     chunks = list(lay_over(iter([below]), spilled, KeyRanges(), reverse=reverse))
     assert max(map(len, chunks)) <= 3
     expected = dict(below) | {b"%04d" % number: b"new" for number in range(100)}

@@ -1,0 +1,311 @@
+"""Staged writes in an indexed batch in memory, and beyond a bound of theirs in a second store on disk.
+
+What both strategies with a batch have in common: staging, spilling, and reading from the top down: memory, what was
+spilled, what is committed. How a commit makes one of all three is the strategy's own.
+
+A commit that was spilled is copied in parts. Readers never see that, and wait for no copy: from the moment on that
+nothing undoes the commit any more they are shown what comes out of it, what was spilled laid over what is committed;
+so laid over it, a part that is copied changes nothing. Those of uncommitted data wait while a spill is written.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from threading import Lock, get_ident
+from typing import ClassVar, NamedTuple
+
+from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
+from stores.directory import StoreDirectory
+from stores.engines.engine import Engine, Scan, Writes
+from stores.errors import CommitFailedError
+from stores.failpoints import reach
+from stores.interface import IsolationLevel, Position, TopicPartition
+from stores.merge import Pair, chunks_of, lay_over
+from stores.ranges import Bounds, KeyRanges
+from stores.strategies.iterator import Pin
+from stores.strategies.spilled import Spill, SpilledWrites
+from stores.strategies.store import EngineStore, Traits
+
+
+class _Held(NamedTuple):
+    """The uncommitted state of a moment, from below."""
+
+    committed: Scan
+    spilled: tuple[Spill, Scan, KeyRanges] | None
+    layers: tuple[Layer, ...]
+
+
+class SpillingStore(EngineStore):
+    """A store over an engine, with an indexed batch that holds up to ``buffer_bytes``. What was spilled is copied in
+    parts of ``part_bytes``."""
+
+    mid_copy: ClassVar[str]
+    """The failpoint between two parts of a copy."""
+
+    def __init__(
+        self, engine: Engine, directory: StoreDirectory | None, traits: Traits, buffer_bytes: int, part_bytes: int
+    ) -> None:
+        super().__init__(engine, directory, traits)
+        # No write is larger than what there is room for, so that one comparison will do for both bounds.
+        self._batch = IndexedBatch(min(buffer_bytes, self._max_value_bytes))
+        self._part_bytes = part_bytes
+        self._spill: Spill | None = None
+        """What has left memory of the open transaction."""
+        self._view = Lock()
+        """Held for a moment, while a reader takes hold of what it is shown of a copy, and where ``_turn`` changes."""
+        self._turn = 0
+        """Odd while a commit is copied in parts, when what is committed is in between."""
+        self._recent: Mapping[bytes, bytes | None] = {}
+        """The writes of the last commit, while nothing newer is in the engine: what was just written is soon read."""
+
+    @abstractmethod
+    def _begin_spill(self) -> Spill:
+        """Where the open transaction can be spilled to. Raises: CommitFailedError."""
+
+    # Staging
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        # The hot path: a write that is as it should be, and has nothing staged below it, is staged right here.
+        if type(key) is bytes and type(value) is bytes and get_ident() == self._writer:
+            batch = self._batch
+            key_bytes = len(key)
+            if 0 < key_bytes <= self._max_key_bytes and (num_bytes := key_bytes + len(value)) <= batch.room_bytes:
+                writes = batch.writes
+                # Looked up again where it is assigned to: a reader may have frozen the layer since.
+                if key not in writes:
+                    if not batch.deep:
+                        batch.room_bytes -= num_bytes
+                        batch.writes[key] = value
+                        return
+                elif (old := writes[key]) is not None:
+                    batch.room_bytes -= len(value) - len(old)
+                    batch.writes[key] = value
+                    return
+        self._check_write(key, value)
+        self._stage(key, value)
+
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        batch = self._batch
+        if len(key) + len(value or b"") > batch.room_bytes and not batch.is_empty():
+            # Before it is staged: where the disk refuses, only this write was not made.
+            self._spill_staged()
+        batch.put(key, value)
+        if batch.room_bytes < 0:
+            # Larger than the batch by itself: where it can't be spilled it stays until the next one, which says why.
+            with suppress(CommitFailedError):
+                self._spill_staged()
+
+    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
+        spilled_bytes = 0
+        if self._spill is not None:
+            self._spill_staged()
+            spilled_bytes = self._spill.num_bytes_between(start, end)
+        self._batch.delete_range(start, end)
+        # Until the next spill, which brings the range, they are there and hidden by it.
+        self._batch.forget_drained(spilled_bytes)
+
+    def _spill_staged(self) -> None:
+        """Move what is staged in memory to where it is spilled to."""
+        with self._batch.lock:
+            if self._spill is None:
+                self._spill = self._begin_spill()
+            self._spill.add(self._batch.layers())
+            self._batch.drain(self._spill.get)
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        self._check_open()
+        return self._batch.num_bytes
+
+    def _is_clean(self) -> bool:
+        return self._batch.is_empty() and self._spill is None
+
+    # Copying
+
+    @contextmanager
+    def _shown_as_committed(self) -> Iterator[None]:
+        """Show all readers what comes out of the commit meanwhile; and from then on, if it fails."""
+        with self._view:
+            self._turn += 1
+        yield
+        with self._view:
+            self._turn += 1
+
+    def _copy(self, spill: Spill, ranges: Sequence[Bounds], final: Mapping[bytes, bytes | None]) -> None:
+        """Write what was spilled into the engine, the meta entries with the last part; repeating it changes nothing.
+
+        Afterwards it survives a kill as a whole: a part may be in the engine's files, and the end in its memory only.
+        """
+        part: dict[bytes, bytes | None] = {}
+        num_bytes = 0
+        for key, value in spill.writes():
+            part[key] = value
+            num_bytes += len(key) + len(value or b"")
+            if num_bytes >= self._part_bytes:
+                self._engine.write([Writes(ranges, part)], {}, durable=False)
+                reach(self.mid_copy)
+                ranges, part, num_bytes = (), {}, 0
+        self._engine.write([Writes(ranges, part)], final)
+        self._engine.persist()
+
+    def restore(
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
+    ) -> None:
+        self._recent = {}
+        super().restore(pairs, changelog_offsets, position)
+
+    # Reading
+
+    def get(self, key: bytes) -> bytes | None:
+        if type(key) is not bytes:
+            return super().get(key)
+        try:
+            return self._batch.writes[key]
+        except KeyError:
+            value = self._get_staged(key) if self._batch.deep else MISSING
+        if value is MISSING:
+            value = self._recent.get(key, MISSING)
+        return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        keys = list(keys)
+        if self._is_clean() and all(type(key) is bytes for key in keys):
+            return self._engine.get_many(keys)
+        return super().get_many(keys)
+
+    def _get_staged(self, key: bytes) -> bytes | Missing | None:
+        """What is staged for ``key``, in memory or spilled."""
+        value = self._batch.get(key)
+        if value is MISSING and self._spill is not None:
+            return self._spill.lookup(key)
+        return value
+
+    def _get_uncommitted(self, key: bytes) -> bytes | None:
+        value = self._get_staged(key)
+        return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+
+    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+        turn = self._turn
+        if not turn & 1:
+            if level is IsolationLevel.READ_COMMITTED:
+                value = self._engine.get(key)
+                if self._turn == turn:
+                    return value
+            else:
+                staged = self._batch.writes.get(key, MISSING)
+                if staged is MISSING:
+                    # Not while layers change hands: what is on its way from one to another is in neither.
+                    with self._batch.lock:
+                        staged = self._get_staged(key)
+                return self._engine.get(key) if staged is MISSING else staged  # type: ignore[return-value]
+        with self._view:
+            if self._turn & 1:
+                return self._get_uncommitted(key)
+        # The copy has ended meanwhile.
+        return self._get(level, key)
+
+    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        turn = self._turn
+        if not turn & 1:
+            if level is IsolationLevel.READ_COMMITTED:
+                values = self._engine.get_many(keys)
+                if self._turn == turn:
+                    return values
+            else:
+                # As a scan: the writer stages on into a new layer, and no commit comes between.
+                with self._batch.lock:
+                    layers = self._batch.freeze()
+                    try:
+                        return self._get_many_below(layers, keys)
+                    finally:
+                        self._batch.release(layers)
+        with self._view:
+            if self._turn & 1:
+                # Nothing is staged meanwhile: single lookups are all of one moment.
+                return [self._get_uncommitted(key) for key in keys]
+        return self._get_many(level, keys)
+
+    def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
+        """What frozen layers show, and what lies below them. The caller holds the batch's lock."""
+        staged = [lookup(layers, key) for key in keys]
+        if (spill := self._spill) is not None:
+            staged = [spill.lookup(key) if value is MISSING else value for key, value in zip(keys, staged, strict=True)]
+        committed = iter(
+            self._engine.get_many([key for key, value in zip(keys, staged, strict=True) if value is MISSING])
+        )
+        return [next(committed) if isinstance(value, Missing) else value for value in staged]
+
+    def _scan(
+        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> tuple[Iterator[list[Pair]], Pin]:
+        turn, held = self._turn, None
+        if not turn & 1:
+            if level is IsolationLevel.READ_COMMITTED:
+                scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+                if self._turn == turn:
+                    return chunks_of(scan), Pin(scan.close)
+                scan.close()
+            else:
+                # The layers and the snapshot below them are of one moment: no commit comes between.
+                with self._batch.lock:
+                    held = self._hold(start, end, end_open=end_open, reverse=reverse)
+        else:
+            with self._view:
+                if self._turn & 1:
+                    held = self._hold(start, end, end_open=end_open, reverse=reverse)
+        if held is None:
+            # A copy has begun or ended meanwhile.
+            return self._scan(level, start, end, end_open=end_open, reverse=reverse)
+        chunks = self._laid_over(held, start, end, end_open=end_open, reverse=reverse)
+        return chunks, Pin(_Release(self._batch, held))
+
+    def _hold(self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> _Held:
+        committed = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+        spilled = None
+        if (spill := self._spill) is not None:
+            scan = spill.scan(start, end, end_open=end_open, reverse=reverse)
+            spill.pins.add(scan)
+            hidden = KeyRanges()
+            hidden.update(spill.ranges)
+            spilled = spill, scan, hidden
+        return _Held(committed, spilled, self._batch.freeze())
+
+    def _laid_over(
+        self, held: _Held, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> Iterator[list[Pair]]:
+        """What is held, in one. Nothing is sorted before the first step."""
+        chunks = chunks_of(held.committed)
+        if held.spilled is not None:
+            spill, scan, hidden = held.spilled
+            chunks = lay_over(chunks, SpilledWrites(scan, spill.token, reverse=reverse), hidden, reverse=reverse)
+        for layer in held.layers:
+            with self._batch.lock:
+                staged = layer.scan(start, end, end_open=end_open, reverse=reverse)
+            chunks = lay_over(chunks, staged, layer.ranges, reverse=reverse)
+        yield from chunks
+
+    def _close_staging(self) -> None:
+        self._recent = {}
+        with self._batch.lock:
+            self._batch.clear()
+
+
+class _Release:
+    """Lets go of what a scan holds, on any thread."""
+
+    __slots__ = ("_batch", "_held")
+
+    def __init__(self, batch: IndexedBatch, held: _Held) -> None:
+        self._batch, self._held = batch, held
+
+    def __call__(self) -> None:
+        self._held.committed.close()
+        if self._held.spilled is not None:
+            spill, scan, _ = self._held.spilled
+            scan.close()
+            spill.pins.discard(scan)
+        self._batch.release(self._held.layers)
