@@ -62,6 +62,18 @@ def keep_log(connection: sqlite3.Connection, file: Path) -> None:
         connection.execute("rollback")
 
 
+def sync_log(file: Path) -> None:
+    """Make what is committed in the write-ahead log of ``file`` survive power loss. Raises: OSError.
+
+    The log bears no lock of SQLite's, which closing it here would let go of.
+    """
+    log = os.open(file.with_name(f"{file.name}-wal"), os.O_RDONLY)
+    try:
+        os.fsync(log)
+    finally:
+        os.close(log)
+
+
 def missing_bytes(file: Path) -> int:
     """How many bytes ``file`` falls short of what its header says; SQLite notices only where it can't find a page.
 

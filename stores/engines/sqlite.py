@@ -15,7 +15,7 @@ from typing import ClassVar, Self, TypeVar, cast
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
-from stores.sqlite_file import keep_log, missing_bytes, write_ahead
+from stores.sqlite_file import keep_log, missing_bytes, sync_log, write_ahead
 
 Answer = TypeVar("Answer")
 
@@ -43,8 +43,8 @@ class SqliteEngine(TransactionalEngine):
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
-    def __init__(self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int) -> None:
-        self._file, self._writer, self._mmap = file, writer, mmap_size_bytes
+    def __init__(self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, durability: Durability) -> None:
+        self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
         self._owner = get_ident()
         self._pool: list[sqlite3.Connection] = []
         # Re-entrant: a finaliser may give a connection back while one is being borrowed.
@@ -77,7 +77,7 @@ class SqliteEngine(TransactionalEngine):
             raise _opening_error(error, file) from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        return cls(file, writer, cast(int, options["mmap_size_bytes"]))
+        return cls(file, writer, cast(int, options["mmap_size_bytes"]), durability)
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
@@ -148,7 +148,17 @@ class SqliteEngine(TransactionalEngine):
         return _SqliteTransaction(self._writer, self._file)
 
     def persist(self) -> None:
-        """A killed process loses nothing: every write is in the page cache."""
+        """A killed process loses nothing: every write is in the page cache. At PROCESS power loss takes commits from
+        the end, and none from before this: who goes on relies on it."""
+        if self._durability is Durability.PROCESS:
+            try:
+                sync_log(self._file)
+            except OSError as error:
+                raise CommitFailedError(
+                    f"{self._file} can't be synced: {error.strerror}. Close the store, open it again and go on from "
+                    "its committed offset",
+                    reopen=True,
+                ) from error
 
     def sync(self) -> None:
         """Every write is as durable as the level asks."""

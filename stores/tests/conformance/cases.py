@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stores import Durability, KeyValueStore, open_store
@@ -11,8 +11,8 @@ from stores.registry import Backend, backend_named, backends
 
 TIGHT: Mapping[str, object] = {"staging_buffer_bytes": 64, "copy_part_bytes": 64, "map_size_bytes": 64 << 10}
 """Options that change no promise, but take a backend over the edge of what it keeps in one place."""
-TIGHT_FOR_KILLS: Mapping[str, object] = {**TIGHT, "write_buffer_size_bytes": 64 << 10}
-"""As ``TIGHT``, and what was committed gets into the files early and in pieces."""
+TIGHT_FOR_KILLS: Mapping[str, object] = {**TIGHT, "copy_part_bytes": 1 << 20, "write_buffer_size_bytes": 64 << 10}
+"""As ``TIGHT``, and what was committed gets into the files early and in pieces, large transactions only in several."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,12 @@ def cases(names: list[str], durabilities: frozenset[Durability], tight: Mapping[
         if options:
             found.append(Case(backend, levels[0], options))
     return found
+
+
+def tightened(case: Case) -> Case:
+    """``case`` with the limits made tiny: it comes to what ordinary transactions never reach."""
+    options = {name: value for name, value in TIGHT_FOR_KILLS.items() if name in case.backend.options}
+    return replace(case, options=options)
 
 
 def crash_cases(names: list[str]) -> list[Case]:

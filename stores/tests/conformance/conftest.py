@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stores import Durability, KeyValueStore
-from stores.tests.conformance.cases import TIGHT, Case, cases, crash_cases
+from stores.tests.conformance.cases import TIGHT, Case, cases, crash_cases, tightened
 from stores.tests.conformance.script import AT_THE_END
 from stores.tests.store_process import StoreProcess
 
@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "failpoint" in metafunc.fixturenames:
         # Creation is the same at each level.
         crashes = [
-            (case, failpoint)
+            (tightened(case) if failpoint in case.backend.load_strategy().persistent_failpoints else case, failpoint)
             for case in crash_cases(names)
             for failpoint in case.backend.failpoints or (AT_THE_END,)
             if case.durability is Durability.PROCESS or not failpoint.startswith("create.")
