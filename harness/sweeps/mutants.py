@@ -12,12 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.sweeps.broken_protocols import (
-    adopted_before_import,
-    migration_noted_first,
-    removed_in_place,
-    unsynced_process_id,
-)
+from harness.sweeps.broken_protocols import adopted_before_import, migration_noted_first, removed_in_place
+from harness.sweeps.broken_spills import decided_before_seal, offsets_before_copy, spills_apart, unsynced_spill
 from harness.sweeps.subjects import (
     ADOPTION,
     CHANGELOG,
@@ -34,6 +30,7 @@ from stores.identity import Identity, present_version
 from stores.interface import Durability, TopicPartition
 from stores.ranges import Bounds
 from stores.registry import backends
+from stores.strategies.marker import MARKER_WRITTEN
 from stores.strategies.store import EngineStore
 
 LEVEL = "DISK"
@@ -287,7 +284,7 @@ def _keeps_apart(name: str) -> bool:
 
 def _marks(name: str) -> bool:
     """A backend whose commits go by a marker file."""
-    return name in backends() and hasattr(_module_of(name), "Marker")
+    return name in backends() and MARKER_WRITTEN in backends()[name].failpoints
 
 
 def _writes_once(name: str) -> bool:
@@ -332,6 +329,22 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "marker-removed-early": Mutant(
             "a marker is removed before the copy is synced", "power", _marks, _marker_removed_early, unseen_by="kill"
+        ),
+        "decided-before-seal": Mutant(
+            "a spilled commit is decided before what was spilled is complete",
+            "kill",
+            spills_apart,
+            decided_before_seal,
+        ),
+        "offsets-before-copy": Mutant(
+            "a spilled commit has its offsets before its data", "kill", spills_apart, offsets_before_copy
+        ),
+        "unsynced-spill": Mutant(
+            "a commit is decided while what was spilled is not synced",
+            "power",
+            spills_apart,
+            unsynced_spill,
+            unseen_by="kill",
         ),
         "swallowed-error": Mutant(
             "a commit that failed is acknowledged all the same",
