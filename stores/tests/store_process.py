@@ -176,14 +176,15 @@ class _Commands:
         kind = getattr(resource, resource_name)
         resource.setrlimit(kind, (size, resource.getrlimit(kind)[1]))
 
-    def limit_memory(self, room_bytes: int) -> int:
-        """Allow this process ``room_bytes`` beyond what it has mapped (``RLIMIT_AS``, ``RLIMIT_DATA``).
+    def limit_memory(self, room_bytes: int, mapped_bytes: int = 0) -> int:
+        """Allow this process ``room_bytes`` beyond what it has mapped (``RLIMIT_AS``, ``RLIMIT_DATA``), and
+        ``mapped_bytes`` more for maps of files, which take addresses and no memory.
 
         Returns how many bytes in one piece it can have then, to within a MiB: some of what is mapped is free.
         """
         lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
         used = {words[0]: int(words[1]) << 10 for words in lines if words[0] in ("VmSize:", "VmData:")}
-        self.limit("RLIMIT_AS", used["VmSize:"] + room_bytes)
+        self.limit("RLIMIT_AS", used["VmSize:"] + room_bytes + mapped_bytes)
         self.limit("RLIMIT_DATA", used["VmData:"] + room_bytes)
         return bisect_left(range(1 << 12), True, key=lambda mib: not _can_allocate(mib << 20)) << 20
 

@@ -24,6 +24,8 @@ class Gap:
 ISOLATED = "a reader of committed data sees nothing of the open transaction"
 ROLLED_BACK = "a rollback takes back what was written"
 POSITION_KEPT = "the committed position is there again after closing and opening"
+SPILLED = "what a transaction stages beyond the store's bound is on disk, and not in memory"
+BOUNDED = "nor is it in the engine's memory"
 
 GAPS = {
     gap.promise: gap
@@ -45,6 +47,19 @@ GAPS = {
             lambda store: not (store.persistent and store.manages_offsets),
             "nothing of it survives its process, or its offsets are left to a checkpoint file, which has no position",
             "the position is empty, until a restore brings it back",
+        ),
+        Gap(
+            SPILLED,
+            lambda store: not store.persistent,
+            "it has no disk: all that it keeps is in memory, committed or not",
+            "the transaction stays in memory, and must fit there",
+        ),
+        Gap(
+            BOUNDED,
+            lambda store: not store.persistent or store.backend == "lmdb-native",
+            "LMDB keeps the pages that its own transaction has changed in memory, up to 2**17 - 1 of them (512 MiB), "
+            "and writes out what goes beyond that: a constant of its build (``MDB_IDL_UM_MAX``)",
+            "the transaction takes up to about 512 MiB, however large it is",
         ),
     )
 }

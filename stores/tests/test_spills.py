@@ -1,0 +1,399 @@
+"""Transactions that outgrow an indexed batch, looked at from behind: every crash point, what is left, who sees what.
+
+Source: KIP-844, "Transactions via Secondary State Store", for what a second store carries.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import (
+    CommitFailedError,
+    Durability,
+    IsolationLevel,
+    KeyValueView,
+    RecoveryOutcome,
+    StoreCorruptedError,
+    TopicPartition,
+    failpoints,
+    open_store,
+)
+from stores.engines.engine import Writes
+from stores.registry import backends
+from stores.strategies import indexed_batch, second_store
+from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.tests.store_process import StoreProcess
+
+BACKENDS = [name for name, backend in backends().items() if indexed_batch.DECIDED in backend.failpoints]
+LOG = TopicPartition("changelog", 0)
+TINY: dict[str, object] = {"staging_buffer_bytes": 500, "copy_part_bytes": 2000}
+FIRST = {b"%08d" % number: b"old" for number in range(100)}
+SECOND = {b"%08d" % number: b"old" if number < 50 else b"n" * 50 for number in (*range(50), *range(60, 200))}
+"""After the second transaction, which removes 50 to 99 and writes 60 to 199."""
+
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def opened(backend: str, path: Path, **options: object) -> IndexedBatchStore:
+    store = open_store(backend, path, durability=Durability.PROCESS, options={**TINY, **options})
+    assert isinstance(store, IndexedBatchStore)
+    return store
+
+
+def crash(backend: str, path: Path, failpoint: str, *, after: int = 0) -> None:
+    """Kill a process in its second commit, which is spilled, at the failpoint, reached ``after`` times before."""
+    with StoreProcess() as process:
+        process.call("open", backend, path, Durability.PROCESS, {**TINY, "staging_buffer_bytes": 5000})
+        process.call("put_many", 0, 100, b"old")
+        process.call("commit", {LOG: 1})
+        process.call("delete_range", b"%08d" % 50, b"%08d" % 99)
+        process.call("put_many", 60, 200, b"n" * 50)
+        process.call("kill_at", failpoint, after)
+        process.call_until_killed("commit", {LOG: 2})
+
+
+def crash_in_recovery(backend: str, path: Path, failpoint: str) -> None:
+    """Kill a process that opens the store, at the failpoint."""
+    with StoreProcess() as process:
+        process.call("load_backend", backend)
+        process.call("kill_at", failpoint)
+        process.call_until_killed("open", backend, path, Durability.PROCESS, TINY)
+
+
+def assert_recovered(backend: str, path: Path, *, committed: int) -> RecoveryOutcome:
+    """The store is whole at the offset, nothing of the transaction is left beside it, and it goes on."""
+    with opened(backend, path) as store:
+        outcome = store.recover().outcome
+        assert store.committed_offset(LOG) == committed
+        assert dict(store.all()) == (FIRST if committed == 1 else SECOND)
+        assert not (path / "data.tmp").exists()
+        store.put_all([(b"next%d" % number, b"v" * 100) for number in range(10)])
+        store.commit({LOG: committed + 1})
+    with opened(backend, path) as store:
+        assert store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO
+        assert store.committed_offset(LOG) == committed + 1
+    return outcome
+
+
+@every_backend
+@pytest.mark.parametrize(
+    ("failpoint", "committed", "outcome"),
+    [
+        (indexed_batch.BEFORE_WRITE, 1, RecoveryOutcome.ROLLED_BACK),
+        (indexed_batch.SEALED, 1, RecoveryOutcome.ROLLED_BACK),
+        (indexed_batch.DECIDED, 2, RecoveryOutcome.ROLLED_FORWARD),
+        (indexed_batch.MID_COPY, 2, RecoveryOutcome.ROLLED_FORWARD),
+        (indexed_batch.COPIED, 2, RecoveryOutcome.ROLLED_BACK),
+        (indexed_batch.AFTER_WRITE, 2, RecoveryOutcome.ROLLED_BACK),
+    ],
+)
+def test_a_kill_leaves_one_of_the_two_commits_and_nothing_beside_it(
+    path: Path, backend: str, failpoint: str, committed: int, outcome: RecoveryOutcome
+) -> None:
+    crash(backend, path, failpoint)
+    assert assert_recovered(backend, path, committed=committed) is outcome
+
+
+@every_backend
+def test_a_roll_forward_is_carried_out_however_often_it_is_interrupted(path: Path, backend: str) -> None:
+    crash(backend, path, indexed_batch.MID_COPY, after=1)
+    for failpoint in (indexed_batch.RECOVER_BEFORE_COPY, indexed_batch.MID_COPY, indexed_batch.RECOVER_BEFORE_COPY):
+        crash_in_recovery(backend, path, failpoint)
+    assert assert_recovered(backend, path, committed=2) is RecoveryOutcome.ROLLED_FORWARD
+
+
+@every_backend
+def test_a_kill_when_a_roll_forward_is_complete_changes_nothing(path: Path, backend: str) -> None:
+    crash(backend, path, indexed_batch.DECIDED)
+    crash_in_recovery(backend, path, indexed_batch.RECOVER_COPIED)
+    assert_recovered(backend, path, committed=2)
+
+
+def remove_files(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+def remove_folder(folder: Path) -> None:
+    remove_files(folder)
+    folder.rmdir()
+
+
+@every_backend
+@pytest.mark.parametrize("damage", [remove_files, remove_folder])
+def test_a_spill_that_is_gone_when_its_copy_was_begun_makes_the_store_corrupted(
+    path: Path, backend: str, damage: Callable[[Path], None]
+) -> None:
+    """Part of the transaction may be in the store: nobody can take it back."""
+    crash(backend, path, indexed_batch.MID_COPY)
+    [folder] = (path / "data.tmp").iterdir()
+    damage(folder)
+    for _ in range(2):
+        with pytest.raises(StoreCorruptedError):
+            opened(backend, path)
+
+
+@every_backend
+def test_a_spill_that_nobody_sealed_is_not_copied(path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can't come about; where it does, a store says so rather than to guess."""
+    with opened(backend, path) as store:
+        store.put(b"key", b"v" * 600)
+        [folder] = (path / "data.tmp").iterdir()
+        store._engine.write([], {indexed_batch._COPYING: folder.name.encode()})
+        monkeypatch.setattr(second_store.SecondStore, "remove", second_store.SecondStore.close)
+    with pytest.raises(StoreCorruptedError):
+        opened(backend, path)
+
+
+@every_backend
+def test_a_commit_that_fits_into_memory_is_one_write_and_makes_no_file(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(backend, path) as store:
+        before, written = {entry.name for entry in path.iterdir()}, []
+        write = store._engine.write
+
+        def seen(layers: Sequence[Writes], *given: Any, **named: Any) -> None:
+            written.append(len(layers))
+            write(layers, *given, **named)
+
+        monkeypatch.setattr(store._engine, "write", seen)
+        store.put(b"key", b"v" * 497)
+        store.commit({LOG: 1})
+        assert written == [1]
+        assert {entry.name for entry in path.iterdir()} == before
+        assert indexed_batch._COPYING not in store._engine.meta()
+
+
+@every_backend
+@pytest.mark.parametrize("ending", ["commit", "rollback", "close"])
+def test_the_second_store_is_gone_after_its_transaction(path: Path, backend: str, ending: str) -> None:
+    store = opened(backend, path)
+    for _ in range(2 if ending != "close" else 1):
+        store.put_all(SECOND.items())
+        assert len(list((path / "data.tmp").iterdir())) == 1
+        getattr(store, ending)()
+        assert not (path / "data.tmp").exists()
+    store.close()
+    with opened(backend, path) as store:
+        assert dict(store.all()) == (SECOND if ending == "commit" else {})
+
+
+@every_backend
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_scan_outlives_the_transaction_that_it_shows(path: Path, backend: str, ending: str) -> None:
+    with opened(backend, path) as store:
+        store.put_all(SECOND.items())
+        held = store.all()
+        begun = store.reverse_all()
+        first = next(begun)
+        getattr(store, ending)()
+        store.put_all((key, b"newer" * 20) for key in FIRST)
+        store.commit()
+        assert list(held) == sorted(SECOND.items())
+        assert [first, *begun] == sorted(SECOND.items(), reverse=True)
+        store.rollback()
+        assert not (path / "data.tmp").exists()
+
+
+@every_backend
+def test_keys_may_be_as_long_as_without_a_spill(path: Path, backend: str) -> None:
+    with opened(backend, path) as store:
+        keys = [bytes([letter]) * min(store.max_key_bytes, 5000) for letter in b"abc"]
+        assert store.max_key_bytes == store._engine.max_key_bytes
+        for key in keys:
+            store.put(key, b"v" * 400)
+        assert store._spill is not None
+        assert [key for key, _ in store.all()] == keys
+        store.commit()
+        assert [key for key, _ in store.all()] == keys
+
+
+@every_backend
+def test_uncommitted_bytes_stay_exact_across_spills(path: Path, backend: str) -> None:
+    with opened(backend, path, staging_buffer_bytes=200) as store:
+        for _ in range(3):
+            for number in range(50):
+                store.put(b"%04d" % number, b"v" * number)
+        assert store.approximate_num_uncommitted_bytes() == sum(4 + number for number in range(50))
+        store.put(b"0049", None)
+        assert store.approximate_num_uncommitted_bytes() == sum(4 + number for number in range(49)) + 4
+        store.delete_range(b"0010", b"0048")
+        least = sum(4 + number for number in range(10)) + 4
+        assert least <= store.approximate_num_uncommitted_bytes() <= least + 8
+        store.rollback()
+        assert store.approximate_num_uncommitted_bytes() == 0
+
+
+def everything(view: KeyValueView) -> list[Any]:
+    """All kinds of reads."""
+    keys = sorted(FIRST.keys() | SECOND.keys())
+    return [
+        [view.get(key) for key in keys],
+        view.get_many(keys),
+        list(view.range(None, None)),
+        list(view.reverse_range(keys[3], keys[-3])),
+        list(view.prefix_scan(b"0000001")),
+        list(view.reverse_prefix_scan(b"0000")),
+    ]
+
+
+@every_backend
+def test_readers_see_a_commit_that_is_copied_whole_and_wait_for_no_part_of_it(path: Path, backend: str) -> None:
+    """From the moment on that it is decided, on other threads, while the writer stands still between two parts."""
+    seen: list[tuple[str, list[Any]]] = []
+    with opened(backend, path) as store, ThreadPoolExecutor(2) as pool:
+        views = [store.read_only(level) for level in IsolationLevel]
+        store.put_all(FIRST.items())
+        store.commit({LOG: 1})
+        before = everything(views[0])
+        store.delete_range(b"%08d" % 50, b"%08d" % 99)
+        store.put_all((key, value) for key, value in SECOND.items() if key >= b"%08d" % 60)
+        after = everything(store)
+        assert everything(store.read_only(IsolationLevel.READ_COMMITTED)) == before
+        assert everything(store.read_only(IsolationLevel.READ_UNCOMMITTED)) == after
+
+        def look(failpoint: str) -> None:
+            # Readers of uncommitted data may wait before the commit is decided.
+            for view in views:
+                seen.append((failpoint, pool.submit(everything, view).result(timeout=30)))
+
+        with armed(indexed_batch.MID_COPY, look):
+            store.commit({LOG: 2})
+        assert [told for _, told in seen] == [after] * len(seen)
+        assert len(seen) >= 2 * 2
+        assert [everything(view) for view in views] == [after, after]
+
+
+@contextmanager
+def armed(failpoint: str, action: Callable[[str], None]) -> Iterator[None]:
+    failpoints.arm(failpoint, lambda: action(failpoint))
+    try:
+        yield
+    finally:
+        failpoints.disarm(failpoint)
+
+
+def refuse(*_: object, **__: object) -> None:
+    """What a broken disk answers."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@every_backend
+def test_a_copy_that_fails_is_carried_out_by_opening_again_and_undone_by_nothing(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(backend, path)
+    store.put_all(FIRST.items())
+    store.commit({LOG: 1})
+    store.delete_range(b"%08d" % 50, b"%08d" % 99)
+    store.put_all((key, value) for key, value in SECOND.items() if key >= b"%08d" % 60)
+    write, parts = store._engine.write, 0
+
+    def fails(layers: Sequence[Writes], *given: Any, **named: Any) -> None:
+        nonlocal parts
+        parts += bool(layers)
+        if parts == 2:
+            raise CommitFailedError("the disk is full")
+        write(layers, *given, **named)
+
+    monkeypatch.setattr(store._engine, "write", fails)
+    with pytest.raises(CommitFailedError) as failed:
+        store.commit({LOG: 2})
+    assert failed.value.reopen
+    store.rollback()
+    assert dict(store.read_only(IsolationLevel.READ_COMMITTED).all()) == SECOND
+    monkeypatch.undo()
+    store.close()
+    assert assert_recovered(backend, path, committed=2) is RecoveryOutcome.ROLLED_FORWARD
+
+
+@every_backend
+def test_a_commit_whose_spill_can_t_be_sealed_can_be_tried_again(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(backend, path) as store:
+        store.put_all(FIRST.items())
+        with monkeypatch.context() as broken:
+            broken.setattr(second_store, "sync_folder", refuse)
+            with pytest.raises(CommitFailedError) as failed:
+                store.commit({LOG: 1})
+        assert not failed.value.reopen
+        assert store.committed_offset(LOG) is None
+        assert dict(store.read_only().all()) == {}
+        assert dict(store.all()) == FIRST
+        store.put(b"more", b"v" * 600)
+        store.commit({LOG: 1})
+        assert dict(store.all()) == {**FIRST, b"more": b"v" * 600}
+
+
+@every_backend
+def test_a_write_for_which_no_second_store_can_be_made_is_the_only_one_that_is_not_staged(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(backend, path) as store:
+        store.put(b"first", b"v" * 300)
+        with monkeypatch.context() as broken:
+            broken.setattr(second_store, "_opened", refuse)
+            with pytest.raises(CommitFailedError) as failed:
+                store.put(b"second", b"v" * 300)
+        assert not failed.value.reopen
+        assert store.approximate_num_uncommitted_bytes() == 305
+        assert [key for key, _ in store.all()] == [b"first"]
+        store.put(b"second", b"v" * 300)
+        store.commit()
+        assert [key for key, _ in store.all()] == [b"first", b"second"]
+
+
+@every_backend
+def test_restored_records_don_t_go_by_the_batch(path: Path, backend: str) -> None:
+    """However many they are: a restore is the engine's own write."""
+    with opened(backend, path) as store:
+        store.restore(list(SECOND.items()), {LOG: 5})
+        assert not (path / "data.tmp").exists()
+        assert dict(store.all()) == SECOND
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
+@every_backend
+def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed(path: Path, backend: str) -> None:
+    """Source: KIP-844, "Motivation" of the secondary store."""
+    room_bytes, value = 24 << 20, b"v" * 10_000
+    sizes = ("staging_buffer_bytes", "copy_part_bytes", "write_buffer_size_bytes", "block_cache_size_bytes")
+    options = dict.fromkeys((*sizes, "cache_size_bytes"), 1 << 20)
+    known = {name: size for name, size in options.items() if name in backends()[backend].options}
+    # Else each thread reserves 64 MiB, out of which memory is had whatever the limit.
+    with StoreProcess(MALLOC_ARENA_MAX="1") as process:
+        process.call("open", backend, path, Durability.CHANGELOG, known)
+        process.call("put_many", 0, 200, value)
+        process.call("commit", {LOG: 1})
+        left_bytes = process.call("limit_memory", room_bytes, 8 << 30)
+        records = 11 * left_bytes // len(value)
+        assert left_bytes >= room_bytes // 2
+        process.call("put_many", 0, records, value)
+        assert process.call("get", b"%08d" % 5) == value
+        assert process.call("approximate_num_uncommitted_bytes") == records * (8 + len(value)) > 10 * left_bytes
+        process.call("commit", {LOG: 2})
+        process.call("close")
+    with open_store(backend, path) as store:
+        assert store.committed_offset(LOG) == 2
+        assert sum(1 for _ in store.all()) == records
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
+def test_what_must_stay_in_memory_does_not_fit_into_that_memory(path: Path) -> None:
+    """That the limit of the test above is one."""
+    with StoreProcess(MALLOC_ARENA_MAX="1") as process:
+        process.call("open", "memory-indexed-batch", path, Durability.CHANGELOG, {})
+        left_bytes = process.call("limit_memory", 24 << 20, 8 << 30)
+        with pytest.raises(AssertionError):
+            process.call("put_many", 0, 11 * left_bytes // 10_000, b"v" * 10_000)
