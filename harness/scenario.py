@@ -71,9 +71,10 @@ class CrashScenario:
     """A claim about crashes: every trial of ``faults`` x ``backends`` x ``durabilities`` x ``seeds`` ends valid.
 
     ``backends`` are all there are unless given; a fault whose failpoints a backend does not have is left out for it, a
-    durability that it cannot carry too. ``mix``, ``commit_every``, ``uncommitted_max_bytes`` and ``options`` are for
-    faults given one by one: a ``KillAtEach`` brings its own. ``sabotage`` names a defect built in on purpose; a backend
-    in ``caught`` must then be found out in one trial or more, and every other one must still be valid.
+    durability that it cannot carry and an option that it does not have too. ``mix``, ``commit_every``,
+    ``uncommitted_max_bytes`` and ``options`` are for faults given one by one: a ``KillAtEach`` brings its own.
+    ``sabotage`` names a defect built in on purpose; a backend in ``caught`` must then be found out in one trial or more,
+    and every other one must still be valid.
     """
 
     faults: tuple[Fault | KillAtEach, ...]
@@ -115,7 +116,13 @@ class CrashScenario:
         _check_types(self)
         for name in (*_names(self.backends), *self.caught):
             backend_named(name)
-        check_known("durability", DURABILITIES, *self.durabilities)
+        for durability in self.durabilities:
+            if durability not in DURABILITIES:
+                raise unknown("durability", durability, DURABILITIES)
+        options = {option for name in _names(self.backends) for option in backend_named(name).options}
+        for option, _ in self.options:
+            if option not in options:
+                raise unknown("option", option, options)
         if self.seeds < 1:
             raise ConfigError(f"a scenario has one seed or more, not {self.seeds}")
         known = _known_failpoints()
@@ -147,7 +154,7 @@ class CrashScenario:
             "mix": self.mix,
             "commit_every": self.commit_every,
             "uncommitted_max_bytes": self.uncommitted_max_bytes,
-            "options": self.options,
+            "options": tuple(option for option in self.options if option[0] in chosen.options),
         }
         return [Trial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
 

@@ -1,8 +1,9 @@
 """A record that stages more than all stores may hold uncommitted is one transaction nevertheless, whatever kills it.
 
-Most records write more than the limit, so that each ends in an early commit; what does not fit into memory is spilled.
-Nothing of a record that was interrupted shows, and all of one that was committed does. Every backend that keeps
-uncommitted writes apart is here; one that doesn't never commits early.
+Most records write more than the limit, so that each ends in an early commit, of what was spilled to disk: by every
+backend that has a disk and keeps uncommitted writes apart in a store of its own. Nothing of a record that was
+interrupted shows, and all of one that was committed does. A backend that keeps nothing apart is not here: it never
+commits early.
 
 Source: KIP-892, "In-memory Transaction Buffers", for the limit; that a transaction may outgrow it, KIP-844.
 """
@@ -21,6 +22,9 @@ SCENARIO = CrashScenario(
         Kill("dual_store.spilled", 6),
         Kill("dual_store.marker_synced", 6),
         Kill("dual_store.copied", 6),
+        Kill("indexed_batch.sealed", 6),
+        Kill("indexed_batch.decided", 6),
+        Kill("indexed_batch.copied", 6),
     ),
     backends=(
         "rocksdb-indexed-batch",

@@ -1,6 +1,7 @@
 """A transaction many times larger than the memory set aside for it commits, and survives a kill at each step of that.
 
-Transactions of several megabytes go through a buffer of one: they are spilled, copied in parts, and rolled forward.
+Transactions of several megabytes go through a buffer of one: they are spilled, copied in parts, and rolled forward;
+those of a native store are in its engine's own transaction.
 
 Source: KIP-844, what it says for a second store on disk: transactions are not bounded by memory.
 """
@@ -17,8 +18,21 @@ SCENARIO = CrashScenario(
         Kill("dual_store.marker_synced"),
         Kill("dual_store.mid_copy"),
         Kill("dual_store.copied"),
+        Kill("indexed_batch.sealed"),
+        Kill("indexed_batch.decided"),
+        Kill("indexed_batch.mid_copy"),
+        Kill("indexed_batch.copied"),
+        Kill("native.before_commit"),
+        Kill("native.after_commit"),
     ),
-    backends=("rocksdb-dual-store",),
+    backends=(
+        "rocksdb-indexed-batch",
+        "rocksdb-dual-store",
+        "lmdb-indexed-batch",
+        "lmdb-native",
+        "sqlite-indexed-batch",
+        "sqlite-native",
+    ),
     durabilities=("CHANGELOG", "DISK"),
     **IN_PARTS,
     seeds=1,

@@ -4,7 +4,8 @@
     lock         held (flock) while the store is open; names the process
     open         there while the store is open: the boot it was opened in, the level, and whether a sync has failed
     data/        the engine's files
-    data.tmp/    the second store of a dual store, and ``commit`` the marker of its commit, while there is one
+    data.tmp/    the second store of a dual store, and ``commit`` the marker of its commit, while there is one;
+                 of an indexed batch those of transactions that have outgrown memory, while there are any
 
 Creation builds all that in ``NAME.new``, syncs it, renames it and syncs the parent: no engine does the last step,
 and LMDB, cut in its first writes, would stay unreadable for ever.
@@ -68,7 +69,7 @@ class StoreDirectory:
 
     @property
     def staging(self) -> Path:
-        """The folder of the second store, which holds what is not committed."""
+        """The folder of the second store, or second stores, which hold what is not committed."""
         return self.path / "data.tmp"
 
     @classmethod

@@ -24,7 +24,8 @@ LOG_FAILPOINTS = (producer.BEFORE_COMMIT, producer.AFTER_COMMIT)
 _BEFORE_LOG, _AFTER_LOG, _AFTER_STORES = "task.before_log_commit", "task.after_log_commit", "task.after_store_commit"
 _BEFORE_PIECE, _AFTER_PIECE = "task.restore.before_write", "task.restore.after_write"
 _READY, _IN_PART, _RECOVERED = "dual_store.marker_synced", "dual_store.mid_copy", "dual_store.recover.truncated"
-_TWICE = ("dual_store.recover.before_copy", "dual_store.recover.truncated")
+_TWICE = ("dual_store.recover.before_copy", "dual_store.recover.truncated", "indexed_batch.recover.before_copy")
+_SPILLED_IN_PART = "indexed_batch.mid_copy"
 
 Shape = Mapping[str, Any]
 """Settings of a trial beside its backend, fault and seed."""
@@ -38,6 +39,10 @@ IN_PARTS: Shape = {
     "options": (("staging_buffer_bytes", 1 << 20),),
 }
 """Transactions that a dual store spills, and copies in several parts."""
+
+
+SPILLED: Shape = {"mix": Mix(records=96), "options": (("copy_part_bytes", 200), ("staging_buffer_bytes", 200))}
+"""Four commits, of which nearly all outgrow an indexed batch, which spills them and copies them in several parts."""
 
 
 def crash_matrix(
@@ -111,6 +116,9 @@ def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
     choose = random.Random(f"plan {backend.name} {durability} {seed}")
     cases = {}
     for failpoint in _failpoints(backend):
+        if failpoint in backend.load_strategy().persistent_failpoints:
+            cases[failpoint] = trial(_kill_at_spill(failpoint, choose), SPILLED)
+            continue
         fault, shape = _kill_at(failpoint, durability, choose)
         cases[failpoint] = trial(fault, shape)
     tail = Kill(_AFTER_LOG, choose.randint(2, 9))
@@ -156,6 +164,14 @@ def _kill_at(failpoint: str, durability: str, choose: random.Random) -> tuple[Fa
     if failpoint.startswith("create."):
         return Kill(failpoint, choose.randint(1, 2)), None
     return Kill(failpoint, choose.randint(1, 9)), None
+
+
+def _kill_at_spill(failpoint: str, choose: random.Random) -> Fault:
+    """The fault that has a process die at ``failpoint`` of a commit that was spilled."""
+    if ".recover." not in failpoint:
+        return Kill(failpoint, choose.randint(1, 6))
+    again = (Kill(failpoint),) * (2 if failpoint in _TWICE else 1)
+    return KillInRecovery(Kill(_SPILLED_IN_PART, choose.randint(1, 6)), again)
 
 
 def _inside(choose: random.Random) -> int:

@@ -120,8 +120,10 @@ class IndexedBatchStore(SpillingStore):
         reach(SEALED)
         with self._batch.lock:
             self._engine.write([], {_COPYING: spill.name})
-            reach(DECIDED)
             try:
+                # Not needed for a whole commit: so that what was decided is carried out, and not replayed.
+                self._engine.persist()
+                reach(DECIDED)
                 with self._shown_as_committed():
                     self._copy(spill, marker.ranges, _final(marker))
             except StoreError as error:

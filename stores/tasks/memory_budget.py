@@ -53,7 +53,9 @@ class MemoryBudget:
     """The most bytes of keys and values that all tasks of a process may have staged; -1 for no limit. For any thread.
 
     Memory is taken by more than keys and values: each pair in an indexed batch costs some 120 bytes beside them, and an
-    engine may need the size of a transaction again while it is committed.
+    engine may need the size of a transaction again while it is committed. A step that stages more than may be staged
+    is no error: each store spills what is beyond the limit (``StoreConfig.uncommitted_max_bytes``) to disk, if it has
+    one. ``lmdb-native`` leaves that to LMDB, which keeps up to 512 MiB of changed pages in memory.
 
     Raises: TypeError, ConfigError for what is no limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``.
     """
@@ -137,7 +139,7 @@ class BudgetShare:
             self.largest_step_bytes = step_bytes
             _log.warning(
                 "one step staged %d bytes, where all tasks of this worker may stage %d together: it stays one "
-                "transaction, which a dual store and sqlite-native keep on disk, and the other backends in memory",
+                "transaction, of which a store on disk has spilled what is beyond its bound, and one in memory nothing",
                 step_bytes,
                 max_bytes,
             )

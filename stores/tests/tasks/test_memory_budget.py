@@ -21,7 +21,7 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.metrics import EarlyCommitCause
-from stores.strategies.dual_store import DualStore
+from stores.strategies.spilling import SpillingStore
 from stores.tasks import MemoryBudget, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
 from stores.tests.tasks.memory_process import PAIR_BYTES, peak_growth_bytes
@@ -442,19 +442,23 @@ def test_no_more_is_replayed_after_a_crash_than_may_be_staged(tmp_path: Path, lo
 
 
 @pytest.mark.parametrize(
-    ("settings", "spills_above"),
+    ("backend", "settings", "spills_above"),
     [
-        ({"uncommitted_max_bytes": 1000}, 1000),
-        ({"uncommitted_max_bytes": -1}, 16 * MIB),
-        ({}, 16 * MIB),
-        ({"uncommitted_max_bytes": 1000, "options": {"staging_buffer_bytes": 5000}}, 5000),
+        ("rocksdb-dual-store", {"uncommitted_max_bytes": 1000}, 1000),
+        ("rocksdb-dual-store", {"uncommitted_max_bytes": -1}, 16 * MIB),
+        ("rocksdb-dual-store", {}, 16 * MIB),
+        ("rocksdb-dual-store", {"uncommitted_max_bytes": 1000, "options": {"staging_buffer_bytes": 5000}}, 5000),
+        ("lmdb-indexed-batch", {"uncommitted_max_bytes": 1000}, 1000),
+        ("sqlite-indexed-batch", {"uncommitted_max_bytes": -1}, 64 * MIB),
+        ("rocksdb-indexed-batch", {}, 64 * MIB),
+        ("rocksdb-indexed-batch", {"uncommitted_max_bytes": 128 * MIB}, 64 * MIB),
     ],
 )
-def test_a_dual_store_spills_what_is_beyond_the_limit(
-    tmp_path: Path, settings: dict[str, Any], spills_above: int
+def test_a_store_spills_what_is_beyond_the_limit(
+    tmp_path: Path, backend: str, settings: dict[str, Any], spills_above: int
 ) -> None:
-    with StoreConfig("rocksdb-dual-store", **settings).open(tmp_path / "s") as store:
-        assert isinstance(store, DualStore)
+    with StoreConfig(backend, **settings).open(tmp_path / "s") as store:
+        assert isinstance(store, SpillingStore)
         store.put(b"k", bytes(spills_above - 1))
         assert store._batch.num_bytes_held() == spills_above
         store.put(b"k", bytes(spills_above))
@@ -479,7 +483,16 @@ def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path
 
 
 @in_linux
-@pytest.mark.parametrize(("backend", "pairs"), [("rocksdb-dual-store", 20_000), ("sqlite-native", 8_000)])
+@pytest.mark.parametrize(
+    ("backend", "pairs"),
+    [
+        ("rocksdb-indexed-batch", 20_000),
+        ("rocksdb-dual-store", 20_000),
+        ("lmdb-indexed-batch", 12_000),
+        ("sqlite-indexed-batch", 8_000),
+        ("sqlite-native", 8_000),
+    ],
+)
 def test_one_step_of_many_times_the_limit_takes_less_memory_than_it_stages(
     tmp_path: Path, backend: str, pairs: int
 ) -> None:
