@@ -73,8 +73,8 @@ class CrashScenario:
     ``backends`` are all there are unless given; a fault whose failpoints a backend does not have is left out for it, a
     durability that it cannot carry and an option that it does not have too. ``mix``, ``commit_every``,
     ``uncommitted_max_bytes`` and ``options`` are for faults given one by one: a ``KillAtEach`` brings its own.
-    ``sabotage`` names a defect built in on purpose; a backend in ``caught`` must then be found out in one trial or more,
-    and every other one must still be valid.
+    ``sabotage`` names a defect built in on purpose; a backend in ``caught`` must then be found out in one trial or
+    more, and every other one must still be valid.
     """
 
     faults: tuple[Fault | KillAtEach, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -107,11 +108,16 @@ class StoreConfig:
         )
 
     def _limited_options(self) -> Mapping[str, object]:
-        """The options, and where a strategy spills beyond a size that was not given: not beyond the limit."""
+        """The options, and where a strategy spills beyond a size that was not given: not beyond the limit.
+
+        One whose size is that of the limit, unless given, follows it wherever it is.
+        """
         spill_above = backend_named(self.backend).options.get(STAGING_BUFFER_OPTION)
-        if not isinstance(spill_above, int) or self.uncommitted_max_bytes == -1:
+        if not isinstance(spill_above, int):
             return self.options
-        return {STAGING_BUFFER_OPTION: min(spill_above, self.uncommitted_max_bytes), **self.options}
+        limit = sys.maxsize if self.uncommitted_max_bytes == -1 else self.uncommitted_max_bytes
+        spill_above = limit if spill_above == UNCOMMITTED_MAX_BYTES else min(spill_above, limit)
+        return {STAGING_BUFFER_OPTION: spill_above, **self.options}
 
 
 def checked_uncommitted_max_bytes(limit: int) -> int:

@@ -63,6 +63,7 @@ class IndexedBatchStore(SpillingStore):
         RECOVER_COPIED,
     )
     persistent_options: ClassVar[Mapping[str, object]] = {_BUFFER: 64 << 20, _PART: 4 << 20}
+    """The first is the default of what may be uncommitted, and follows that where it is set (``StoreConfig``)."""
     mid_copy: ClassVar[str] = MID_COPY
 
     def __init__(

@@ -50,7 +50,7 @@ def main() -> None:
             store.put(b"%08d" % (record.offset * pairs_per_step + number), os.urandom(PAIR_BYTES - 8))
 
     with SqliteChangelog(folder / "log.sqlite") as log:
-        options = SMALL_CACHES.get(backend.partition("-")[0], {})
+        options = SMALL_CACHES[backend.partition("-")[0]]
         store = StoreConfig(backend, options=options, uncommitted_max_bytes=limit)
         task = StreamTask(
             "app",

@@ -449,9 +449,9 @@ def test_no_more_is_replayed_after_a_crash_than_may_be_staged(tmp_path: Path, lo
         ("rocksdb-dual-store", {}, 16 * MIB),
         ("rocksdb-dual-store", {"uncommitted_max_bytes": 1000, "options": {"staging_buffer_bytes": 5000}}, 5000),
         ("lmdb-indexed-batch", {"uncommitted_max_bytes": 1000}, 1000),
-        ("sqlite-indexed-batch", {"uncommitted_max_bytes": -1}, 64 * MIB),
-        ("rocksdb-indexed-batch", {}, 64 * MIB),
-        ("rocksdb-indexed-batch", {"uncommitted_max_bytes": 128 * MIB}, 64 * MIB),
+        ("sqlite-indexed-batch", {}, 64 * MIB),
+        ("rocksdb-indexed-batch", {"uncommitted_max_bytes": 96 * MIB}, 96 * MIB),
+        ("lmdb-indexed-batch", {"uncommitted_max_bytes": -1, "options": {"staging_buffer_bytes": 5000}}, 5000),
     ],
 )
 def test_a_store_spills_what_is_beyond_the_limit(
@@ -488,7 +488,6 @@ def test_without_a_limit_the_memory_of_a_process_follows_what_it_stages(tmp_path
     [
         ("rocksdb-indexed-batch", 20_000),
         ("rocksdb-dual-store", 20_000),
-        ("lmdb-indexed-batch", 12_000),
         ("sqlite-indexed-batch", 8_000),
         ("sqlite-native", 8_000),
     ],
