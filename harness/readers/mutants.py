@@ -135,7 +135,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "position-first": Mutant("a commit's position is told before its data is there", "indexed-batch", _position_first),
     "old-lookups": Mutant("a lookup of committed data is answered from a cache", "indexed-batch", _old_lookups),
     "parts-in-sight": Mutant("a commit is seen while it is copied in parts", "dual-store", _parts_in_sight),
-    "spill-in-sight": Mutant("a spilled commit is seen while it is copied", "indexed-batch", _parts_in_sight),
 }
 
 

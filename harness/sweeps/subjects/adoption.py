@@ -36,6 +36,8 @@ class AdoptionSubject(StoreSubject):
         direct = backend_named(_ANOTHER_DIRECT).load_strategy
         known = cast(dict[str, Backend], backends())
         known.setdefault(_DIRECT, Backend(_DIRECT, self._backend.load_engine, direct))
+        # Both must take them.
+        self._options = {name: value for name, value in self._options.items() if name in known[_DIRECT].options}
 
     def open(self) -> int | None:
         with system_errors_told(self.path):
