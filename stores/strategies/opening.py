@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from stores.directory import StoreDirectory, sync_folder, system_errors_told
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError, StoreError
+from stores.identity import present_version
 from stores.interface import Durability
 from stores.migration import migrate
 from stores.rehearsal import rehearse
 
 
 def open_data(
-    engine: type[Engine], directory: StoreDirectory, durability: Durability, options: Mapping[str, object]
+    engine: type[Engine],
+    directory: StoreDirectory,
+    durability: Durability,
+    options: Mapping[str, object],
+    settle: Callable[[Engine], None],
 ) -> Engine:
     """Open the data of the store in ``directory``, in the present format.
 
+    ``settle`` carries out what was spilled and not yet copied, in the format that it was written in.
+
     Raises: StoreCorruptedError where the data is gone; StoreUnavailableError; and what opening the engine raises.
     """
-    migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
     with system_errors_told(directory.data):
         missing = not directory.data.is_dir() or not any(directory.data.iterdir())
     if missing:
@@ -29,6 +35,13 @@ def open_data(
         raise StoreCorruptedError(
             f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
         )
+    if directory.identity.format_version < present_version() and directory.staging.exists():
+        older = open_engine(engine, directory.data, durability, options)
+        try:
+            settle(older)
+        finally:
+            older.close()
+    migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
     return open_engine(engine, directory.data, durability, options)
 
 

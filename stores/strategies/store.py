@@ -82,7 +82,13 @@ class EngineStore(KeyValueStore):
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         try:
-            opened = open_data(engine, directory, durability, options)
+            opened = open_data(
+                engine,
+                directory,
+                durability,
+                options,
+                lambda older: cls._over(older, directory, options, traits)._close_staging(),
+            )
             try:
                 return cls._over(opened, directory, options, traits)
             except BaseException:
