@@ -116,13 +116,9 @@ class CrashScenario:
         _check_types(self)
         for name in (*_names(self.backends), *self.caught):
             backend_named(name)
-        for durability in self.durabilities:
-            if durability not in DURABILITIES:
-                raise unknown("durability", durability, DURABILITIES)
+        check_known("durability", DURABILITIES, *self.durabilities)
         options = {option for name in _names(self.backends) for option in backend_named(name).options}
-        for option, _ in self.options:
-            if option not in options:
-                raise unknown("option", option, options)
+        check_known("option", options, *(option for option, _ in self.options))
         if self.seeds < 1:
             raise ConfigError(f"a scenario has one seed or more, not {self.seeds}")
         known = _known_failpoints()

@@ -13,7 +13,9 @@ from stores.buffer import IndexedBatch, Layer
 from stores.engines.engine import Writes
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel, TopicPartition
+from stores.registry import Backend
 from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.native import NativeStore
 from stores.strategies.spilling import SpillingStore
 from stores.strategies.store import EngineStore
 from stores.strategies.undo import Undo
@@ -135,6 +137,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "position-first": Mutant("a commit's position is told before its data is there", "indexed-batch", _position_first),
     "old-lookups": Mutant("a lookup of committed data is answered from a cache", "indexed-batch", _old_lookups),
     "parts-in-sight": Mutant("a commit is seen while it is copied in parts", "dual-store", _parts_in_sight),
+    "open-transaction": Mutant("a lookup of committed data reads the open transaction", "native", _open_transaction),
+    "nothing-noted": Mutant("a write does not note what an open scan is still to show", "native", _nothing_noted),
+    "scan-cut-off": Mutant("an open scan ends with the transaction that it reads", "native", _cut_off),
 }
 
 

@@ -15,9 +15,9 @@ from stores.interface import Durability
 from stores.ranges import Bounds
 from stores.registry import backends
 from stores.strategies import second_store
+from stores.strategies.opening import open_engine
 from stores.strategies.spilled import Spill
 from stores.strategies.spilling import SpillingStore
-from stores.strategies.store import open_engine
 
 
 def spills_apart(name: str) -> bool:

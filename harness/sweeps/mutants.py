@@ -12,7 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.sweeps.broken_protocols import adopted_before_import, migration_noted_first, removed_in_place
+from harness.sweeps.broken_protocols import (
+    adopted_before_import,
+    migration_noted_first,
+    removed_in_place,
+    unsynced_process_id,
+)
 from harness.sweeps.broken_spills import decided_before_seal, offsets_before_copy, spills_apart, unsynced_spill
 from harness.sweeps.subjects import (
     ADOPTION,

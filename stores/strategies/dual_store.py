@@ -30,9 +30,10 @@ from stores.failpoints import declare, reach
 from stores.interface import Durability, RecoveryOutcome, TopicPartition
 from stores.merge import chunks_of
 from stores.strategies.marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
+from stores.strategies.opening import build_engine, open_engine
 from stores.strategies.spilled import TOKEN_BYTES, Spill, after
 from stores.strategies.spilling import SpillingStore
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits, build_engine, open_engine
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits
 
 BEFORE_SPILL = declare("dual_store.before_spill", "a commit begins, part of the writes may still be in memory")
 SPILLED = declare("dual_store.spilled", "all staged writes are in the second store, sealed; there is no marker yet")

@@ -102,6 +102,8 @@ class IndexedBatchStore(SpillingStore):
         if self._spill is not None:
             self._commit_spilled(cast(SecondStore, self._spill), meta)
             return
+        # Not for as long as it is written: what is staged hides the same keys whether or not the engine has it already,
+        # and only this thread changes a layer.
         with self._batch.lock:
             layers = [layer.as_writes() for layer in self._batch.layers()]
         if layers or meta:

@@ -19,8 +19,8 @@ from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreError
 from stores.interface import Durability
 from stores.strategies.marker import Marker
+from stores.strategies.opening import open_engine
 from stores.strategies.spilled import TOKEN_BYTES, Spill
-from stores.strategies.store import open_engine
 
 _SEAL = b"commit"
 """Meta entry: the marker of the commit, written when all of the transaction is here."""

@@ -20,7 +20,7 @@ from stores import (
     CommitFailedError,
     Durability,
     IsolationLevel,
-    KeyValueView,
+    ReadOnlyKeyValueStore,
     RecoveryOutcome,
     StoreCorruptedError,
     TopicPartition,
@@ -234,7 +234,7 @@ def test_uncommitted_bytes_stay_exact_across_spills(path: Path, backend: str) ->
         assert store.approximate_num_uncommitted_bytes() == 0
 
 
-def everything(view: KeyValueView) -> list[Any]:
+def everything(view: ReadOnlyKeyValueStore) -> list[Any]:
     """All kinds of reads."""
     keys = sorted(FIRST.keys() | SECOND.keys())
     return [
