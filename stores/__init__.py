@@ -2,6 +2,7 @@
 
 from stores.errors import (
     ChangelogError,
+    ChangelogLostError,
     ChangelogTimeoutError,
     CommitFailedError,
     CommitInDoubtError,
@@ -37,6 +38,7 @@ from stores.registry import open_store
 
 __all__ = [
     "ChangelogError",
+    "ChangelogLostError",
     "ChangelogTimeoutError",
     "CommitFailedError",
     "CommitInDoubtError",

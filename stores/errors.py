@@ -99,6 +99,13 @@ class ProducerFencedError(ChangelogError):
     """A newer producer has taken this transactional id. Stop: another instance owns the task now."""
 
 
+class ChangelogLostError(ChangelogError):
+    """The changelog has never had a record, and a store has been filled from it: its topic, or its file, is another.
+
+    Put it back. To begin anew with an empty one, remove the task's folder in the state directory first.
+    """
+
+
 class OffsetOutOfRangeError(ChangelogError):
     """The offset asked for lies outside the changelog. Wipe the store and restore it from the log's start."""
 

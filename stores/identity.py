@@ -1,7 +1,8 @@
 """What a store's folder says it is: the backend that reads it, and the version of its form on disk.
 
 A version is one more than that before it, and a step leads from each to the next; a store is brought to the present
-one when it is opened (``stores.migration``). Version 1 is the first there was.
+one when it is opened (``stores.migration``). Version 1 is the first there was; from 2 on the records of LMDB and SQLite
+may have checksums, which a release that knows nothing of them would take for data.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ It may be cut short at any effect, and is then run again from its beginning over
 it finds done. It need not sync: that is seen to before the new version is noted.
 """
 
-STEPS: list[Step] = []
+
+def _as_they_are(folder: Path, open_engine: OpenEngine) -> None:
+    """From 1 to 2: a store that has no checksums stays without."""
+
+
+STEPS: list[Step] = [_as_they_are]
 """The step at place N leads from version N + 1 to N + 2."""
 
 

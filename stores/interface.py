@@ -295,6 +295,16 @@ class StateStore(Closeable):
         else as ``commit``.
         """
 
+    def verify(self) -> None:
+        """Read everything committed and check whatever tells damage: checksums, order, counts, the engine's structure.
+
+        Changes nothing, and may be called while writes are staged, which it does not look at. It takes the time of a
+        scan of everything or some of those. What it finds is in the store's files: reads may show it as well, but
+        LMDB and SQLite may show a damaged page's keys as absent, without a word.
+
+        Raises: StoreCorruptedError for damage, StoreUnavailableError, WrongThreadError, StoreClosedError.
+        """
+
     @abstractmethod
     def committed_offset(self, partition: TopicPartition) -> int | None:
         """The offset that the last commits kept for ``partition``, or None. Source: KIP-892, ``committedOffset``."""

@@ -21,6 +21,7 @@ NOTICING = (
     "StoreTooNewError",
     "TaskCorruptedError",
     "ChangelogError",
+    "ChangelogLostError",
 )
 """Errors that say that the state can't be trusted, upon which it is wiped and restored from the changelog."""
 
@@ -70,9 +71,10 @@ class Promised:
 class Remains:
     """What a judge saw of what was left, as plain values; None for what it did not get to.
 
-    ``offset`` and ``position`` are numbers of commits. ``error`` names one of the library's errors and where it was
-    raised, ``leaked`` any other exception, ``ending`` how the judge ended where it told nothing: ``deadline``,
-    ``signal N``. ``later`` is the state after two more commits and reopening, ``added`` what those wrote;
+    ``offset`` and ``position`` are numbers of commits. ``error`` names one of the library's errors and ``stage`` where
+    it was raised: ``open``, ``read``, ``verify``, ``afterwards``. ``leaked`` is any other exception, ``ending`` how the
+    judge ended where it told nothing: ``deadline``, ``signal N``. ``later`` is the state after two more commits and
+    reopening, ``added`` what those wrote;
     ``added_number`` is the number of the second one, ``later_offset`` and ``later_position`` what was told of it.
     ``restored`` is the state after wiping and restoring ``wanted``, ``restored_offset`` its number, which should be
     ``wanted_number``; upon that, too, ``later`` comes from two more commits.
@@ -83,6 +85,7 @@ class Remains:
     position: int | None = None
     error: str = ""
     error_detail: str = ""
+    stage: str = ""
     leaked: str = ""
     ending: str = ""
     trouble: str = ""
@@ -109,12 +112,16 @@ class Demand(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """``number`` is the commit that was found, None where it is none; ``expected`` whether the promise was kept."""
+    """``number`` is the commit that was found, None where it is none; ``expected`` whether the promise was kept.
+
+    ``noticed`` is where it was told that the state can't be trusted: see ``Remains.stage``.
+    """
 
     found: Found
     number: int | None
     expected: bool
     detail: str = ""
+    noticed: str = ""
 
 
 def demand(level: str, fault: str, *, transactional: bool = True) -> Demand:
@@ -191,9 +198,7 @@ def _refusal(demanded: Demand, remains: Remains) -> Judgement:
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
         told = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
         return Judgement(Found.UNRESTORED, None, False, told)
-    if unkept := _unkept_afterwards(demanded, remains, remains.restored):
-        return Judgement(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
-    return Judgement(Found.NOTICED, None, demanded.may_notice, said)
+    return Judgement(Found.NOTICED, None, demanded.may_notice, said, remains.stage)
 
 
 def _whole(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Judgement:

@@ -31,6 +31,7 @@ KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "state": _COUNT,
             "attempted": _COUNT,
             "result": _TEXT,
+            "noticed": _TEXT,
             "detail": _TEXT,
             "expected": _TRUTH,
             "repeat": _TEXT,

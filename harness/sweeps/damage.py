@@ -27,12 +27,14 @@ def damages(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
     """Do the damages that ``points`` number to the subject as a whole recording leaves it: closed, all committed."""
     tree = final_tree(shop)
     planned = plan(shop.case.variant, tree, shop.seed)
-    told = Promised(shop.case.commits, shop.case.commits)
+    closed, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
     # Another recording of the same case may have had some more files.
     for point in points[: len(range(points.start, len(planned)))]:
         damaged = damage(shop.case.variant, tree, planned[point])
+        # Where no file is left nobody can know that there ever was one: what is opened then is new.
+        told = closed if damaged.files else nothing
 
-        def trial(damaged: Tree = damaged) -> tuple[Promised, Judgement]:
+        def trial(damaged: Tree = damaged, told: Promised = told) -> tuple[Promised, Judgement]:
             shop.place(damaged)
             return told, shop.judge(told, shop.demanded("damage"))
 

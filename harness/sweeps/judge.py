@@ -1,4 +1,4 @@
-"""Whoever opens what a fault has left: recovers, reads everything, commits twice, closes, opens again and reads.
+"""Whoever opens what a fault has left: recovers, reads everything, verifies, commits twice, closes, opens and reads.
 
 Tells plain data and judges nothing. Where opening or reading says that the state can't be trusted it does what the
 error asks for: wipes, restores from the changelog, which is the workload's own model here, and goes on as with any
@@ -34,11 +34,13 @@ def run(
     attempted: int,
     root: str,
     boot: str,
+    verify: bool = False,
 ) -> dict[str, Any]:
-    """Look at the subject below ``root``. ``boot`` names the machine's present boot, "" the real one."""
+    """Look at the subject below ``root``, and ``verify`` it. ``boot`` names the machine's present boot, "" the real
+    one."""
     build_in(mutant, name)
     _boot(boot)
-    return _Judge(subject(name, Path(root), level), seed, commits, attempted).look()
+    return _Judge(subject(name, Path(root), level), seed, commits, attempted).look(verify=verify)
 
 
 def recover(
@@ -76,17 +78,20 @@ class _Judge:
         self._commits, self._attempted = commits, attempted
         self._told: dict[str, Any] = {}
 
-    def look(self) -> dict[str, Any]:
+    def look(self, *, verify: bool) -> dict[str, Any]:
         try:
             stage = "open"
             self._subject.open()
             stage = "read"
             state, offset, position = self._subject.read()
             self._told |= {"state": _text(state), "offset": offset, "position": position}
+            if verify:
+                stage = "verify"
+                self._subject.verify()
             stage = "afterwards"
             self._write_afterwards()
         except StoreError as error:
-            self._told |= {"error": type(error).__name__, "error_detail": f"from {stage}: {error}"}
+            self._told |= {"error": type(error).__name__, "error_detail": f"from {stage}: {error}", "stage": stage}
             if wants_wiping(error):
                 self._restore()
         except Exception as error:

@@ -154,6 +154,7 @@ class Workshop:
                 "attempted": told.attempted,
                 "root": str(self.root),
                 "boot": boot,
+                "verify": self.case.fault == "damage",
             },
             deadline_s=self._deadline_s,
             shared=shared,
@@ -218,6 +219,7 @@ class Workshop:
             "state": judgement.number,
             "attempted": told.attempted,
             "detail": judgement.detail,
+            "noticed": judgement.noticed,
             "expected": judgement.expected,
             "repeat": repeat_command(case, point, self.seed, only),
         }

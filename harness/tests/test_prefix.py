@@ -32,7 +32,7 @@ def judge(remains: Remains, *, level: str = "DISK", fault: str = "kill", told: P
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_commit_from_the_acknowledged_to_the_attempted_one_is_valid(number: int) -> None:
-    assert judge(seen(number)) == (Found.VALID, number, True, "")
+    assert judge(seen(number)) == (Found.VALID, number, True, "", "")
 
 
 def test_an_empty_store_without_offsets_is_commit_zero() -> None:
@@ -88,7 +88,7 @@ def test_every_verdict_has_an_observation_that_leads_to_it() -> None:
 
 
 def test_a_commit_nobody_attempted_is_a_phantom() -> None:
-    assert judge(seen(4)) == (Found.PHANTOM, 4, False, "commit 4; 3 was the last attempted")
+    assert judge(seen(4)) == (Found.PHANTOM, 4, False, "commit 4; 3 was the last attempted", "")
 
 
 @pytest.mark.parametrize(

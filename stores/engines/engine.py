@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
+from stores.errors import StoreCorruptedError
 from stores.interface import Durability
 from stores.ranges import Bounds
 
@@ -52,6 +53,25 @@ class Scan(ABC):
         """Release the snapshot. May be called more than once; nothing is fetched afterwards."""
 
 
+def read_whole(scan: Scan, where: object) -> None:
+    """Read a scan of everything to its end and close it.
+
+    Raises: StoreCorruptedError for keys that don't ascend; and what the scan does.
+    """
+    last = b""
+    try:
+        while chunk := scan.fetch():
+            for key, _ in chunk:
+                if key <= last:
+                    raise StoreCorruptedError(
+                        f"{where} shows key {key[:32]!r} behind {last[:32]!r}: wipe the store and restore it from its "
+                        "changelog"
+                    )
+                last = key
+    finally:
+        scan.close()
+
+
 class Engine(ABC):
     """Committed bytes on disk. Reads may come from any thread; writes from one at a time.
 
@@ -83,6 +103,13 @@ class Engine(ABC):
     def torn_by_power_loss(cls, durability: Durability) -> bool:
         """Whether power loss may leave this engine, at this level, in a state that is no earlier commit."""
         return durability is not Durability.DISK
+
+    @classmethod
+    def check_closed(cls, path: Path) -> None:
+        """See whether what lies in ``path``, which was closed cleanly, is what a crash could only have cut short.
+
+        Opening can't tell that from a crash, and goes on with less. Raises: StoreCorruptedError, OSError.
+        """
 
     @classmethod
     def is_doubtful(cls, path: Path) -> bool:
@@ -134,6 +161,15 @@ class Engine(ABC):
     @abstractmethod
     def approximate_num_entries(self) -> int:
         """About how many keys there are."""
+
+    def verify(self) -> None:
+        """Read all that is committed, and check whatever tells damage, beside an open transaction, too.
+
+        Called by the thread that writes: nothing is committed meanwhile. This does for an engine each of whose reads
+        checks what it reads. Raises: StoreCorruptedError for damage.
+        """
+        read_whole(self.scan(None, None), self.name)
+        self.meta()
 
     def metrics(self) -> Mapping[str, int]:
         """Figures worth watching, by name; bytes where the name says so. From any thread; costs no scan."""

@@ -3,6 +3,10 @@
 Data and meta entries are two named databases of one environment, written in one transaction. The map grows by
 itself when a write finds it full; the write is then made again as a whole. A transaction that is lent out can't be made
 again: the map has room for it before it begins.
+
+LMDB has no checksums: with ``checksums`` each value lies before one of key and value (``stores.engines.seal``), which
+the names of the databases tell, so that a store stays as it was made. What no record shows, a key that has gone with
+its page, ``verify`` finds, and a lookup does not.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import errno
 import mmap
 import os
 import shutil
+import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
@@ -18,15 +23,21 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 from weakref import WeakSet
 
 import lmdb
-from lmdb.verify import verify
+from lmdb.verify import VerifyError, verify
 
-from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
+from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, read_whole, take
+from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 
 Result = TypeVar("Result")
 
 _FETCH_FIRST, _FETCH = 32, 512
+_NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
+"""The databases of data and meta entries, by whether their records have checksums."""
+_HEAD = struct.Struct("=16x I 20x I 100x Q")
+"""Of one of the two heads of a file: its magic number, the size of a page, the number of its commit."""
+_MAGIC = 0xBEEFC0DE
 _ROOM_BYTES = 256 << 30
 """What the map has room for, about, when a transaction begins: far more than one takes. It costs addresses, neither
 memory nor disk; a process has 128 TiB of them, for all of its stores."""
@@ -40,15 +51,16 @@ class LmdbEngine(TransactionalEngine):
         "map_size_bytes": 1 << 30,
         "max_readers": 126,
         "readahead": True,
+        "checksums": True,
     }
     # A reader's slot takes 64 bytes of the lock file, which is mapped as a whole.
     option_values: ClassVar[Mapping[str, Container[object]]] = {"max_readers": range(1, 1 << 20)}
-    max_value_bytes = (1 << 32) - 1
+    max_value_bytes = (1 << 32) - 1 - SEAL_BYTES
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, *, checksums: bool) -> None:
         self._env = env
-        self._data = env.open_db(b"data")
-        self._meta = env.open_db(b"meta")
+        self._seal = SEALED if checksums else PLAIN
+        self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
         self.max_key_bytes = env.max_key_size()
         self._page_bytes = int(env.stat()["psize"])
         self._scans: WeakSet[_LmdbScan] = WeakSet()
@@ -63,7 +75,9 @@ class LmdbEngine(TransactionalEngine):
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         try:
             size = max(cast(int, options["map_size_bytes"]), _map_for(path))
-            new = not _check_file(path)
+            new = not (path / "data.mdb").exists()
+            _check_file(path)
+            _check_heads(path)
             env = lmdb.open(
                 str(path),
                 map_size=size,
@@ -77,13 +91,17 @@ class LmdbEngine(TransactionalEngine):
             )
             try:
                 _check_length(env, path)
-                if durability is Durability.DISK and not new:
-                    _keep_meta_pages(env, path)
+                return cls(env, checksums=bool(options["checksums"]) if new else _has_checksums(env, path))
             except BaseException:
                 env.close()
                 raise
-            return cls(env)
-        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
+        except (
+            lmdb.InvalidError,
+            lmdb.CorruptedError,
+            lmdb.VersionMismatchError,
+            lmdb.PageNotFoundError,
+            lmdb.BadTxnError,
+        ) as error:
             raise _damage(error, path) from error
         except (lmdb.Error, OSError) as error:
             raise StoreUnavailableError(f"LMDB can't open {path}: {error}. Mend that and open again") from error
@@ -95,15 +113,17 @@ class LmdbEngine(TransactionalEngine):
                     # Its own look at what is committed: the write may end at any moment, and one that is kept would
                     # soon show less than a scan has shown already.
                     with self._env.begin(self._data) as txn:
-                        return txn.get(key)  # type: ignore[no-any-return]
-                reader = self._reader
-                if reader is None:
-                    reader = self._reader = self._env.begin(self._data)
-                return reader.get(key)  # type: ignore[no-any-return]
+                        kept = txn.get(key)
+                else:
+                    reader = self._reader
+                    if reader is None:
+                        reader = self._reader = self._env.begin(self._data)
+                    kept = reader.get(key)
             except lmdb.BadValsizeError:
                 return None
             except lmdb.Error as error:
                 raise _reading_error(error) from error
+        return None if kept is None else self._seal.open(key, kept)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         def look(key: bytes) -> bytes | None:
@@ -112,14 +132,16 @@ class LmdbEngine(TransactionalEngine):
         with self._map:
             try:
                 with self._env.begin(self._data) as txn:
-                    return list(map(look, keys))
+                    found = list(map(look, keys))
             except lmdb.Error as error:
                 raise _reading_error(error) from error
+        return self._seal.open_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         with self._map:
             try:
-                scan = _LmdbScan(self._env.begin(self._data), start, end, end_open=end_open, reverse=reverse)
+                txn = self._env.begin(self._data)
+                scan = _LmdbScan(self, txn, start, end, end_open=end_open, reverse=reverse)
             except lmdb.Error as error:
                 raise _reading_error(error) from error
             self._scans.add(scan)
@@ -129,7 +151,7 @@ class LmdbEngine(TransactionalEngine):
         with self._map:
             try:
                 with self._env.begin(self._meta) as txn:
-                    return dict(txn.cursor())
+                    return dict(self._seal.open_pairs(list(txn.cursor())))
             except lmdb.Error as error:
                 raise _reading_error(error) from error
 
@@ -139,7 +161,7 @@ class LmdbEngine(TransactionalEngine):
                 for ranges, writes in layers:
                     for start, end in ranges:
                         _delete_range(txn, start, end)
-                    _apply(txn, writes)
+                    self._apply(txn, writes)
                 self._apply_meta(txn, meta)
 
         self._growing(apply)
@@ -149,7 +171,18 @@ class LmdbEngine(TransactionalEngine):
             if entry is None:
                 txn.delete(name, db=self._meta)
             else:
-                txn.put(name, entry, db=self._meta)
+                txn.put(name, self._seal.seal(name, entry), db=self._meta)
+
+    def _apply(self, txn: Any, writes: Mapping[bytes, bytes | None]) -> None:
+        # In key order: each page of the tree is then visited once.
+        pairs = [(key, value) for key in sorted(writes) if (value := writes[key]) is not None]
+        if len(pairs) < len(writes):
+            for key, value in writes.items():
+                if value is None:
+                    txn.delete(key)
+        if pairs:
+            with txn.cursor() as cursor:
+                cursor.putmulti(self._seal.seal_pairs(pairs))
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self.write([Writes((), {key: value})], {})
@@ -261,6 +294,13 @@ class LmdbEngine(TransactionalEngine):
             "max_readers": int(info["max_readers"]),
         }
 
+    def verify(self) -> None:
+        path = Path(self._env.path())
+        _check_structure(path)
+        # A scan of everything compares its count with LMDB's own.
+        read_whole(self.scan(None, None), path)
+        self.meta()
+
     def close(self) -> None:
         with self._map:
             self._drop_reader()
@@ -272,8 +312,13 @@ class LmdbEngine(TransactionalEngine):
 class _LmdbScan(Scan):
     """A read transaction of its own, until the map has to grow: then what is left of it is kept in memory."""
 
-    def __init__(self, txn: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> None:
+    def __init__(
+        self, engine: LmdbEngine, txn: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> None:
+        self._engine = engine
         self._txn: Any = txn
+        self._due = int(txn.stat(engine._data)["entries"]) if start is None and end is None else None
+        """How many pairs are still to come, where that is known."""
         self._size = _FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
@@ -291,13 +336,20 @@ class _LmdbScan(Scan):
                 chunk, ended = take(self._pairs, self._size)
             except lmdb.Error as error:
                 raise _reading_error(error) from error
+            if self._due is not None:
+                self._due -= len(chunk)
+                if ended and self._due:
+                    raise StoreCorruptedError(
+                        f"a scan of {self._engine._env.path()} ends {self._due:,} records away from where LMDB's own "
+                        "count does: wipe the store and restore it from its changelog"
+                    )
             if ended:
                 self._release()
             self._size = min(2 * self._size, _FETCH)
             within, ended = _cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
             if ended:
                 self._release()
-            return within
+            return self._engine._seal.open_pairs(within)
 
     def detach(self) -> None:
         """Read the rest into memory and end the transaction."""
@@ -328,11 +380,12 @@ class _LmdbTransaction(Transaction):
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            return self._txn.get(key)  # type: ignore[no-any-return]
+            kept = self._txn.get(key)
         except lmdb.BadValsizeError:
             return None
         except lmdb.Error as error:
             raise self._given_up(error) from error
+        return None if kept is None else self._engine._seal.open(key, kept)
 
     def fetch(
         self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
@@ -343,14 +396,14 @@ class _LmdbTransaction(Transaction):
         except lmdb.Error as error:
             raise self._given_up(error) from error
         within, beyond = _cut(chunk, start, end, end_open=end_open, reverse=reverse)
-        return within, ended or beyond
+        return self._engine._seal.open_pairs(within), ended or beyond
 
     def put(self, key: bytes, value: bytes | None) -> None:
         try:
             if value is None:
                 self._txn.delete(key)
             else:
-                self._txn.put(key, value)
+                self._txn.put(key, self._engine._seal.seal(key, value))
         except lmdb.Error as error:
             raise self._given_up(error) from error
 
@@ -426,23 +479,24 @@ def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
     return bool(cursor.prev())
 
 
-def _apply(txn: Any, writes: Mapping[bytes, bytes | None]) -> None:
-    # In key order: each page of the tree is then visited once.
-    pairs = [(key, value) for key in sorted(writes) if (value := writes[key]) is not None]
-    if len(pairs) < len(writes):
-        for key, value in writes.items():
-            if value is None:
-                txn.delete(key)
-    if pairs:
-        with txn.cursor() as cursor:
-            cursor.putmulti(pairs)
-
-
 def _delete_range(txn: Any, start: bytes | None, end: bytes | None) -> None:
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and (end is None or cursor.key() <= end):
             found = cursor.delete()
+
+
+def _has_checksums(env: Any, path: Path) -> bool:
+    """Whether the records have checksums: as the store was made. Raises: StoreCorruptedError where nothing tells."""
+    with env.begin() as txn:
+        names = {bytes(name) for name in txn.cursor().iternext(values=False)}
+    for checksums, expected in _NAMES.items():
+        if names == set(expected):
+            return checksums
+    raise StoreCorruptedError(
+        f"{path} holds {sorted(names)}, which are not the databases of a store: wipe the store and restore it from its "
+        "changelog"
+    )
 
 
 def _map_for(path: Path) -> int:
@@ -477,16 +531,53 @@ def _keep_meta_pages(env: Any, path: Path) -> None:
         os.close(database)
 
 
+def _check_heads(path: Path) -> None:
+    """Refuse a file whose two heads are not of commits in a row.
+
+    LMDB goes by the one with the higher number: a flipped bit there makes an earlier commit of the last one.
+    Source: LMDB 0.9, ``mdb.c``, ``MDB_page``, ``MDB_meta``, ``mdb_env_pick_meta``.
+    """
+    file = path / "data.mdb"
+    if not file.exists():
+        return
+    with file.open("rb") as opened:
+        head = opened.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            return
+        magic, page_bytes, first = _HEAD.unpack(head)
+        opened.seek(page_bytes)
+        head = opened.read(_HEAD.size)
+    # What else is wrong with them LMDB sees itself.
+    if magic != _MAGIC or len(head) < _HEAD.size:
+        return
+    second = _HEAD.unpack(head)[2]
+    if abs(first - second) != 1:
+        raise StoreCorruptedError(
+            f"{file} is damaged (its heads are those of commits {first} and {second}): wipe the store and restore it "
+            "from its changelog"
+        )
+
+
+def _check_structure(path: Path) -> None:
+    """Walk the file's pages: each is sound, and in use once or free. Raises: StoreCorruptedError."""
+    try:
+        problems = cast(Sequence[str], verify(str(path)))  # type: ignore[no-untyped-call]
+    except (VerifyError, struct.error) as error:
+        problems = [str(error)]
+    except OSError as error:
+        raise StoreUnavailableError(f"{path} can't be read: {error.strerror}. Make it readable") from error
+    if problems:
+        raise StoreCorruptedError(
+            f"{path} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
+        )
+
+
 def _check_length(env: Any, path: Path) -> None:
     """Refuse a database that was cut short: reading behind the end of a mapped file ends the process."""
     file = path / "data.mdb"
     if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
         # Pages at the end that are free may never have been written: only looking at all of them can tell.
-        problems = cast(Sequence[str], verify(str(path)))  # type: ignore[no-untyped-call]
-        if problems:
-            raise StoreCorruptedError(
-                f"{file} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
-            )
+        _check_structure(path)
 
 
 def _damage(error: Exception, where: object) -> StoreError:
@@ -494,7 +585,9 @@ def _damage(error: Exception, where: object) -> StoreError:
 
 
 def _reading_error(error: Exception) -> StoreError:
-    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.InvalidError):
+    # A transaction that only reads is bad where LMDB came upon a page in it that it could not follow.
+    bad = lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.InvalidError | lmdb.BadTxnError
+    if isinstance(error, bad):
         return _damage(error, "the database")
     if isinstance(error, lmdb.ReadersFullError):
         return StoreUnavailableError(f"LMDB has no reader slot left: close iterators, or raise max_readers ({error})")

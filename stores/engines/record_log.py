@@ -1,4 +1,5 @@
-"""Logs and manifests of RocksDB as the records that they are made of: whether reading them can go on for ever.
+"""Logs and manifests of RocksDB as the records that they are made of: whether reading them can go on for ever, or ends
+too soon.
 
 A file is a row of blocks, each a row of records behind a header: checksum (4 bytes), length (2, little-endian), type
 (1). Source: RocksDB's wiki, "Write Ahead Log File Format".
@@ -37,3 +38,23 @@ def has_foreign_record(file: Path) -> bool:
                         break
                     at += step + length
     return False
+
+
+def has_cut_record(file: Path) -> bool:
+    """Whether the last record of ``file`` would go on behind its end. Raises: OSError.
+
+    RocksDB takes it for one that a crash cut short, and goes on without it: also where what was cut is the truth about
+    its length, by a flipped bit.
+    """
+    with file.open("rb") as opened:
+        content = opened.read()
+    at, size = 0, len(content)
+    while at < size:
+        left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left < _HEADER_BYTES:
+            at += left
+        elif at + _HEADER_BYTES > size:
+            return True
+        else:
+            at += _HEADER_BYTES + _LENGTH_AND_TYPE.unpack_from(content, at + 4)[0]
+    return at > size

@@ -30,7 +30,7 @@ from rocksdict import (
 )
 
 from stores.engines.engine import Engine, Scan, Writes, take
-from stores.engines.record_log import has_foreign_record
+from stores.engines.record_log import has_cut_record, has_foreign_record
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ranges import Bounds
@@ -134,6 +134,16 @@ class RocksDBEngine(Engine):
         # A process killed while it persisted has left this behind.
         shutil.rmtree(_checkpoint_folder(path), ignore_errors=True)
         return cls(_opened(path, options, AccessType.read_write()), durability)
+
+    @classmethod
+    def check_closed(cls, path: Path) -> None:
+        # Its logs are empty then: closing flushes.
+        current = path / "CURRENT"
+        manifest = path / current.read_text(errors="replace").strip() if current.is_file() else current
+        if manifest.is_file() and has_cut_record(manifest):
+            raise StoreCorruptedError(
+                f"{manifest} is damaged at its end: wipe the store and restore it from its changelog"
+            )
 
     @classmethod
     def is_doubtful(cls, path: Path) -> bool:

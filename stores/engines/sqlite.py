@@ -2,6 +2,10 @@
 
 One connection writes, others only ever read: with two that write or checkpoint at the same moment, SQLite before
 3.51.3 may damage the file. Made to be looked at: ``sqlite-utils rows store.db meta``, or any SQLite tool.
+
+SQLite's pages have no checksums: with ``checksums`` each value ends with one of key and value
+(``stores.engines.seal``), which ``user_version`` tells, so that a store stays as it was made. What no record shows, a
+key that has gone with its page, ``verify`` finds, and a lookup does not.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ from pathlib import Path
 from threading import RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
-from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
+from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, read_whole, take
+from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED, Seal
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.sqlite_file import keep_log, missing_bytes, sync_log, write_ahead
@@ -20,6 +25,12 @@ from stores.sqlite_file import keep_log, missing_bytes, sync_log, write_ahead
 Answer = TypeVar("Answer")
 
 _FILE = "store.db"
+_TABLES = {
+    name: f"CREATE TABLE {name} (key blob primary key, value blob not null) strict, without rowid"
+    for name in ("data", "meta")
+}
+_VERSIONS = {True: 2, False: 1}
+"""``user_version``, by whether the records have checksums: no flipped bit makes one of the other."""
 _SYNCS = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC")
 _FETCH_FIRST, _FETCH = 32, 512
 _POOL = 4
@@ -34,6 +45,7 @@ class SqliteEngine(TransactionalEngine):
         "cache_size_bytes": 50 << 20,
         "mmap_size_bytes": 0,
         "wal_autocheckpoint_pages": 1000,
+        "checksums": True,
     }
     # Others SQLite passes over without a word. Source: its manual, "PRAGMA page_size".
     option_values: ClassVar[Mapping[str, Container[object]]] = {
@@ -41,10 +53,10 @@ class SqliteEngine(TransactionalEngine):
         "wal_autocheckpoint_pages": range(1 << 31),
     }
     max_key_bytes = 1 << 20
-    max_value_bytes = 900_000_000  # SQLite's limit for a whole row is 1,000,000,000 bytes
+    max_value_bytes = 900_000_000 - SEAL_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
-    def __init__(self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, durability: Durability) -> None:
-        self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
+    def __init__(self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, seal: Seal) -> None:
+        self._file, self._writer, self._mmap, self._seal = file, writer, mmap_size_bytes, seal
         self._owner = get_ident()
         self._pool: list[sqlite3.Connection] = []
         # Re-entrant: a finaliser may give a connection back while one is being borrowed.
@@ -66,10 +78,10 @@ class SqliteEngine(TransactionalEngine):
                 writer.execute(f"pragma mmap_size={cast(int, options['mmap_size_bytes'])}").fetchall()
                 writer.execute(f"pragma wal_autocheckpoint={cast(int, options['wal_autocheckpoint_pages'])}").fetchall()
                 if new:
-                    _create(writer)
+                    _create(writer, checksums=bool(options["checksums"]))
                 elif unclean and durability is Durability.DISK:
                     keep_log(writer, file)
-                writer.execute("select count(*) from meta").fetchone()
+                seal = SEALED if _has_checksums(writer, file) else PLAIN
             except BaseException:
                 writer.close()
                 raise
@@ -77,7 +89,7 @@ class SqliteEngine(TransactionalEngine):
             raise _opening_error(error, file) from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        return cls(file, writer, cast(int, options["mmap_size_bytes"]), durability)
+        return cls(file, writer, cast(int, options["mmap_size_bytes"]), seal)
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
@@ -94,7 +106,7 @@ class SqliteEngine(TransactionalEngine):
                 self._give_back(reader)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        return None if row is None else row[0]
+        return None if row is None else self._seal.open(key, row[0])
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         def look(reader: sqlite3.Connection) -> list[bytes | None]:
@@ -106,18 +118,20 @@ class SqliteEngine(TransactionalEngine):
             return [None if row is None else row[0] for row in rows]
 
         try:
-            return self._asked(look)
+            found = self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
+        return self._seal.open_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         return _SqliteScan(self, *_selection(start, end, end_open=end_open, reverse=reverse))
 
     def meta(self) -> dict[bytes, bytes]:
         try:
-            return dict(self._writer.execute("select key, value from meta").fetchall())
+            entries = self._writer.execute("select key, value from meta").fetchall()
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
+        return dict(self._seal.open_pairs(entries))
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         writer = self._writer
@@ -127,8 +141,8 @@ class SqliteEngine(TransactionalEngine):
                 for ranges, writes in layers:
                     for start, end in ranges:
                         _delete_range(writer, start, end)
-                    _apply(writer, "data", writes)
-                _apply(writer, "meta", meta)
+                    _apply(writer, "data", writes, self._seal)
+                _apply(writer, "meta", meta, self._seal)
                 writer.execute("commit")
             except BaseException:
                 if writer.in_transaction:
@@ -145,7 +159,7 @@ class SqliteEngine(TransactionalEngine):
             self._writer.execute("begin immediate")
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
-        return _SqliteTransaction(self._writer, self._file)
+        return _SqliteTransaction(self._writer, self._file, self._seal)
 
     def persist(self) -> None:
         """A killed process loses nothing: every write is in the page cache. At PROCESS power loss takes commits from
@@ -176,6 +190,23 @@ class SqliteEngine(TransactionalEngine):
             return self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
+
+    def verify(self) -> None:
+        try:
+            # Of its own: what other connections have in their caches was read before.
+            reader = self._connect()
+            try:
+                problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
+            finally:
+                reader.close()
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
+        if problems != ["ok"]:
+            raise StoreCorruptedError(
+                f"{self._file} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
+            )
+        read_whole(self.scan(None, None), self._file)
+        self.meta()
 
     def metrics(self) -> Mapping[str, int]:
         log = self._file.with_name(f"{_FILE}-wal")
@@ -218,6 +249,10 @@ class SqliteEngine(TransactionalEngine):
         with self._lock:
             if self._pool:
                 return self._pool.pop()
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        """A connection that only reads: what is committed."""
         reader = sqlite3.connect(
             f"{self._file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
@@ -266,7 +301,7 @@ class _SqliteScan(Scan):
             if ended:
                 self.close()
             self._size = min(2 * self._size, _FETCH)
-            return chunk
+            return self._engine._seal.open_pairs(chunk)
 
     def close(self) -> None:
         with self._lock:
@@ -282,8 +317,8 @@ class _SqliteScan(Scan):
 class _SqliteTransaction(Transaction):
     """The writing connection, while it is in a transaction: outside of one its writes would be committed at once."""
 
-    def __init__(self, writer: sqlite3.Connection, file: Path) -> None:
-        self._writer, self._file = writer, file
+    def __init__(self, writer: sqlite3.Connection, file: Path, seal: Seal) -> None:
+        self._writer, self._file, self._seal = writer, file, seal
 
     def get(self, key: bytes) -> bytes | None:
         self._check_open()
@@ -291,7 +326,7 @@ class _SqliteTransaction(Transaction):
             row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
             raise self._failed(error) from error
-        return None if row is None else row[0]
+        return None if row is None else self._seal.open(key, row[0])
 
     def fetch(
         self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
@@ -300,12 +335,13 @@ class _SqliteTransaction(Transaction):
         try:
             rows = self._writer.execute(*_selection(start, end, end_open=end_open, reverse=reverse))
             try:
-                return take(rows, most)
+                chunk, ended = take(rows, most)
             finally:
                 # A statement that is not at its end would be in the way of a rollback.
                 rows.close()
         except sqlite3.Error as error:
             raise self._failed(error) from error
+        return self._seal.open_pairs(chunk), ended
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self._check_open()
@@ -313,7 +349,7 @@ class _SqliteTransaction(Transaction):
             if value is None:
                 self._writer.execute("delete from data where key = ?", (key,))
             else:
-                self._writer.execute("replace into data values (?, ?)", (key, value))
+                self._writer.execute("replace into data values (?, ?)", (key, self._seal.seal(key, value)))
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
@@ -327,7 +363,7 @@ class _SqliteTransaction(Transaction):
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         self._check_open()
         try:
-            _apply(self._writer, "meta", meta)
+            _apply(self._writer, "meta", meta, self._seal)
             self._writer.execute("commit")
         except sqlite3.Error as error:
             raise self._failed(error) from error
@@ -367,23 +403,35 @@ def _delete_range(writer: sqlite3.Connection, start: bytes | None, end: bytes | 
     writer.execute("delete from data where key >= ? and (? is null or key <= ?)", (start or b"", end, end))
 
 
-def _create(writer: sqlite3.Connection) -> None:
+def _create(writer: sqlite3.Connection, *, checksums: bool) -> None:
     # Imported here: it takes 0.3 s, and only creation needs it.
     from sqlite_utils import Database
 
     database = Database(writer, tracer=None)
-    for table in ("data", "meta"):
-        database.execute(f"create table {table} (key blob primary key, value blob not null) strict, without rowid")
-    database.execute("pragma user_version=1")
+    for statement in _TABLES.values():
+        database.execute(statement)
+    database.execute(f"pragma user_version={_VERSIONS[checksums]}")
 
 
-def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes | None]) -> None:
+def _has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
+    """Whether the store's records have checksums: as it was made. Raises: StoreCorruptedError, sqlite3.Error."""
+    tables = dict(writer.execute("select name, sql from sqlite_schema").fetchall())
+    [version] = writer.execute("pragma user_version").fetchone()
+    for checksums, told in _VERSIONS.items():
+        if version == told and tables.items() >= _TABLES.items():
+            return checksums
+    raise StoreCorruptedError(
+        f"{file} has not the tables of a store, or of none there is: wipe the store and restore it from its changelog"
+    )
+
+
+def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes | None], seal: Seal) -> None:
     pairs = [(key, value) for key in sorted(writes) if (value := writes[key]) is not None]
     if len(pairs) < len(writes):
         gone = [(key,) for key, value in writes.items() if value is None]
         writer.executemany(f"delete from {table} where key = ?", gone)
     if pairs:
-        writer.executemany(f"replace into {table} values (?, ?)", pairs)
+        writer.executemany(f"replace into {table} values (?, ?)", seal.seal_pairs(pairs))
 
 
 def _check_length(file: Path) -> None:

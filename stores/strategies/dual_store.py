@@ -99,7 +99,8 @@ class DualStore(SpillingStore):
 
     @classmethod
     def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
-        staging = open_engine(type(engine), directory.staging, traits.durability, options)
+        folder, closed = directory.staging, directory.clean
+        staging = open_engine(type(engine), folder, traits.durability, options, closed=closed)
         try:
             return cls(engine, directory, staging, options, traits)
         except BaseException:
@@ -230,6 +231,10 @@ class DualStore(SpillingStore):
     def _read_engines(self) -> Mapping[str, int]:
         staging = {f"staging_{name}": value for name, value in self._staging.metrics().items()}
         return {**super()._read_engines(), **staging}
+
+    def verify(self) -> None:
+        super().verify()
+        self._staging.verify()
 
     def _close_staging(self) -> None:
         super()._close_staging()

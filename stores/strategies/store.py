@@ -82,13 +82,15 @@ class EngineStore(KeyValueStore):
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         try:
-            opened = open_data(
-                engine,
-                directory,
-                durability,
-                options,
-                lambda older: cls._over(older, directory, options, traits)._close_staging(),
-            )
+            migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
+            with system_errors_told(directory.data):
+                missing = not directory.data.is_dir() or not any(directory.data.iterdir())
+            if missing:
+                # An engine would begin a new database there, without a word.
+                raise StoreCorruptedError(
+                    f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
+                )
+            opened = open_engine(engine, directory.data, durability, options, closed=directory.clean)
             try:
                 return cls._over(opened, directory, options, traits)
             except BaseException:
@@ -397,6 +399,10 @@ class EngineStore(KeyValueStore):
         """Write past whatever is staged, atomically."""
         self._engine.write(layers, meta)
 
+    def verify(self) -> None:
+        self._check_writer()
+        self._engine.verify()
+
     def committed_offset(self, partition: TopicPartition) -> int | None:
         self._check_open()
         check_partition(partition)
@@ -513,6 +519,40 @@ class EngineStore(KeyValueStore):
     def _check_open(self) -> None:
         if not self.is_open:
             raise StoreClosedError(f"store {self._name!r} is closed: open it again")
+
+
+def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
+    """Make a new engine's files in ``folder``, with an empty commit, so that opening never finds them half made."""
+    folder.mkdir()
+    made = engine.open(folder, durability, options)
+    try:
+        made.write([], {})
+    finally:
+        made.close()
+
+
+def open_engine(
+    engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object], *, closed: bool = False
+) -> Engine:
+    """Open an engine's files, of which nobody knows what has happened to them since they were last open.
+
+    ``closed`` says that this was ended by closing them.
+    """
+    if closed:
+        with system_errors_told(folder):
+            engine.check_closed(folder)
+    rehearse(engine, folder, options)
+    opened = engine.open(folder, durability, options)
+    if durability is Durability.DISK:
+        # Opening may have made a file whose contents will be synced, and whose name nobody else would be.
+        try:
+            with system_errors_told(folder):
+                sync_folder(folder)
+        except BaseException:
+            with suppress(StoreError):
+                opened.close()
+            raise
+    return opened
 
 
 class _Closed:

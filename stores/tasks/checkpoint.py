@@ -1,6 +1,9 @@
 """The checkpoint file of a task: which changelog offset each store's files reflect.
 
 Text, in Kafka's format, version 0: the version, the number of lines that follow, then ``topic partition offset`` each.
+The last line ends in a checksum of the whole that no reader of the format sees: the bits of a CRC-32 as blanks, a space
+for 0 and a tab for 1. Kafka parts a line at whitespace and passes over what is behind the offset; a file of Kafka's own
+has no such end, and is taken as it is. Beside the file it would need a protocol of its own to change with it.
 """
 
 from __future__ import annotations
@@ -8,12 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from zlib import crc32
 
 from stores.directory import sync_folder, system_errors_told
 from stores.errors import StoreCorruptedError
 from stores.interface import TopicPartition
 
 VERSION = 0
+_BLANKS = b" \t"
 UNKNOWN_OFFSET = -4
 """Stands for a store whose offset is not known. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
 
@@ -30,7 +35,7 @@ class CheckpointFile:
     def read(self) -> dict[TopicPartition, int]:
         """Offset by changelog partition; empty where there is no file.
 
-        Raises: StoreCorruptedError for garbage.
+        Raises: StoreCorruptedError for garbage, and for a checksum that does not fit.
         """
         with system_errors_told(self.path):
             if not self.path.exists():
@@ -38,8 +43,14 @@ class CheckpointFile:
             # Whoever put it there may have been killed before its name was synced: what is gone on from must stay.
             sync_folder(self.path.parent)
             raw = self.path.read_bytes()
+        if not raw.endswith(b"\n"):
+            raise self._garbage("its last line has no end")
+        told = raw[:-1].rstrip(_BLANKS)
+        blanks = raw[len(told) : -1]
+        if blanks and blanks != _checksum(told):
+            raise self._garbage("its checksum does not fit")
         try:
-            version, count, *entries = raw.decode("ascii").splitlines()
+            version, count, *entries = told.decode("ascii").splitlines()
             if int(version) != VERSION or int(count) != len(entries):
                 raise self._garbage(f"it says that it is of version {version} and has {count} lines")
             offsets = {}
@@ -67,8 +78,9 @@ class CheckpointFile:
         ]
         new = self.path.with_name(self.path.name + ".new")
         with system_errors_told(self.path):
-            with open(new, "w", encoding="ascii") as file:
-                file.write("\n".join(lines) + "\n")
+            told = "\n".join(lines).encode("ascii")
+            with open(new, "wb") as file:
+                file.write(told + _checksum(told) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path)
@@ -94,3 +106,8 @@ class CheckpointFile:
         return StoreCorruptedError(
             f"{self.path} is no checkpoint, {reason}: remove it; stores that need it are restored from their changelog"
         )
+
+
+def _checksum(told: bytes) -> bytes:
+    bits = f"{crc32(told):032b}".encode()
+    return bits.translate(bytes.maketrans(b"01", _BLANKS))

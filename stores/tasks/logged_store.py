@@ -187,6 +187,9 @@ class LoggedStore(KeyValueStore):
     def engine_metrics(self) -> Mapping[str, int]:
         return self.inner.engine_metrics()
 
+    def verify(self) -> None:
+        self.inner.verify()
+
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         return self.inner.recover(changelog_offsets)
 

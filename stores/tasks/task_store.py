@@ -11,6 +11,7 @@ from stores.changelog.interface import Changelog
 from stores.config import StoreConfig
 from stores.directory import wipe
 from stores.errors import (
+    ChangelogLostError,
     CommitFailedError,
     OffsetOutOfRangeError,
     StoreCorruptedError,
@@ -125,10 +126,12 @@ class TaskStore:
     def restore(self, position: Position, on_restore: OnRestore | None) -> RestoreReport:
         """Write the changelog's tail into the store; all of the changelog where the two don't fit together.
 
-        ``position`` is that of the input whose effects the changelog has.
+        ``position`` is that of the input whose effects the changelog has. Raises: ChangelogLostError where that is not
+        what the store was filled from.
         """
         began = perf_counter()
         with self._restoring():
+            self._check_changelog()
             try:
                 done = restore(self.store, self._changelog, self.partition, self.offset, position, on_restore)
             except (OffsetOutOfRangeError, StoreCorruptedError) as error:
@@ -221,9 +224,7 @@ class TaskStore:
     def _is_damaged(self) -> bool:
         """Whether damage shows in reading all there is."""
         try:
-            with self.store.all() as pairs:
-                for _ in pairs:
-                    pass
+            self.store.verify()
         except (StoreCorruptedError, CommitFailedError):
             # An engine that has given its transaction up over the damage can't be read.
             return True
@@ -239,6 +240,15 @@ class TaskStore:
         unclean = self.checkpointed and self.store.recover().outcome is not RecoveryOutcome.NOTHING_TO_DO
         if (unclean or self.offset is None) and self._has_data():
             raise TaskCorruptedError(UNCLEAN if self.checkpointed else NO_OFFSET)
+
+    def _check_changelog(self) -> None:
+        """Raises: ChangelogLostError where the changelog is empty and the store is not: restoring would empty it."""
+        if self.offset is not None and not self._changelog.end_offset(self.partition):
+            topic, number = self.partition
+            raise ChangelogLostError(
+                f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {self.offset}: "
+                f"put the changelog back, or, to begin anew, remove {self.path.parent} first"
+            )
 
     def _has_data(self) -> bool:
         with self.store.all() as pairs:

@@ -16,7 +16,7 @@ from harness.sweeps.workload import State
 from stores.changelog.memory import MemoryChangelog
 from stores.config import StoreConfig
 from stores.directory import make_folder, sync_folder, system_errors_told
-from stores.errors import CommitFailedError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
 from stores.registry import Backend, backend_named, backends, open_store
 from stores.tasks.checkpoint import CheckpointFile
@@ -50,6 +50,10 @@ class AdoptionSubject(StoreSubject):
         opened = TaskStore(NAME, folder / NAME, config, COMMITS, MemoryChangelog(), checkpoint, wipe_unclean=True)
         opened.open(checkpoint.read().get(COMMITS))
         self._store = opened.store
+        if opened.counters.wipe_total:
+            # A task would now restore it from a changelog, which there is none of here.
+            self.close()
+            raise StoreCorruptedError(f"the store in {folder} could not be trusted, and was wiped")
         return opened.offset or 0
 
     def commit(self, number: int) -> None:

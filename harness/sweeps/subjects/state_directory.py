@@ -9,7 +9,8 @@ from harness.sweeps.subjects.checkpoint import CheckpointSubject
 from harness.sweeps.subjects.subject import COMMITS
 from harness.sweeps.workload import State
 from stores.directory import make_folder, replace_file, sync_folder, system_errors_told, wipe
-from stores.identity import Identity, present_version
+from stores.errors import TaskCorruptedError
+from stores.identity import Identity, present_version, read_identity
 from stores.interface import Durability, TopicPartition
 from stores.tasks import StateDirectory, TaskId
 from stores.tasks.checkpoint import CheckpointFile
@@ -64,7 +65,7 @@ class StateDirectorySubject(CheckpointSubject):
         task_id = _task_of(offsets[COMMITS])
         lock = self._state.lock(task_id, self)
         try:
-            if not (self._state.folder(task_id) / _STORE / "store.json").exists():
+            if not (self._state.folder(task_id) / _STORE).exists():
                 self._make_store(self._state.folder(task_id) / _STORE)
             self._checkpoint(task_id).write({**offsets, _PROCESS: self._process()})
             if len(self._state.tasks()) > 1:
@@ -89,12 +90,24 @@ class StateDirectorySubject(CheckpointSubject):
 
     def _last(self) -> dict[TopicPartition, int]:
         """What the last task that is whole has in its checkpoint file."""
-        whole = [task_id for task_id in self._state.tasks() if self._is_whole(task_id)]
+        tasks = self._state.tasks()
+        whole = [task_id for task_id in tasks if self._is_whole(task_id)]
+        if not whole and any(task_id > _task_of(0) and self._has_store(task_id) for task_id in tasks):
+            # The one before it goes away once it has a checkpoint: no offset belongs to its store any more, upon which
+            # a task restores that.
+            raise TaskCorruptedError(f"no store in {self.path} has an offset that belongs to it")
         return self._checkpoint(whole[-1]).read() if whole else {}
 
     def _is_whole(self, task_id: TaskId) -> bool:
-        folder = self._state.folder(task_id)
-        return (folder / _STORE / "store.json").exists() and bool(self._checkpoint(task_id).read())
+        return self._has_store(task_id) and bool(self._checkpoint(task_id).read())
+
+    def _has_store(self, task_id: TaskId) -> bool:
+        store = self._state.folder(task_id) / _STORE
+        if not store.is_dir():
+            return False
+        # Whoever opened it would look here first. It is made beside its place: without it, it is damaged.
+        read_identity(store)
+        return True
 
     def _checkpoint(self, task_id: TaskId) -> CheckpointFile:
         return CheckpointFile(self._state.folder(task_id) / ".checkpoint")

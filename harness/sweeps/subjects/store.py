@@ -77,6 +77,9 @@ class StoreSubject(Subject):
         position = self._open.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
         return state, self._open.committed_offset(COMMITS), position
 
+    def verify(self) -> None:
+        self._open.verify()
+
     def close(self) -> None:
         if self._store is not None:
             store, self._store = self._store, None

@@ -46,6 +46,9 @@ class Subject(ABC):
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         """Everything committed, and the commit's number as its offset and as its position tell it."""
 
+    def verify(self) -> None:
+        """Look for damage that reading need not show."""
+
     @abstractmethod
     def close(self) -> None:
         """Close it; may be called more than once, and after it could not be opened."""

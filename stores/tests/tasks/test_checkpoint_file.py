@@ -14,10 +14,20 @@ from stores.tasks.checkpoint import CheckpointFile
 A, B = TopicPartition("a", 0), TopicPartition("b-changelog", 12)
 
 
+def kafkas(text: str) -> tuple[str, str, list[list[str]]]:
+    """The file as Kafka reads it: two lines as they are, then lines parted at whitespace.
+
+    Source: Kafka, ``OffsetCheckpoint.read``.
+    """
+    version, count, *entries = text.splitlines()
+    return version, count, [entry.split() for entry in entries]
+
+
 def test_what_is_written_is_read_back_in_kafkas_format(tmp_path: Path) -> None:
     file = CheckpointFile(tmp_path / ".checkpoint")
     file.write({B: 7, A: 0})
-    assert file.path.read_text() == "0\n2\na 0 0\nb-changelog 12 7\n"
+    assert kafkas(file.path.read_text()) == ("0", "2", [["a", "0", "0"], ["b-changelog", "12", "7"]])
+    assert file.path.read_text().startswith("0\n2\na 0 0\nb-changelog 12 7 ")
     assert file.read() == {A: 0, B: 7}
     assert [entry.name for entry in tmp_path.iterdir()] == [".checkpoint"]
 
@@ -52,7 +62,7 @@ def test_an_unknown_offset_is_no_offset(tmp_path: Path) -> None:
 def test_an_offset_that_is_not_known_is_written_as_such(tmp_path: Path) -> None:
     file = CheckpointFile(tmp_path / ".checkpoint")
     file.write({A: None, B: 5})
-    assert file.path.read_text() == "0\n2\na 0 -4\nb-changelog 12 5\n"
+    assert kafkas(file.path.read_text()) == ("0", "2", [["a", "0", "-4"], ["b-changelog", "12", "5"]])
     assert file.read() == {B: 5}
     file.forget(B)
     assert file.read() == {}
@@ -68,6 +78,8 @@ def test_an_offset_that_is_not_known_is_written_as_such(tmp_path: Path) -> None:
         b"1\n0\n",
         b"0\n1\n",
         b"0\n2\na 0 1\n",
+        b"0\n1\na 0 1",
+        b"0\n1\na 0 1 \n",
         b"0\n1\na 0 1\nb 0 1\n",
         b"0\n1\na 0\n",
         b"0\n1\na 0 x\n",
@@ -85,6 +97,30 @@ def test_garbage_is_refused_by_name_and_forgotten_on_request(tmp_path: Path, gar
     assert str(file.path) in str(caught.value)
     file.forget(A)
     assert file.read() == {}
+
+
+def test_kafkas_own_file_is_read_without_a_checksum(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    file.path.write_text("0\n2\na 0 1\nb-changelog 12 5\n")
+    assert file.read() == {A: 1, B: 5}
+
+
+def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / ".checkpoint")
+    file.write({A: 1_000, B: 24})
+    whole = file.path.read_bytes()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.path.write_bytes(flipped)
+        with pytest.raises(StoreCorruptedError):
+            file.read()
+    for length in range(len(whole)):
+        file.path.write_bytes(whole[:length])
+        with pytest.raises(StoreCorruptedError):
+            file.read()
+    file.path.write_bytes(whole)
+    assert file.read() == {A: 1_000, B: 24}
 
 
 def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:

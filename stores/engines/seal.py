@@ -1,0 +1,74 @@
+"""A checksum behind each value, for engines whose pages have none: a flipped bit must not be read as data.
+
+CRC-32 of key and value, four bytes, little-endian: so laid out the CRC-32 of all three is the same for all records, and
+one call checks a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+from zlib import crc32
+
+from stores.errors import StoreCorruptedError
+
+SEAL_BYTES = 4
+"""By how much a value grows."""
+
+_RESIDUE = 0x2144DF1C
+"""Source: CRC-32 (ISO-HDLC), its residue: the CRC of anything followed by its own CRC."""
+
+Pair = tuple[bytes, bytes]
+
+
+class Seal:
+    """Checksums as they are kept: behind each value. Raises, all that opens: StoreCorruptedError."""
+
+    def seal(self, key: bytes, value: bytes) -> bytes:
+        """What is kept of a value."""
+        return value + crc32(key + value).to_bytes(SEAL_BYTES, "little")
+
+    def seal_pairs(self, pairs: list[Pair]) -> list[Pair]:
+        """The same for many."""
+        return [(key, value + crc32(key + value).to_bytes(SEAL_BYTES, "little")) for key, value in pairs]
+
+    def open(self, key: bytes, kept: bytes) -> bytes:
+        """The value of what was kept."""
+        return kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)
+
+    def open_pairs(self, pairs: list[Pair]) -> list[Pair]:
+        """The same for many."""
+        return [(key, kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)) for key, kept in pairs]
+
+    def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
+        """The same for what was found under ``keys``."""
+        return [None if kept is None else self.open(key, kept) for key, kept in zip(keys, found, strict=True)]
+
+
+class _Plain(Seal):
+    """No checksums: values as they are."""
+
+    def seal(self, key: bytes, value: bytes) -> bytes:
+        return value
+
+    def seal_pairs(self, pairs: list[Pair]) -> list[Pair]:
+        return pairs
+
+    def open(self, key: bytes, kept: bytes) -> bytes:
+        return kept
+
+    def open_pairs(self, pairs: list[Pair]) -> list[Pair]:
+        return pairs
+
+    def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
+        return found
+
+
+SEALED, PLAIN = Seal(), _Plain()
+
+
+def _refuse(key: bytes) -> NoReturn:
+    shown = f"{key[:32]!r}{'...' if len(key) > 32 else ''}"
+    raise StoreCorruptedError(
+        f"the record of key {shown} fails its checksum: wipe the store and restore it from its changelog"
+    )
