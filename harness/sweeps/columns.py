@@ -32,6 +32,7 @@ KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "attempted": _COUNT,
             "result": _TEXT,
             "noticed": _TEXT,
+            "unverified": _TEXT,
             "detail": _TEXT,
             "expected": _TRUTH,
             "repeat": _TEXT,

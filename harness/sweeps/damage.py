@@ -1,12 +1,17 @@
-"""A closed subject rots: a bit flips, a file is cut short or goes. That is noticed, or does no harm."""
+"""A closed subject rots: a bit flips, a file is cut short or goes. That is noticed, or does no harm.
+
+It is opened, verified, and read whole. What only verifying noticed is opened once more and read without that: the row
+then tells what who does not verify is shown.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
-from harness.checkers.prefix import Judgement, Promised
+from harness.checkers.prefix import Found, Judgement, Promised
 from harness.disk.contents import Content
 from harness.disk.files import Tree
 from harness.sweeps.power import check_maps
@@ -34,13 +39,20 @@ def damages(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
         # Where no file is left nobody can know that there ever was one: what is opened then is new.
         told = closed if damaged.files else nothing
 
-        def trial(damaged: Tree = damaged, told: Promised = told) -> tuple[Promised, Judgement]:
+        def trial(damaged: Tree = damaged, told: Promised = told, *, verify: bool = True) -> tuple[Promised, Judgement]:
             shop.place(damaged)
-            return told, shop.judge(told, shop.demanded("damage"))
+            return told, shop.judge(told, shop.demanded("damage"), verify=verify)
 
         told_then, judgement = shop.patiently(trial)
         path, at = planned[point]
-        yield shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, judgement)
+        row = shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, judgement)
+        if judgement.noticed == "verify":
+            _, unverified = shop.patiently(partial(trial, verify=False))
+            if unverified.found is Found.NOTICED:
+                row["noticed"] = unverified.noticed
+            elif unverified.found is not Found.VALID:
+                row["unverified"] = str(unverified.found)
+        yield row
 
 
 def final_tree(shop: Workshop) -> Tree:

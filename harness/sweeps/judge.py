@@ -1,4 +1,4 @@
-"""Whoever opens what a fault has left: recovers, reads everything, verifies, commits twice, closes, opens and reads.
+"""Whoever opens what a fault has left: recovers, reads everything, commits twice, closes, opens again and reads.
 
 Tells plain data and judges nothing. Where opening or reading says that the state can't be trusted it does what the
 error asks for: wipes, restores from the changelog, which is the workload's own model here, and goes on as with any
@@ -36,8 +36,8 @@ def run(
     boot: str,
     verify: bool = False,
 ) -> dict[str, Any]:
-    """Look at the subject below ``root``, and ``verify`` it. ``boot`` names the machine's present boot, "" the real
-    one."""
+    """Look at the subject below ``root``; ``verify`` it before it is read. ``boot`` names the machine's present boot,
+    "" the real one."""
     build_in(mutant, name)
     _boot(boot)
     return _Judge(subject(name, Path(root), level), seed, commits, attempted).look(verify=verify)
@@ -82,12 +82,12 @@ class _Judge:
         try:
             stage = "open"
             self._subject.open()
-            stage = "read"
-            state, offset, position = self._subject.read()
-            self._told |= {"state": _text(state), "offset": offset, "position": position}
             if verify:
                 stage = "verify"
                 self._subject.verify()
+            stage = "read"
+            state, offset, position = self._subject.read()
+            self._told |= {"state": _text(state), "offset": offset, "position": position}
             stage = "afterwards"
             self._write_afterwards()
         except StoreError as error:

@@ -223,7 +223,7 @@ def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
         "description": f"points {points[0]} to {points[-1]} were not explored to their end"
         if points
         else "no recording",
-        **dict.fromkeys(("only", "digest", "noticed"), ""),
+        **dict.fromkeys(("only", "digest", "noticed", "unverified"), ""),
         **dict.fromkeys(("acknowledged", "state", "attempted")),
         "states": 0,
         "result": str(Found.HARNESS_ERROR),

@@ -138,8 +138,8 @@ class Workshop:
             deadline_s=self._deadline_s,
         )
 
-    def look(self, told: Promised, *, boot: str) -> Remains:
-        """What a judge sees below the root.
+    def look(self, told: Promised, *, boot: str, verify: bool = False) -> Remains:
+        """What a judge sees below the root, who may ``verify`` the subject before.
 
         Judges follow each other in one process while they get to their end, if only after restoring. A mutant's may
         remember what it did, and has a process of its own.
@@ -154,7 +154,7 @@ class Workshop:
                 "attempted": told.attempted,
                 "root": str(self.root),
                 "boot": boot,
-                "verify": self.case.fault == "damage",
+                "verify": verify,
             },
             deadline_s=self._deadline_s,
             shared=shared,
@@ -172,9 +172,9 @@ class Workshop:
             self._nursery.retire()
         return remains(outcome.result)
 
-    def judge(self, told: Promised, demanded: Demand, *, boot: str = "") -> Judgement:
+    def judge(self, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Judgement:
         """Judge what lies below the root by what was promised."""
-        return judged(demanded, told, self.look(told, boot=boot), self._models, self._given)
+        return judged(demanded, told, self.look(told, boot=boot, verify=verify), self._models, self._given)
 
     def told(self, life: Life, demanded: Demand) -> Promised:
         """What a victim was promised, and what was wrong with it already while it lived."""
@@ -220,6 +220,7 @@ class Workshop:
             "attempted": told.attempted,
             "detail": judgement.detail,
             "noticed": judgement.noticed,
+            "unverified": "",
             "expected": judgement.expected,
             "repeat": repeat_command(case, point, self.seed, only),
         }

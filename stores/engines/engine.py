@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import lt
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
@@ -51,25 +52,6 @@ class Scan(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the snapshot. May be called more than once; nothing is fetched afterwards."""
-
-
-def read_whole(scan: Scan, where: object) -> None:
-    """Read a scan of everything to its end and close it.
-
-    Raises: StoreCorruptedError for keys that don't ascend; and what the scan does.
-    """
-    last = b""
-    try:
-        while chunk := scan.fetch():
-            for key, _ in chunk:
-                if key <= last:
-                    raise StoreCorruptedError(
-                        f"{where} shows key {key[:32]!r} behind {last[:32]!r}: wipe the store and restore it from its "
-                        "changelog"
-                    )
-                last = key
-    finally:
-        scan.close()
 
 
 class Engine(ABC):
@@ -165,10 +147,22 @@ class Engine(ABC):
     def verify(self) -> None:
         """Read all that is committed, and check whatever tells damage, beside an open transaction, too.
 
-        Called by the thread that writes: nothing is committed meanwhile. This does for an engine each of whose reads
-        checks what it reads. Raises: StoreCorruptedError for damage.
+        Called by the thread that writes: nothing is committed meanwhile. This much does for an engine each of whose
+        reads checks what it reads: it scans, and looks up what it has scanned, since these go different ways to the
+        same bytes. Raises: StoreCorruptedError for damage.
         """
-        read_whole(self.scan(None, None), self.name)
+        last = b""
+        scan = self.scan(None, None)
+        try:
+            while chunk := scan.fetch():
+                keys = [key for key, _ in chunk]
+                if keys[0] <= last or not all(map(lt, keys, keys[1:])):
+                    raise _told_wrongly(self, f"keys behind {last[:32]!r} are out of order")
+                if self.get_many(keys) != [value for _, value in chunk]:
+                    raise _told_wrongly(self, f"lookups of keys from {keys[0][:32]!r} on show other than a scan")
+                last = keys[-1]
+        finally:
+            scan.close()
         self.meta()
 
     def metrics(self) -> Mapping[str, int]:
@@ -178,6 +172,10 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything. Scans must be closed before."""
+
+
+def _told_wrongly(engine: Engine, what: str) -> StoreCorruptedError:
+    return StoreCorruptedError(f"the {engine.name} store is damaged, {what}: wipe it and restore it from its changelog")
 
 
 class Transaction(ABC):

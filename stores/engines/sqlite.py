@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
-from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, read_whole, take
+from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED, Seal
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
@@ -205,8 +205,7 @@ class SqliteEngine(TransactionalEngine):
             raise StoreCorruptedError(
                 f"{self._file} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
             )
-        read_whole(self.scan(None, None), self._file)
-        self.meta()
+        super().verify()
 
     def metrics(self) -> Mapping[str, int]:
         log = self._file.with_name(f"{_FILE}-wal")

@@ -222,9 +222,12 @@ class TaskStore:
             self.restores += 1
 
     def _is_damaged(self) -> bool:
-        """Whether damage shows in reading all there is."""
+        """Whether damage shows in looking for it, or in reading all there is: not all of that is committed."""
         try:
             self.store.verify()
+            with self.store.all() as pairs:
+                for _ in pairs:
+                    pass
         except (StoreCorruptedError, CommitFailedError):
             # An engine that has given its transaction up over the damage can't be read.
             return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
-from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.errors import ChangelogLostError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.registry import backend_named, backends, open_store
 from stores.tasks import ProcessingGuarantee, task_store
@@ -133,19 +134,40 @@ def test_a_store_is_wiped_exactly_where_its_changelog_does_not_reach_it(
         task.close()
 
 
+@pytest.mark.parametrize("backend", ["rocksdb-direct", "rocksdb-dual-store", "sqlite-native"])
+def test_a_changelog_that_is_empty_again_empties_no_store(tmp_path: Path, log: MemoryChangelog, backend: str) -> None:
+    """Its file is gone, or its topic: what the stores have may be all that is left."""
+    log_states(log, 3)
+    task = counting_task(tmp_path, log, backend)
+    task.open()
+    before = state(task, "left")
+    task.close()
+    with MemoryChangelog() as new:
+        feed(new, [1])
+        for _ in range(2):
+            task = counting_task(tmp_path, new, backend)
+            with pytest.raises(ChangelogLostError) as told:
+                task.open()
+            assert str(tmp_path / "state" / "0_0") in str(told.value)
+    task = counting_task(tmp_path, log, backend)
+    assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+    assert state(task, "left") == before != {}
+    task.close()
+
+
 @pytest.mark.parametrize("backend", ["rocksdb-dual-store", "sqlite-native"])
-def test_an_offset_whose_changelog_is_empty_again_is_outside_of_it(
+def test_who_resets_the_application_removes_its_folder_and_begins_anew(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
-    """The usual cause: somebody has reset the application."""
     log_states(log, 3)
     task = counting_task(tmp_path, log, backend)
     task.open()
     task.close()
+    shutil.rmtree(tmp_path / "state" / "0_0")
     with MemoryChangelog() as new:
         feed(new, [1])
         task = counting_task(tmp_path, new, backend)
-        assert [(report.wiped, report.records) for report in task.open()] == [(True, 0)] * 2
+        assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
         task.run()
         assert state(task, "left") == state(task, "right") == expected_state([1])
         task.close()

@@ -34,15 +34,19 @@ def test_a_store_that_is_ahead_of_its_changelog_is_wiped_and_restored(
     task.run()
     task.close()
     with MemoryChangelog() as other:
-        feed(other, [1])
+        feed(other, [1, 1])
+        task = counting_task(tmp_path / "elsewhere", other, left)
+        task.open()
+        task.run(1)
+        task.close()
         task = counting_task(tmp_path, other, left)
         reports = task.open()
-        assert [(report.wiped, report.records) for report in reports] == [(True, 0)] * 2
+        assert [(report.wiped, report.records) for report in reports] == [(True, 1)] * 2
         assert all(report.reason for report in reports)
-        assert state(task, "left") == {}
+        assert state(task, "left") == expected_state([1])
         task.run()
         task.close()
-        assert outputs(other) == expected_outputs([1])
+        assert outputs(other) == expected_outputs([1, 1])
 
 
 @pytest.mark.parametrize("left", [INDEXED, DIRECT])
