@@ -1,7 +1,7 @@
-"""Of a store that is closed a bit flips, a file is cut or goes: which engine notices which damage.
+"""Of a store that is closed a bit flips, a file is cut or goes: that is noticed, or does no harm.
 
-Whoever notices must be restored by a wipe and its changelog, and nobody may hang or die. An engine without checksums
-shows some of it as data; that is told.
+It is opened, verified and read whole. A typed error says so, upon which a wipe and the changelog restore it, or it
+shows its last commit. It shows nothing else, and never hangs or dies. So it is with the library's own files beside it.
 
 Source: SQLite, "How To Corrupt An SQLite Database File"; RocksDB wiki, "Full File Checksum and Checksum Handoff".
 """

@@ -178,7 +178,8 @@ def judged(demanded: Demand, told: Promised, remains: Remains, models: Sequence[
         return Judgement(found, None, False, f"whoever opened it ended: {remains.ending}")
     if remains.leaked:
         return Judgement(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
-    if remains.error and (remains.state is None or remains.error in NOTICING):
+    # What comes only after everything was read is no excuse for what was shown.
+    if remains.error and (remains.state is None or (remains.error in NOTICING and remains.stage != "afterwards")):
         return _refusal(demanded, remains)
     if remains.state is None:
         return Judgement(Found.HARNESS_ERROR, None, False, "the judge told neither a state nor an error")
@@ -186,7 +187,9 @@ def judged(demanded: Demand, told: Promised, remains: Remains, models: Sequence[
         judgement = _whole(demanded, told, remains, models, given)
     else:
         judgement = _key_by_key(demanded, told, remains.state, given)
-    return judgement if judgement.found is not Found.VALID else _usable(demanded, remains, judgement)
+    if judgement.found is not Found.VALID:
+        return judgement
+    return _refusal(demanded, remains) if remains.error in NOTICING else _usable(demanded, remains, judgement)
 
 
 def _refusal(demanded: Demand, remains: Remains) -> Judgement:

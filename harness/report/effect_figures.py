@@ -26,7 +26,9 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
     ``distinct`` counts the states of power loss that differ by paths and bytes, of other faults the trials; what nobody
     could judge is none of them. ``lost_at_most`` is in commits, among whole states; ``lost`` counts states that should
     have had more of them. ``restored`` were noticed; ``silent`` is wrong content that nobody noticed; ``other`` is
-    whatever else was not valid; ``wrong`` are the trials that fail the run.
+    whatever else was not valid; ``wrong`` are the trials that fail the run. Of damage at rest, ``by_opening``,
+    ``by_reading`` and ``by_verifying`` are what noticed it, verifying where nothing else does; ``unverified`` are those
+    of the last that harm who does not verify: wrong data, or the end of the process.
     """
     trials = _grouped(rows.get("effect", ()))
     figures = []
@@ -50,6 +52,7 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
                 "lost": found[Found.LOST],
                 "silent": sum(found[result] for result in SILENT),
                 "other": sum(number for result, number in found.items() if result not in (*_APART, *SILENT)),
+                **_noticed(own),
                 "no_verdict": found[Found.HARNESS_ERROR],
                 "unexpected": sum(not row["expected"] for row in own),
                 "wrong": sum(is_wrong(row) for row in own),
@@ -64,6 +67,17 @@ def mutants(rows: Iterable[Row]) -> list[Figure]:
     """Each defect with the fault that was to find it, or not to see it, and after how many states it did."""
     figures = [{**row, "kind": "mutant"} for row in rows]
     return sorted(figures, key=lambda figure: (figure["mutant"], figure["backend"], figure["wanted"], figure["slice"]))
+
+
+def _noticed(rows: Sequence[Row]) -> dict[str, int]:
+    """How many by what; rows of earlier versions do not tell."""
+    by = Counter(row.get("noticed") or "" for row in rows)
+    return {
+        "by_opening": by["open"],
+        "by_reading": by["read"],
+        "by_verifying": by["verify"],
+        "unverified": sum(bool(row.get("unverified")) for row in rows),
+    }
 
 
 def _lost(row: Row) -> int:

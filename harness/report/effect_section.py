@@ -64,8 +64,12 @@ def effect_section(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Mappi
 
 
 _DAMAGE = """\
-After a clean close a bit flips, a file is cut short, or goes. An engine without checksums can't notice all of this;
-what nobody notices is told here, and held against nobody.
+After a clean close a bit flips, a file is cut short, or goes. The store is then opened, verified (`store.verify()`) and
+read whole: that must be noticed, and the store restored from the changelog, or do no harm. RocksDB has checksums of its
+blocks. The records of LMDB and SQLite have ours and their pages have none: what only verifying notices are pages that
+lead elsewhere. Who does not verify may miss the keys there, and LMDB, which reads through a map, may end the process at
+a record whose length is damaged: these are *harmful unverified*. Where no file at all is left nothing can notice
+that: what is opened then must be new, empty and whole.
 """
 
 

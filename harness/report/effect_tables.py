@@ -22,6 +22,7 @@ _WORDS: Mapping[str, str] = {
     "failed_sync": "a sync fails, a kill, and power lost later",
     "damage": "damaged at rest",
 }
+_OWN = ("error", "damage")
 _POWER = ("power", "power_twice", "failed_sync")
 _MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}
 _SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "wrong", "seconds")
@@ -50,7 +51,7 @@ def promise_table(figures: Figures) -> Table:
                     [
                         level,
                         words,
-                        _promise(level, "power" if fault in _POWER else "error" if fault == "error" else "kill"),
+                        _promise(level, "power" if fault in _POWER else fault if fault in _OWN else "kill"),
                         text.exact(len({figure["backend"] for figure in own})),
                         text.exact(sum(figure["distinct"] for figure in own)),
                         _held(own),
@@ -151,7 +152,7 @@ def _errors_together(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def damage_table(figures: Figures) -> Table:
-    """Which backend notices which damage at rest."""
+    """By what each backend notices damage at rest, and what it does not notice."""
     rows = [
         [
             f"`{figure['backend']}`",
@@ -161,19 +162,23 @@ def damage_table(figures: Figures) -> Table:
             text.exact(
                 figure["trials"] - figure["restored"] - figure["silent"] - figure["other"] - figure["no_verdict"]
             ),
-            text.exact(figure["restored"]),
+            text.exact(figure["by_opening"]),
+            text.exact(figure["by_reading"]),
+            text.exact(figure["by_verifying"]),
+            text.exact(figure["unverified"]),
             text.exact(figure["lost"]),
             text.exact(figure["silent"] - figure["lost"]),
             text.exact(figure["other"] + figure["no_verdict"]),
+            _held([figure]),
         ]
         for figure in figures["effect"]
         if figure["fault"] == "damage"
     ]
     head = (
-        *("backend", "level", "damage", "trials", "harmless", "noticed and restored"),
-        *("an earlier commit, unnoticed", "wrong, unnoticed", "other"),
+        *("backend", "level", "damage", "trials", "harmless", "noticed by opening", "by reading", "by verifying only"),
+        *("of these harmful unverified", "an earlier commit, unnoticed", "wrong, unnoticed", "other", "promise held"),
     )
-    return Table("Damage at rest", head, rows, range(3, 9), (1, 2, 8))
+    return Table("Damage at rest", head, rows, range(3, 12), (1, 2, 12))
 
 
 def mutant_table(figures: Figures) -> Table:
@@ -232,6 +237,8 @@ def _points(figure: Figure) -> str:
 
 
 def _promise(level: str, fault: str) -> str:
+    if fault == "damage":
+        return "the last commit, whole, or noticed by opening, verifying or reading, and restored"
     demanded = demand(level, fault)
     if demanded.keeps:
         return "every acknowledged commit is there, whole"

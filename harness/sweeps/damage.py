@@ -17,7 +17,9 @@ from harness.disk.files import Tree
 from harness.sweeps.power import check_maps
 from harness.sweeps.workshop import Row, Workshop
 
-_PER_FILE = 8
+_PER_FILE, _PER_LARGE_FILE = 8, 64
+_LARGE_BYTES = 64 << 10
+"""Files of so many bytes are mostly data: of those, more is tried."""
 _SECTOR_BYTES = 512
 
 
@@ -73,7 +75,8 @@ def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:
         if variant == "missing":
             planned.append(Damage(path))
         elif content.size and variant == "flipped":
-            planned += [Damage(path, choose.randrange(8 * content.size)) for _ in range(_PER_FILE)]
+            times = _PER_LARGE_FILE if content.size >= _LARGE_BYTES else _PER_FILE
+            planned += [Damage(path, choose.randrange(8 * content.size)) for _ in range(times)]
         elif content.size:
             sectors = choose.choices(range(0, content.size, _SECTOR_BYTES), k=_PER_FILE // 2)
             planned += [Damage(path, at) for at in sorted({0, content.size // 2, content.size - 1, *sectors})]

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 from harness.sweeps.broken_protocols import (
     adopted_before_import,
@@ -268,8 +269,15 @@ def _trusted_log(subject: str) -> None:
     _replace(_engine_module_of(subject), "keep_log", lambda connection, file: None)
 
 
-def _trusted_meta_pages(subject: str) -> None:
-    _replace(_engine_module_of(subject), "_keep_meta_pages", lambda env, path: None)
+def _unchecked_record(subject: str) -> None:
+    seal = import_module("stores.engines.seal")
+    _replace(seal, "crc32", lambda content: crc32(b""))
+    _replace(seal, "_RESIDUE", crc32(b""))
+
+
+def _unchecked_checkpoint(subject: str) -> None:
+    module = import_module("stores.tasks.checkpoint")
+    _replace(module, "crc32", lambda content: crc32(b""))
 
 
 def _engine_module_of(subject: str) -> Any:
@@ -302,9 +310,9 @@ def _keeps_log(name: str) -> bool:
     return (name == CHANGELOG or name in backends()) and hasattr(_engine_module_of(name), "keep_log")
 
 
-def _keeps_meta_pages(name: str) -> bool:
-    """What writes the pages that tell its last commit through a descriptor of their own, and once more when opened."""
-    return name in backends() and hasattr(_engine_module_of(name), "_keep_meta_pages")
+def _checks_records(name: str) -> bool:
+    """A backend whose records bear a checksum of ours."""
+    return name in backends() and "checksums" in backends()[name].options
 
 
 def _only(subject: str) -> Callable[[str], bool]:
@@ -378,12 +386,15 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             _trusted_log,
             unseen_by="power",
         ),
-        "trusted-meta-pages": Mutant(
-            "the page of the last commit is trusted as it is found, though the sync in its write may have failed",
-            "failed_sync",
-            _keeps_meta_pages,
-            _trusted_meta_pages,
-            unseen_by="power",
+        "unchecked-record": Mutant(
+            "the checksum of a record is the same for all", "damage", _checks_records, _unchecked_record, "flipped"
+        ),
+        "unchecked-checkpoint": Mutant(
+            "the checksum of a checkpoint file is the same for all",
+            "damage",
+            _only(CHECKPOINT),
+            _unchecked_checkpoint,
+            "flipped",
         ),
         "migration-noted-first": Mutant(
             "a store says that it has the next format before it has", "kill", _only(MIGRATION), migration_noted_first

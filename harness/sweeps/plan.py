@@ -81,7 +81,7 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
             _Share(_ERRORS, ("DISK",), 4),
             _Share(("failed_sync",), ("DISK",), 2),
             _Share(("error EIO once", "error ENOSPC lasting"), _BELOW_DISK, 4),
-            _Share(_DAMAGES, ("DISK",), 16),
+            _Share(_DAMAGES, ("DISK",), 48),
         ),
         "full": (
             _Share(("kill", "tear", "power gate", "power journal", "power strict", "power beyond")),

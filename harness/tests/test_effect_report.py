@@ -41,6 +41,8 @@ def effect(**settings: Any) -> dict[str, Any]:
         "state": 3,
         "attempted": 4,
         "result": "valid",
+        "noticed": "",
+        "unverified": "",
         "detail": "",
         "expected": True,
         "repeat": "",
@@ -132,11 +134,24 @@ def test_what_nobody_could_judge_is_no_state_that_was_checked() -> None:
 def test_a_store_that_silently_falls_back_behind_damage_is_not_called_harmless() -> None:
     made = rows()
     damaged = [effect(fault="damage", variant="flipped", result=result) for result in ("valid", "lost", "torn")]
-    made["effect"] = [*damaged, effect(fault="damage", variant="flipped", result="noticed")]
+    noticed = [
+        effect(fault="damage", variant="flipped", result="noticed", noticed=by)
+        for by in ("open", "read", "read", "verify", "verify", "verify")
+    ]
+    made["effect"] = [*damaged, *noticed, noticed[-1] | {"unverified": "deadly"}]
     table = damage_table(all_figures(made))
     told = dict(zip(table.head, table.rows[0], strict=True))
-    names = ("trials", "harmless", "noticed and restored", "an earlier commit, unnoticed", "wrong, unnoticed", "other")
-    assert [told[name] for name in names] == ["4", "1", "1", "1", "1", "0"]
+    assert {name: told[name] for name in table.head[3:-1]} == {
+        "trials": "10",
+        "harmless": "1",
+        "noticed by opening": "1",
+        "by reading": "2",
+        "by verifying only": "4",
+        "of these harmful unverified": "1",
+        "an earlier commit, unnoticed": "1",
+        "wrong, unnoticed": "1",
+        "other": "0",
+    }
 
 
 def test_kinds_of_failing_calls_share_a_line_unless_one_broke_a_promise() -> None:
@@ -171,10 +186,12 @@ def test_what_was_lost_is_counted_in_commits() -> None:
 
 def test_only_what_somebody_promised_fails_a_run() -> None:
     wrong = {(each["fault"], each["variant"]): each["wrong"] for each in all_figures(rows())["effect"] if each["wrong"]}
-    assert wrong == {("kill", ""): 1}
-    (line,) = effect_failure_lines([row for kind in rows().values() for row in kind])
-    assert "torn" in line
-    assert REPEAT in line
+    assert wrong == {("damage", "flipped"): 1, ("kill", ""): 1}
+    damaged, torn = effect_failure_lines([row for kind in rows().values() for row in kind])
+    assert "phantom" in damaged
+    assert "torn" in torn
+    assert REPEAT in damaged
+    assert REPEAT in torn
     (strict,) = [line for line in told().splitlines() if "| strict | 20 of 25 |" in line]
     assert strict.endswith("| no: 1, told only |")
     (killed,) = [line for line in told().splitlines() if "| killed before each effect | 20 of 25 |" in line]

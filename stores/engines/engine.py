@@ -119,7 +119,7 @@ class Engine(ABC):
 
     @abstractmethod
     def meta(self) -> dict[bytes, bytes]:
-        """All meta entries."""
+        """All meta entries: few, of a kilobyte at most."""
 
     @abstractmethod
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:

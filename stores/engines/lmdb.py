@@ -150,12 +150,20 @@ class LmdbEngine(TransactionalEngine):
     def meta(self) -> dict[bytes, bytes]:
         with self._map:
             try:
-                # Looked at before it is copied, since it is read on opening: a copy of a damaged length may end the process.
                 with self._env.begin(self._meta, buffers=True) as txn:
-                    entries = [(bytes(name), bytes(entry[: self._page_bytes])) for name, entry in txn.cursor()]
+                    entries = [(bytes(name), self._short(entry)) for name, entry in txn.cursor()]
             except lmdb.Error as error:
                 raise _reading_error(error) from error
         return dict(self._seal.open_pairs(entries))
+
+    def _short(self, entry: memoryview) -> bytes:
+        """A copy, which is made on opening: of a damaged length it might run into nothing, and end the process."""
+        if len(entry) > self._page_bytes:
+            raise StoreCorruptedError(
+                f"{self._env.path()} has an offset of {len(entry):,} bytes: wipe the store and restore it from its "
+                "changelog"
+            )
+        return bytes(entry)
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         def apply() -> None:
