@@ -16,7 +16,8 @@ from stores.sqlite_file import HEADER_BYTES, missing_bytes, write_ahead
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1 had no checksums."""
 
 SCHEMA = """
 create table topic (
@@ -40,6 +41,7 @@ create table record (
     value blob,                               -- null: a tombstone
     timestamp_ms integer not null,            -- since 1970, -1: unknown
     headers text,                             -- JSON, [[name, content in Latin-1], ...]
+    checksum integer,                         -- see stores/changelog/checksum.py; null: there is none
     primary key (topic_id, partition, offset)
 ) without rowid;
 create table producer (
@@ -130,7 +132,7 @@ def check_file(path: Path) -> None:
 
 
 def check_schema(path: Path, connection: sqlite3.Connection) -> None:
-    """Raises ChangelogError unless the file holds a changelog of a version that this code knows."""
+    """Bring an older changelog to the present version. Raises ChangelogError for a newer one, and what is none."""
     if connection.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
         raise ChangelogError(f"{path} is an SQLite file, but not a changelog; choose another path")
     version = connection.execute("pragma user_version").fetchone()[0]
@@ -139,6 +141,17 @@ def check_schema(path: Path, connection: sqlite3.Connection) -> None:
             f"{path} has schema version {version}, this code knows up to {SCHEMA_VERSION}: "
             "open it with the newer release that wrote it"
         )
+    if version == 1:
+        # In one transaction, where nobody else has come first; the records that are there stay without.
+        connection.execute("begin immediate")
+        try:
+            if connection.execute("pragma user_version").fetchone()[0] == 1:
+                connection.execute("alter table record add column checksum integer")
+                connection.execute(f"pragma user_version = {SCHEMA_VERSION}")
+            connection.execute("commit")
+        except BaseException:
+            connection.rollback()
+            raise
 
 
 def _build(path: Path) -> None:

@@ -23,6 +23,7 @@ from stores.changelog.arguments import (
     checked_partition,
     fenced,
 )
+from stores.changelog.checksum import checksums, is_sound
 from stores.changelog.interface import Changelog, Headers, Record
 from stores.changelog.log_file import BUSY_TIMEOUT_S, ROWS_PER_INSERT, LogFile
 from stores.changelog.producer import (
@@ -160,6 +161,25 @@ class SqliteChangelog(Changelog, LogWriter):
             self._forget_aborted(writer, topic_id, partition.partition, before_offset)
         return removed
 
+    def verify(self) -> None:
+        """Read all of it and check whatever tells damage: each record's checksum, and SQLite's own structure.
+
+        Changes nothing; from any thread. It takes the time of some readings of the whole. Raises: ChangelogError.
+        """
+        with self._file.read() as reader:
+            problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
+        if problems != ["ok"]:
+            raise self._damaged(problems[0])
+        for topic, partitions in self.topics().items():
+            for number in range(partitions):
+                for _ in self.read(TopicPartition(topic, number), self.start_offset(TopicPartition(topic, number))):
+                    pass
+
+    def _damaged(self, what: str) -> ChangelogError:
+        return ChangelogError(
+            f"the changelog {self.path} is damaged: {what}. Put back a whole copy, or remove it to begin an empty log"
+        )
+
     def close(self) -> None:
         if self._file.is_open:
             try:
@@ -213,14 +233,14 @@ class SqliteChangelog(Changelog, LogWriter):
             (count, topic_id, number),
         ).fetchone()
         first = following - count
-        width = ROWS_PER_INSERT * FIELDS_PER_RECORD
+        each, width = FIELDS_PER_RECORD, ROWS_PER_INSERT * FIELDS_PER_RECORD
         for done in range(0, len(pending), width):
-            fields = pending[done : done + width]
+            fields, at = pending[done : done + width], done // each
             if any(fields[3::FIELDS_PER_RECORD]):
                 fields[3::FIELDS_PER_RECORD] = [_encoded(headers) for headers in fields[3::FIELDS_PER_RECORD]]
             writer.execute(
                 _insert_statement(len(fields) // FIELDS_PER_RECORD),
-                (topic_id, number, first + done // FIELDS_PER_RECORD, transaction or 0, *fields),
+                (topic_id, number, first + at, transaction or 0, *fields, *checksums(first + at, fields, each)),
             )
         if transaction is not None:
             writer.execute(
@@ -245,12 +265,17 @@ class SqliteChangelog(Changelog, LogWriter):
                 start, end = self._bounds(reader, partition)
                 check_readable(partition, from_offset, start, end)
                 cursor = reader.execute(
-                    "select offset, key, value, timestamp_ms, headers from record where topic_id = ? and partition = ? "
-                    f"and offset >= ? and offset < ? and transaction_id not in ({_ABORTED}) order by offset",
+                    "select offset, key, value, timestamp_ms, headers, checksum from record where topic_id = ? "
+                    "and partition = ? and offset >= ? and offset < ? "
+                    f"and transaction_id not in ({_ABORTED}) order by offset",
                     (topic_id, partition.partition, from_offset, end),
                 )
                 yield Record(-1, None, None)
-                for offset, key, value, timestamp_ms, headers in cursor:
+                for offset, key, value, timestamp_ms, headers, checksum in cursor:
+                    if not is_sound(checksum, offset, key, value, timestamp_ms, headers):
+                        raise self._damaged(
+                            f"record {offset} of {partition.topic}-{partition.partition} fails its checksum"
+                        )
                     yield Record(offset, key, value, timestamp_ms, _decoded(headers) if headers else ())
             finally:
                 if self._file.is_open:
@@ -303,7 +328,8 @@ _ABORTED = "select transaction_id from log_transaction where state = 'ABORTED'"
 @cache
 def _insert_statement(rows: int) -> str:
     values = (
-        f"(?1, ?2, ?3 + {row}, ?4, ?{4 * row + 5}, ?{4 * row + 6}, ?{4 * row + 7}, ?{4 * row + 8})"
+        f"(?1, ?2, ?3 + {row}, ?4, ?{4 * row + 5}, ?{4 * row + 6}, ?{4 * row + 7}, ?{4 * row + 8}, "
+        f"?{4 * rows + row + 5})"
         for row in range(rows)
     )
     return f"insert into record values {', '.join(values)}"

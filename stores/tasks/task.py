@@ -76,7 +76,8 @@ class StreamTask:
     ``guarantee`` is what the stores' configurations say (``processing.guarantee``) unless it is given, and exactly once
     where nobody says anything.
 
-    ``task_timeout_s`` is how long ``run`` tries again where the changelog does not answer in time; 0 for not at all.
+    ``verify_stores`` reads each store whole when the task is opened (``StateStore.verify``): one whose files are damaged
+    is wiped and restored, as where damage shows at once. It takes the time of some scans of all there is.
 
     ``wipe_unclean=False`` is for showing what exactly-once would be worth without the wipe; never use it in earnest.
 
@@ -97,7 +98,7 @@ class StreamTask:
         commit_every_records: int | None = None,
         memory: BudgetShare | None = None,
         on_restore: OnRestore | None = None,
-        task_timeout_s: float = TASK_TIMEOUT_S,
+        verify_stores: bool = False,
         wipe_unclean: bool = True,
     ) -> None:
         for name, config in stores.items():
@@ -132,6 +133,7 @@ class StreamTask:
                 changelog,
                 self._checkpoint,
                 wipe_unclean=self._exactly_once and wipe_unclean,
+                verify=verify_stores,
             )
             for name, config in stores.items()
         ]

@@ -44,6 +44,7 @@ class TaskStore:
 
     ``wipe_unclean``: data that no offset belongs to is thrown away, and a store that keeps no offsets of its own also
     where its last user did not close it (KIP-844, step 1.1; KIP-892, "Error Handling"; KIP-129, unclean shutdown).
+    ``verify``: it is read whole when it is opened, and wiped where it is damaged.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class TaskStore:
         checkpoint: CheckpointFile,
         *,
         wipe_unclean: bool,
+        verify: bool = False,
     ) -> None:
         self.name = name
         self.path = path
@@ -69,7 +71,7 @@ class TaskStore:
         self._checkpoint = checkpoint
         # The first is where Kafka Streams keeps it, the second where KIP-892 says that it lies.
         self._position_files = (path.with_name(f"{name}.position"), path / ".position")
-        self._wipe_unclean = wipe_unclean
+        self._wipe_unclean, self._verify = wipe_unclean, verify
         self._wiped_because: str | None = None
         self._logged: LoggedStore | None = None
         self._opened_in_s = 0.0
@@ -98,6 +100,8 @@ class TaskStore:
             if is_adoptable(self.path, self._config):
                 self._adopt(checkpointed_offset)
             self._open()
+            if self._verify:
+                self.store.verify()
             self.offset = (
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )

@@ -62,6 +62,10 @@ class ChangelogSubject(Subject):
                 state[record.key] = record.value
         return state, self._number(), self._number()
 
+    def verify(self) -> None:
+        assert self._log is not None
+        self._log.verify()
+
     def close(self) -> None:
         if self._log is not None:
             log, self._log = self._log, None

@@ -33,6 +33,7 @@ class TaskSubject(Subject):
         self._log: SqliteChangelog | None = None
         self._task: StreamTask | None = None
         self._made: Sequence[Change] = ()
+        self._verifies = False
 
     def open(self) -> int | None:
         with system_errors_told(self.path):
@@ -47,6 +48,7 @@ class TaskSubject(Subject):
             stores=self._stores,
             process=self._process,
             inputs=[COMMITS],
+            verify_stores=self._verifies,
         )
         self._task.open()
         return self._number()
@@ -86,6 +88,14 @@ class TaskSubject(Subject):
             # Where the stores differ no model is to fit.
             state[key] = b"two stores differ"
         return state, self._number(), self._number()
+
+    def verify(self) -> None:
+        assert self._log is not None
+        self._log.verify()
+        # What is damaged of its stores it restores by itself.
+        self._verifies = True
+        self.close()
+        self.open()
 
     def close(self) -> None:
         task, self._task = self._task, None

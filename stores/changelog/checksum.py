@@ -1,0 +1,39 @@
+"""The checksum of a changelog's record: SQLite has none, and the changelog is what damaged stores are restored from.
+
+CRC-32 of offset and timestamp folded into one, key, value and headers, in this order; what is null counts nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+from zlib import crc32
+
+_MASK = 0xFFFFFFFF
+
+
+def checksums(first_offset: int, fields: list[Any], width: int) -> list[int]:
+    """Those of records in a row, from ``first_offset`` on.
+
+    ``fields`` has ``width`` for each, the first of them key, value, timestamp and headers, as they are kept.
+    """
+    keys, values, timestamps, headers = (fields[at::width] for at in range(4))
+    made = [
+        crc32(value or b"", crc32(key or b"", (offset ^ ms ^ ms >> 31) & _MASK))
+        for offset, key, value, ms in zip(count(first_offset), keys, values, timestamps)
+    ]
+    if any(headers):
+        made = [crc32(text.encode(), begun) if text else begun for text, begun in zip(headers, made, strict=True)]
+    return made
+
+
+def is_sound(checksum: Any, offset: Any, key: Any, value: Any, timestamp_ms: Any, headers: Any) -> bool:
+    """Whether a record is what was written, whatever its fields are now; None as a checksum vouches for anything."""
+    if checksum is None:
+        return True
+    try:
+        begun = (offset ^ timestamp_ms ^ timestamp_ms >> 31) & _MASK
+        found = crc32(value or b"", crc32(key or b"", begun))
+        return (crc32(headers.encode(), found) if headers else found) == checksum  # type: ignore[no-any-return]
+    except (TypeError, AttributeError):
+        return False

@@ -1,0 +1,94 @@
+"""Each record of the changelog file has a checksum: what was not written is never read."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import SqliteChangelog
+from stores.errors import ChangelogError
+from stores.interface import TopicPartition
+
+TOPIC = TopicPartition("t", 0)
+KEYS = [b"k%d" % number for number in range(40)]
+"""More than a statement inserts at once."""
+
+
+def fill(file: Path, keys: list[bytes] = KEYS) -> None:
+    with SqliteChangelog(file) as log:
+        log.create_topic(TOPIC.topic)
+        with log.producer() as producer:
+            for key in keys:
+                producer.send(TOPIC, key, b"v" * 100, 1_000_000_000_000, [("h", b"1")] if key == b"k7" else ())
+            producer.send(TOPIC, b"k0", None)
+            producer.send(TOPIC, None, b"")
+            producer.flush()
+
+
+def change(file: Path, statement: str) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+def test_a_sound_changelog_is_read_and_verified(tmp_path: Path) -> None:
+    fill(tmp_path / "log")
+    with SqliteChangelog(tmp_path / "log") as log:
+        log.verify()
+        assert [record.key for record in log.read(TOPIC)] == [*KEYS, b"k0", None]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "key = x'6b38'",
+        "key = null",
+        "value = x'00'",
+        "value = null",
+        "value = 17",
+        "value = 'text'",
+        "timestamp_ms = timestamp_ms + 1",
+        "timestamp_ms = timestamp_ms + (1 << 40)",
+        "timestamp_ms = 'now'",
+        "headers = '[]'",
+        "headers = 3",
+        "headers = null",
+        "checksum = checksum + 1",
+    ],
+)
+def test_a_record_that_is_not_what_was_written_is_told_and_not_shown(tmp_path: Path, damage: str) -> None:
+    fill(tmp_path / "log")
+    change(tmp_path / "log", f"update record set {damage} where offset = 7")
+    with SqliteChangelog(tmp_path / "log") as log:
+        read = []
+        with pytest.raises(ChangelogError):
+            for record in log.read(TOPIC):
+                read.append(record.key)
+        assert read == KEYS[:7]
+        with pytest.raises(ChangelogError):
+            log.verify()
+
+
+def test_a_record_at_another_offset_is_told(tmp_path: Path) -> None:
+    fill(tmp_path / "log")
+    change(tmp_path / "log", "delete from record where offset = 9")
+    change(tmp_path / "log", "update record set offset = 9 where offset = 8")
+    with SqliteChangelog(tmp_path / "log") as log, pytest.raises(ChangelogError):
+        list(log.read(TOPIC))
+
+
+def test_a_file_of_the_first_version_is_gone_on_with(tmp_path: Path) -> None:
+    """Its records have no checksums, and get none."""
+    file = tmp_path / "log"
+    fill(file)
+    change(file, "alter table record drop column checksum")
+    change(file, "pragma user_version = 1")
+    fill(file, [b"later"])
+    with SqliteChangelog(file) as log:
+        log.verify()
+        assert [record.key for record in log.read(TOPIC)] == [*KEYS, b"k0", None, b"later", b"k0", None]
+    change(file, "update record set value = x'00' where key = x'6c61746572'")
+    with SqliteChangelog(file) as log, pytest.raises(ChangelogError):
+        log.verify()
