@@ -34,11 +34,18 @@ class Seal:
 
     def open(self, key: bytes, kept: bytes) -> bytes:
         """The value of what was kept."""
-        return kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)
+        try:
+            return kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)
+        except TypeError:
+            # SQLite keeps the type of each value with it.
+            _refuse(key)
 
     def open_pairs(self, pairs: list[Pair]) -> list[Pair]:
         """The same for many."""
-        return [(key, kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)) for key, kept in pairs]
+        try:
+            return [(key, kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)) for key, kept in pairs]
+        except TypeError:
+            _refuse(next(key for key, kept in pairs if not (type(key) is type(kept) is bytes)))
 
     def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
         """The same for what was found under ``keys``."""
@@ -67,8 +74,9 @@ class _Plain(Seal):
 SEALED, PLAIN = Seal(), _Plain()
 
 
-def _refuse(key: bytes) -> NoReturn:
-    shown = f"{key[:32]!r}{'...' if len(key) > 32 else ''}"
+def _refuse(key: object) -> NoReturn:
+    shown = repr(key)
     raise StoreCorruptedError(
-        f"the record of key {shown} fails its checksum: wipe the store and restore it from its changelog"
-    )
+        f"the record of key {shown[:60]}{'...' if len(shown) > 60 else ''} is not what was written: wipe the store and "
+        "restore it from its changelog"
+    ) from None

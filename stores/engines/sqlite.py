@@ -85,6 +85,9 @@ class SqliteEngine(TransactionalEngine):
             except BaseException:
                 writer.close()
                 raise
+        except UnicodeDecodeError as error:
+            # Of the names in its schema.
+            raise _damage(error, file) from error
         except sqlite3.Error as error:
             raise _opening_error(error, file) from error
         except OSError as error:
@@ -295,7 +298,7 @@ class _SqliteScan(Scan):
                 return []
             try:
                 chunk, ended = take(self._rows, self._size)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, TypeError) as error:
                 raise _reading_error(error, self._engine._file) from error
             if ended:
                 self.close()
@@ -338,6 +341,8 @@ class _SqliteTransaction(Transaction):
             finally:
                 # A statement that is not at its end would be in the way of a rollback.
                 rows.close()
+        except TypeError as error:
+            raise _reading_error(error, self._file) from error
         except sqlite3.Error as error:
             raise self._failed(error) from error
         return self._seal.open_pairs(chunk), ended
@@ -456,8 +461,11 @@ def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
     return StoreUnavailableError(f"SQLite can't open {file}: {error}")
 
 
-def _reading_error(error: sqlite3.Error, file: Path) -> StoreError:
-    return _damage(error, file) if _is_damage(error) else StoreUnavailableError(f"SQLite can't read {file}: {error}")
+def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
+    # The type of a value is kept with it, and may have become another.
+    if isinstance(error, TypeError) or _is_damage(error):
+        return _damage(error, file)
+    return StoreUnavailableError(f"SQLite can't read {file}: {error}")
 
 
 def _given_up(reason: object, file: Path) -> StoreError:

@@ -76,8 +76,8 @@ class StreamTask:
     ``guarantee`` is what the stores' configurations say (``processing.guarantee``) unless it is given, and exactly once
     where nobody says anything.
 
-    ``verify_stores`` reads each store whole when the task is opened (``StateStore.verify``): one whose files are damaged
-    is wiped and restored, as where damage shows at once. It takes the time of some scans of all there is.
+    ``verify_stores`` reads each store whole when the task is opened (``StateStore.verify``): one with damaged files is
+    wiped and restored, as where damage shows at once. It takes the time of some scans of all there is.
 
     ``wipe_unclean=False`` is for showing what exactly-once would be worth without the wipe; never use it in earnest.
 

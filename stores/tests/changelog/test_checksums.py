@@ -22,7 +22,7 @@ def fill(file: Path, keys: list[bytes] = KEYS) -> None:
         log.create_topic(TOPIC.topic)
         with log.producer() as producer:
             for key in keys:
-                producer.send(TOPIC, key, b"v" * 100, 1_000_000_000_000, [("h", b"1")] if key == b"k7" else ())
+                producer.send(TOPIC, key, b"v" * 100, 1_000_000_000_000, (("h", b"1"),) if key == b"k7" else ())
             producer.send(TOPIC, b"k0", None)
             producer.send(TOPIC, None, b"")
             producer.flush()
