@@ -37,6 +37,8 @@ class Case:
     """Whether a writer commits ``records_per_commit`` records every tenth of a second meanwhile."""
     watched: bool = False
     """Whether all metrics of the store are collected every tenth of a second meanwhile."""
+    checksums: bool = True
+    """Whether an engine that can do without keeps checksums of its records."""
     staged: int = 0
     """How many records are in the open transaction."""
     records: int = 50_000
@@ -46,7 +48,8 @@ class Case:
     def id(self) -> str:
         """A name for the case, unique within a profile."""
         drawn = f"{self.distribution}{self.keys or ''}"
-        special = [name for name, is_so in (("beside", self.commits_beside), ("watched", self.watched)) if is_so]
+        marks = (("beside", self.commits_beside), ("watched", self.watched), ("unchecked", not self.checksums))
+        special = [name for name, is_so in marks if is_so]
         special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
         named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
         return "-".join([*named, *special])
@@ -54,6 +57,8 @@ class Case:
 
 _ROCKSDB = ("rocksdb-indexed-batch", "rocksdb-direct")
 _CURVE = (100, 1_000, 10_000, 100_000)
+CHECKED = ("lmdb", "sqlite")
+"""Engines whose records have checksums of ours."""
 STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
 """Sizes of an open transaction over which iterators are made."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
@@ -92,6 +97,10 @@ def _cases(profile: str) -> Iterator[Case]:
             yield reads(subject, commits_beside=commits_beside)
     for watched in (True, False):
         yield commits_counted(watched=watched)
+    for engine in CHECKED:
+        for suite in ("commit", "scan"):
+            for checksums in (True, False):
+                yield with_checksums(suite, engine, checksums=checksums)
     yield from _ycsb("ABCDEF" if profile == "full" else "ACE")
     for subject, backend in backends().items():
         for durability in sorted(backend.durabilities) if profile == "full" else (Durability.CHANGELOG,):
@@ -115,6 +124,11 @@ def reads(subject: str, *, commits_beside: bool) -> Case:
 def commits_counted(*, watched: bool) -> Case:
     """Commits of 1,000 records while somebody collects the store's metrics, or nobody does."""
     return Case("watch", _ROCKSDB[0], watched=watched, records=100_000)
+
+
+def with_checksums(suite: str, engine: str, *, checksums: bool) -> Case:
+    """Commits of 1,000 records, or a scan, with checksums of the records or without."""
+    return Case(suite, f"{engine}-indexed-batch", Durability.PROCESS, checksums=checksums, records=_SLOW)
 
 
 def _scans() -> Iterator[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.benchmarks.case import PLAIN, STAGED, Case, commits_counted, iterators_over, reads
+from harness.benchmarks.case import CHECKED, PLAIN, STAGED, Case, commits_counted, iterators_over, reads, with_checksums
 from stores import Durability
 
 Row = Mapping[str, object]
@@ -93,6 +93,15 @@ def claims() -> Iterator[Claim]:
         commits_counted(watched=False),
         0.9,
     )
+
+    for engine in CHECKED:
+        for suite, words in (("commit", "put and commit of 1,000 records"), ("scan", "a scan")):
+            yield Claim(
+                f"the price of checksums: {words}, against the same without",
+                with_checksums(suite, engine, checksums=True),
+                with_checksums(suite, engine, checksums=False),
+                None,
+            )
 
 
 def ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:

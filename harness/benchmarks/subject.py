@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.benchmarks.case import Case
@@ -16,8 +16,14 @@ _CHANGELOG = TopicPartition("changelog", 0)
 class StoreSubject(Yardstick):
     """A backend behind the same operations; every batch is one transaction with an offset."""
 
-    def __init__(self, path: Path, durability: Durability, backend: str = "rocksdb-indexed-batch") -> None:
-        self.store: KeyValueStore = open_store(backend, path, durability=durability)
+    def __init__(
+        self,
+        path: Path,
+        durability: Durability,
+        backend: str = "rocksdb-indexed-batch",
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        self.store: KeyValueStore = open_store(backend, path, durability=durability, options=options)
         self._offset = 0
 
     def _commit(self) -> None:
@@ -56,4 +62,4 @@ def open_subject(case: Case, folder: Path) -> Yardstick:
     path = folder / "subject"
     if case.subject in YARDSTICKS:
         return YARDSTICKS[case.subject](path, case.durability)
-    return StoreSubject(path, case.durability, case.subject)
+    return StoreSubject(path, case.durability, case.subject, None if case.checksums else {"checksums": False})

@@ -170,6 +170,9 @@ class LogFile:
             )
             kind = ChangelogTimeoutError if name.startswith("SQLITE_BUSY") else ChangelogError
             raise kind(f"cannot {deed} the changelog {self.path}: {error}. {advice}") from error
+        except UnicodeDecodeError as error:
+            # Of the names in its schema.
+            raise ChangelogError(f"cannot {deed} the changelog {self.path}. {_ADVICE['SQLITE_CORRUPT']}") from error
         except OSError as error:
             raise ChangelogError(
                 f"cannot {deed} the changelog {self.path}: {error.strerror}. {_ADVICE['SQLITE_CANTOPEN']}"
