@@ -98,9 +98,12 @@ class DualStore(SpillingStore):
             ) from error
 
     @classmethod
+    def _folders(cls, directory: StoreDirectory) -> Sequence[Path]:
+        return (directory.data, directory.staging)
+
+    @classmethod
     def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
-        folder, closed = directory.staging, directory.clean
-        staging = open_engine(type(engine), folder, traits.durability, options, closed=closed)
+        staging = open_engine(type(engine), directory.staging, traits.durability, options)
         try:
             return cls(engine, directory, staging, options, traits)
         except BaseException:

@@ -81,6 +81,15 @@ class EngineStore(KeyValueStore):
 
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
+        if directory.clean:
+            try:
+                with system_errors_told(path):
+                    for folder in cls._folders(directory):
+                        engine.check_closed(folder)
+            except BaseException:
+                # Nothing was opened yet: who tries again must find it closed, and be told the same.
+                directory.close(clean=True)
+                raise
         try:
             migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
             with system_errors_told(directory.data):
@@ -90,7 +99,7 @@ class EngineStore(KeyValueStore):
                 raise StoreCorruptedError(
                     f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
                 )
-            opened = open_engine(engine, directory.data, durability, options, closed=directory.clean)
+            opened = open_engine(engine, directory.data, durability, options)
             try:
                 return cls._over(opened, directory, options, traits)
             except BaseException:
@@ -106,6 +115,11 @@ class EngineStore(KeyValueStore):
     def _build(cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
         """Fill the folder of a new store."""
         build_engine(engine, folder / "data", durability, options)
+
+    @classmethod
+    def _folders(cls, directory: StoreDirectory) -> Sequence[Path]:
+        """Where the store's engines have their files."""
+        return (directory.data,)
 
     @classmethod
     def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
@@ -531,16 +545,8 @@ def build_engine(engine: type[Engine], folder: Path, durability: Durability, opt
         made.close()
 
 
-def open_engine(
-    engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object], *, closed: bool = False
-) -> Engine:
-    """Open an engine's files, of which nobody knows what has happened to them since they were last open.
-
-    ``closed`` says that this was ended by closing them.
-    """
-    if closed:
-        with system_errors_told(folder):
-            engine.check_closed(folder)
+def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
+    """Open an engine's files, of which nobody knows what has happened to them since they were last open."""
     rehearse(engine, folder, options)
     opened = engine.open(folder, durability, options)
     if durability is Durability.DISK:

@@ -1,0 +1,195 @@
+"""Damage that LMDB, SQLite and RocksDB pass over by themselves: what the engines here notice of it, and when."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import lmdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stores import StoreCorruptedError, TopicPartition, open_store
+from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED
+
+LOG = TopicPartition("changelog", 0)
+CHECKED = ["lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native"]
+VALUE = b"a value that is found in the file"
+
+
+def filled(path: Path, backend: str, *, checksums: bool = True) -> None:
+    with open_store(backend, path, options={"checksums": checksums}) as store:
+        store.put_all([(b"key%d" % number, VALUE + b"%d" % number) for number in range(20)])
+        store.commit({LOG: 7})
+
+
+def file_of(path: Path) -> Path:
+    """The file with the data."""
+    return max((path / "data").iterdir(), key=lambda file: file.stat().st_size)
+
+
+def replace(path: Path, old: bytes, new: bytes) -> None:
+    content = file_of(path).read_bytes()
+    assert old in content
+    file_of(path).write_bytes(content.replace(old, new))
+
+
+@given(key=st.binary(min_size=1), value=st.binary(), bit=st.integers(0, 1 << 20))
+def test_a_record_is_what_was_sealed_or_refused(key: bytes, value: bytes, bit: int) -> None:
+    kept = SEALED.seal(key, value)
+    assert len(kept) == len(value) + SEAL_BYTES
+    assert SEALED.open(key, kept) == value
+    assert SEALED.open_pairs(SEALED.seal_pairs([(key, value)])) == [(key, value)]
+    assert SEALED.open_many([key, key], [kept, None]) == [value, None]
+    flipped = bytearray(key + kept)
+    flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
+    damaged = bytes(flipped[: len(key)]), bytes(flipped[len(key) :])
+    with pytest.raises(StoreCorruptedError):
+        SEALED.open(*damaged)
+    with pytest.raises(StoreCorruptedError):
+        SEALED.open_pairs([(key, kept), damaged])
+    with pytest.raises(StoreCorruptedError):
+        SEALED.open_many([damaged[0]], [damaged[1]])
+
+
+@pytest.mark.parametrize("kept", ["text", 17, 1.5])
+def test_what_is_no_bytes_is_no_record(kept: object) -> None:
+    with pytest.raises(StoreCorruptedError):
+        SEALED.open(b"key", kept)  # type: ignore[arg-type]
+    with pytest.raises(StoreCorruptedError):
+        SEALED.open_pairs([(b"key", kept)])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("backend", CHECKED)
+def test_no_read_shows_a_changed_value(path: Path, backend: str) -> None:
+    filled(path, backend)
+    replace(path, VALUE + b"7", VALUE + b"8")
+    with open_store(backend, path) as store:
+        assert store.get(b"key6") == VALUE + b"6"
+        for reading in (
+            lambda: store.get(b"key7"),
+            lambda: store.get_many([b"key6", b"key7"]),
+            lambda: list(store.all()),
+            lambda: list(store.reverse_all()),
+            lambda: store.read_only().get(b"key7"),
+            store.verify,
+        ):
+            with pytest.raises(StoreCorruptedError):
+                reading()
+        store.put(b"staged", b"1")
+        with pytest.raises(StoreCorruptedError):
+            list(store.range(b"key6", b"key8"))
+
+
+@pytest.mark.parametrize("backend", CHECKED)
+def test_a_changed_offset_is_noticed_on_opening(path: Path, backend: str) -> None:
+    filled(path, backend)
+    name = b"o" + bytes(4) + b"changelog"
+    replace(path, name + (7).to_bytes(8, "big"), name + (5).to_bytes(8, "big"))
+    with pytest.raises(StoreCorruptedError):
+        open_store(backend, path)
+
+
+@pytest.mark.parametrize("backend", CHECKED)
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_store_keeps_checksums_as_it_was_made(path: Path, backend: str, checksums: bool) -> None:
+    filled(path, backend, checksums=checksums)
+    with open_store(backend, path, options={"checksums": not checksums}) as store:
+        store.put(b"key0", VALUE + b"new")
+        store.commit({LOG: 8})
+        assert store.get(b"key0") == VALUE + b"new"
+        store.verify()
+    replace(path, VALUE + b"7", VALUE + b"8")
+    with open_store(backend, path) as store:
+        if checksums:
+            with pytest.raises(StoreCorruptedError):
+                store.get(b"key7")
+        else:
+            assert store.get(b"key7") == VALUE + b"8"
+
+
+def test_without_checksums_nothing_is_added() -> None:
+    assert PLAIN.seal(b"key", b"value") == PLAIN.open(b"key", b"value") == b"value"
+    assert PLAIN.open_pairs(PLAIN.seal_pairs([(b"key", b"")])) == [(b"key", b"")]
+    assert PLAIN.open_many([b"a", b"b"], [b"1", None]) == [b"1", None]
+
+
+@pytest.mark.parametrize("backend", CHECKED)
+def test_checksums_take_nothing_from_the_longest_value(path: Path, backend: str) -> None:
+    with open_store(backend, path) as checked:
+        engine = checked._engine  # type: ignore[attr-defined]
+        assert engine.max_value_bytes + SEAL_BYTES in ((1 << 32) - 1, 900_000_000)
+
+
+@pytest.mark.parametrize("bit", range(0, 64, 3))
+def test_a_head_of_lmdb_that_tells_of_another_commit_is_noticed_on_opening(path: Path, bit: int) -> None:
+    """Else LMDB would go by the head of the commit before."""
+    filled(path, "lmdb-indexed-batch")
+    whole = file_of(path).read_bytes()
+    page_bytes = struct.unpack_from("=I", whole, 40)[0]
+    for at in (144, page_bytes + 144):
+        damaged = bytearray(whole)
+        damaged[at + bit // 8] ^= 1 << bit % 8
+        file_of(path).write_bytes(damaged)
+        with pytest.raises(StoreCorruptedError):
+            open_store("lmdb-indexed-batch", path)
+    file_of(path).write_bytes(whole)
+    open_store("lmdb-indexed-batch", path).close()
+
+
+def test_databases_of_lmdb_that_are_gone_are_no_new_store(path: Path) -> None:
+    filled(path, "lmdb-indexed-batch")
+    with lmdb.open(str(path / "data"), max_dbs=2) as env, env.begin(write=True) as txn:
+        txn.drop(env.open_db(b"data.crc32", txn=txn))
+    with pytest.raises(StoreCorruptedError):
+        open_store("lmdb-indexed-batch", path)
+
+
+def test_a_scan_of_all_of_lmdb_notices_that_records_are_missing(path: Path) -> None:
+    filled(path, "lmdb-indexed-batch")
+    content = file_of(path).read_bytes()
+    # The count in the record of the named database: flags, depth, pages, entries.
+    entries = struct.pack("=QQQQ", 0, 1, 0, 20)
+    assert entries in content
+    file_of(path).write_bytes(content.replace(entries, struct.pack("=QQQQ", 0, 1, 0, 21)))
+    with open_store("lmdb-indexed-batch", path) as store:
+        for reading in (lambda: list(store.all()), lambda: list(store.reverse_all()), store.verify):
+            with pytest.raises(StoreCorruptedError):
+                reading()
+        assert len(list(store.range(b"key", None))) == 20
+
+
+@pytest.mark.parametrize("statement", ["drop table data", "pragma user_version = 3", "drop table meta"])
+def test_tables_of_sqlite_that_are_gone_are_no_new_store(path: Path, statement: str) -> None:
+    filled(path, "sqlite-indexed-batch")
+    with closing(sqlite3.connect(file_of(path), isolation_level=None)) as connection:
+        connection.execute(statement)
+    with pytest.raises(StoreCorruptedError):
+        open_store("sqlite-indexed-batch", path)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb-direct", "rocksdb-indexed-batch", "rocksdb-dual-store"])
+def test_a_manifest_of_rocksdb_that_seems_to_be_cut_short_is_noticed_after_a_clean_close(
+    path: Path, backend: str
+) -> None:
+    """A crash may cut it, and RocksDB goes on without its end: with data of one commit, and offsets of another."""
+    with open_store(backend, path) as store:
+        store.put(b"key", VALUE)
+        store.commit({LOG: 7})
+    for folder in sorted(path.glob("data*")):
+        manifest = folder / (folder / "CURRENT").read_text().strip()
+        whole = manifest.read_bytes()
+        at = last = 0
+        while at < len(whole):
+            last, at = at, at + 7 + int.from_bytes(whole[at + 4 : at + 6], "little")
+        damaged = bytearray(whole)
+        damaged[last + 5] ^= 0x10
+        manifest.write_bytes(damaged)
+        for _ in range(2):
+            with pytest.raises(StoreCorruptedError):
+                open_store(backend, path)
+        manifest.write_bytes(whole)
+    open_store(backend, path).close()
