@@ -66,6 +66,9 @@ def adopt(
     former, chosen = read_identity(path).backend, backend_named(config.backend)
     directory = StoreDirectory.hold(path, former)
     try:
+        if directory.clean:
+            with system_errors_told(path):
+                chosen.load_engine().check_closed(directory.data)
         if not offsets or (must_be_clean and not directory.clean):
             raise StoreCorruptedError(
                 f"{path} was left by {former}, without an offset that its data is known to be at: wipe the store and "
