@@ -27,8 +27,8 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
     could judge is none of them. ``lost_at_most`` is in commits, among whole states; ``lost`` counts states that should
     have had more of them. ``restored`` were noticed; ``silent`` is wrong content that nobody noticed; ``other`` is
     whatever else was not valid; ``wrong`` are the trials that fail the run. Of damage at rest, ``by_opening``,
-    ``by_reading`` and ``by_verifying`` are what noticed it, verifying where nothing else does; ``unverified`` are those
-    of the last that harm who does not verify: wrong data, or the end of the process.
+    ``by_reading`` (or writing on) and ``by_verifying`` are what noticed it, verifying where nothing else does;
+    ``unverified`` are those of the last that harm who does not verify: wrong data, or the end of the process.
     """
     trials = _grouped(rows.get("effect", ()))
     figures = []
@@ -74,7 +74,7 @@ def _noticed(rows: Sequence[Row]) -> dict[str, int]:
     by = Counter(row.get("noticed") or "" for row in rows)
     return {
         "by_opening": by["open"],
-        "by_reading": by["read"],
+        "by_reading": by["read"] + by["afterwards"],
         "by_verifying": by["verify"],
         "unverified": sum(bool(row.get("unverified")) for row in rows),
     }

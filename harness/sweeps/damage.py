@@ -50,9 +50,9 @@ def damages(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
         row = shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, judgement)
         if judgement.noticed == "verify":
             _, unverified = shop.patiently(partial(trial, verify=False))
-            if unverified.found is Found.NOTICED:
+            if unverified.noticed in ("open", "read"):
                 row["noticed"] = unverified.noticed
-            elif unverified.found is not Found.VALID:
+            elif unverified.found not in (Found.VALID, Found.NOTICED, Found.REFUSED):
                 row["unverified"] = str(unverified.found)
         yield row
 

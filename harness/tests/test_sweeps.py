@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness.checkers.prefix import Found, Judgement, Promised
-from harness.effects.nursery import Nursery, NurseryError, Outcome
+from harness.checkers.prefix import Demand, Found, Judgement, Promised
+from harness.effects.nursery import NurseryError, Outcome
 from harness.effects.recording import Effect, Kind, read_recording
 from harness.effects.steering import Fail, Kill
 from harness.sweeps import workload
@@ -382,7 +382,29 @@ def test_each_damage_changes_one_file_and_is_judged(variant: str) -> None:
             assert changed == {planned.path}
         rows = list(EXPLORERS["damage"](shop, whole[:3], ""))
     assert len(rows) == min(3, len(whole))
-    assert Found.HARNESS_ERROR not in {row["result"] for row in rows}
+    assert {row["result"] for row in rows} <= {Found.VALID, Found.NOTICED}
+    for row in rows:
+        assert (row["noticed"] in ("open", "read", "verify", "afterwards")) is (row["result"] == Found.NOTICED)
+
+
+def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
+    with Workshop(Case(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED) as shop:
+        (row,) = EXPLORERS["damage"](shop, range(1), "")
+    assert (row["result"], row["state"], row["acknowledged"]) == (Found.VALID, 0, 0)
+
+
+def test_what_only_verifying_notices_is_read_without_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def judge(shop: Workshop, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Judgement:
+        asked.append(verify)
+        return Judgement(Found.NOTICED, None, True, "", "verify") if verify else Judgement(Found.DEADLY, None, False)
+
+    monkeypatch.setattr(Workshop, "judge", judge)
+    with Workshop(Case(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED) as shop:
+        (row,) = EXPLORERS["damage"](shop, range(1), "")
+    assert asked == [True, False]
+    assert (row["result"], row["expected"], row["noticed"], row["unverified"]) == ("noticed", True, "verify", "deadly")
 
 
 def test_the_repeat_command_names_one_trial() -> None:

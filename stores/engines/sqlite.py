@@ -447,8 +447,12 @@ def _check_length(file: Path) -> None:
         )
 
 
+def _name(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", "")
+
+
 def _is_damage(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+    return _name(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
 def _damage(error: Exception, file: Path) -> StoreError:
@@ -462,8 +466,9 @@ def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
 
 
 def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
-    # The type of a value is kept with it, and may have become another.
-    if isinstance(error, TypeError) or _is_damage(error):
+    # The type of a value is kept with it, and may have become another. Reading needs no room: where there is none, it is
+    # for a page whose number is none.
+    if isinstance(error, TypeError) or _is_damage(error) or _name(error) == "SQLITE_FULL":
         return _damage(error, file)
     return StoreUnavailableError(f"SQLite can't read {file}: {error}")
 
@@ -479,7 +484,7 @@ def _given_up(reason: object, file: Path) -> StoreError:
 def _writing_error(error: sqlite3.Error, file: Path) -> StoreError:
     if _is_damage(error):
         return _damage(error, file)
-    if getattr(error, "sqlite_errorname", "").startswith(_SYNCS):
+    if _name(error).startswith(_SYNCS):
         # The write-ahead log holds the commit all the same: who opens it after a kill finds it there.
         return CommitFailedError(
             f"SQLite can't sync {file}: {error}. Close the store, open it again and go on from its committed offset",
