@@ -466,8 +466,8 @@ def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
 
 
 def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
-    # The type of a value is kept with it, and may have become another. Reading needs no room: where there is none, it is
-    # for a page whose number is none.
+    # The type of a value is kept with it, and may have become another. Reading needs no room: where that is missed, it is
+    # for a page that can't be.
     if isinstance(error, TypeError) or _is_damage(error) or _name(error) == "SQLITE_FULL":
         return _damage(error, file)
     return StoreUnavailableError(f"SQLite can't read {file}: {error}")
