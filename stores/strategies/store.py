@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from stores import position as positions
 from stores.counters import StoreCounters
-from stores.directory import StoreDirectory
+from stores.directory import StoreDirectory, system_errors_told
 from stores.engines.engine import Engine, Writes
 from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
 from stores.failpoints import declare, reach
