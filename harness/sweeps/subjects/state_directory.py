@@ -9,7 +9,7 @@ from harness.sweeps.subjects.checkpoint import CheckpointSubject
 from harness.sweeps.subjects.subject import COMMITS
 from harness.sweeps.workload import State
 from stores.directory import make_folder, replace_file, sync_folder, system_errors_told, wipe
-from stores.errors import TaskCorruptedError
+from stores.errors import StoreCorruptedError, TaskCorruptedError
 from stores.identity import Identity, present_version, read_identity
 from stores.interface import Durability, TopicPartition
 from stores.tasks import StateDirectory, TaskId
@@ -32,6 +32,7 @@ class StateDirectorySubject(CheckpointSubject):
     def __init__(self, root: Path, level: Durability) -> None:
         super().__init__(root, level)
         self._state = StateDirectory(self.path)
+        self._may_be_anothers = False
 
     def open(self) -> int | None:
         for task_id in self._state.tasks():
@@ -51,11 +52,16 @@ class StateDirectorySubject(CheckpointSubject):
         process = offsets.pop(_PROCESS, None)
         state = {topic.encode(): b"%d" % offset for (topic, _), offset in offsets.items()}
         for task_id in self._state.tasks():
-            if number is not None and task_id < _task_of(number) and not self._is_whole(task_id):
+            if number is not None and task_id < _task_of(number) and self._is_half(task_id):
                 state[b"half of task %d" % task_id.partition] = b"is left"
-        if process is not None and process != self._process():
+        if process is not None and process != self._process() and not self._may_be_anothers:
             state[b"another process"] = b"has it"
         return state, number, number
+
+    def verify(self) -> None:
+        # Damaged at rest: no state hangs on the directory's id, and one that can't be read is drawn anew. Processes come
+        # and go with other ids all the time, and are given tasks all the same.
+        self._may_be_anothers = True
 
     def wipe(self) -> None:
         with system_errors_told(self.path):
@@ -91,12 +97,20 @@ class StateDirectorySubject(CheckpointSubject):
     def _last(self) -> dict[TopicPartition, int]:
         """What the last task that is whole has in its checkpoint file."""
         tasks = self._state.tasks()
-        whole = [task_id for task_id in tasks if self._is_whole(task_id)]
-        if not whole and any(task_id > _task_of(0) and self._has_store(task_id) for task_id in tasks):
+        for task_id in reversed(tasks):
+            if self._is_whole(task_id):
+                return self._checkpoint(task_id).read()
+        if any(task_id > _task_of(0) and self._has_store(task_id) for task_id in tasks):
             # The one before it goes away once it has a checkpoint: no offset belongs to its store any more, upon which
             # a task restores that.
             raise TaskCorruptedError(f"no store in {self.path} has an offset that belongs to it")
-        return self._checkpoint(whole[-1]).read() if whole else {}
+        return {}
+
+    def _is_half(self, task_id: TaskId) -> bool:
+        try:
+            return not self._is_whole(task_id)
+        except StoreCorruptedError:
+            return True
 
     def _is_whole(self, task_id: TaskId) -> bool:
         return self._has_store(task_id) and bool(self._checkpoint(task_id).read())
