@@ -59,8 +59,8 @@ class StateDirectorySubject(CheckpointSubject):
         return state, number, number
 
     def verify(self) -> None:
-        # Damaged at rest: no state hangs on the directory's id, and one that can't be read is drawn anew. Processes come
-        # and go with other ids all the time, and are given tasks all the same.
+        # Damaged at rest: no state hangs on the directory's id, and one that can't be read is drawn anew. A process of
+        # another id is given tasks all the same.
         self._may_be_anothers = True
 
     def wipe(self) -> None:
