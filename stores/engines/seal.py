@@ -49,7 +49,11 @@ class Seal:
 
     def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
         """The same for what was found under ``keys``."""
-        return [None if kept is None else self.open(key, kept) for key, kept in zip(keys, found, strict=True)]
+        pairs = self.open_pairs([(key, kept) for key, kept in zip(keys, found, strict=True) if kept is not None])
+        if len(pairs) == len(found):
+            return [value for _, value in pairs]
+        values = iter(pairs)
+        return [None if kept is None else next(values)[1] for kept in found]
 
 
 class _Plain(Seal):
