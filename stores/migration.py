@@ -7,8 +7,12 @@ is what writes, readers never do. Source: KIP-892, "Upgrading"; KIP-258, ``upgra
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 from stores.directory import StoreDirectory, system_errors_told
-from stores.errors import CommitFailedError, StoreUnavailableError
+from stores.engines.engine import Engine
+from stores.errors import CommitFailedError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.identity import STEPS, OpenEngine, present_version
 
@@ -23,10 +27,22 @@ def migrate(directory: StoreDirectory, open_engine: OpenEngine) -> None:
 
     Raises: StoreUnavailableError where the disk refuses: the next opening goes on; and what the steps raise.
     """
+
+    def verified(folder: Path) -> Engine:
+        # What is not sound must not be taken for data, written anew, and sound from then on.
+        engine = open_engine(folder)
+        try:
+            engine.verify()
+        except BaseException:
+            with suppress(StoreError):
+                engine.close()
+            raise
+        return engine
+
     while (version := directory.identity.format_version) < present_version():
         try:
             with system_errors_told(directory.path):
-                STEPS[version - 1](directory.path, open_engine)
+                STEPS[version - 1](directory.path, verified)
                 reach(STEP_DONE)
                 directory.identify(directory.identity._replace(format_version=version + 1))
         except CommitFailedError as error:
