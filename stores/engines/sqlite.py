@@ -20,7 +20,7 @@ from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED, Seal
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
-from stores.sqlite_file import keep_log, missing_bytes, sync_log, write_ahead
+from stores.sqlite_file import HEADER_BYTES, keep_log, missing_bytes, sync_log, write_ahead
 
 Answer = TypeVar("Answer")
 
@@ -69,7 +69,7 @@ class SqliteEngine(TransactionalEngine):
         try:
             new, unclean = not file.exists(), log.exists() and log.stat().st_size > 0
             if not new:
-                _check_length(file)
+                _check_header(file)
             writer = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=64)
             try:
                 writer.execute(f"pragma page_size={cast(int, options['page_size_bytes'])}")
@@ -438,8 +438,15 @@ def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes 
         writer.executemany(f"replace into {table} values (?, ?)", seal.seal_pairs(pairs))
 
 
-def _check_length(file: Path) -> None:
-    """Refuse a file that was cut short."""
+def _check_header(file: Path) -> None:
+    """Refuse a file that was cut short, and one that SQLite would read and not write: of a later form than there is.
+
+    Source: SQLite's manual, "Database File Format", 1.3.3.
+    """
+    with file.open("rb") as opened:
+        form = opened.read(HEADER_BYTES)[18:19]
+    if form > b"\2":
+        raise StoreCorruptedError(f"{file} is damaged: wipe the store and restore it from its changelog")
     missing = missing_bytes(file)
     if missing:
         raise StoreCorruptedError(

@@ -171,6 +171,17 @@ def test_tables_of_sqlite_that_are_gone_are_no_new_store(path: Path, statement: 
         open_store("sqlite-indexed-batch", path)
 
 
+@pytest.mark.parametrize("bit", [0, 2, 7])
+def test_a_form_of_sqlite_that_never_was_is_noticed_on_opening(path: Path, bit: int) -> None:
+    """Else it could be read, and never written."""
+    filled(path, "sqlite-indexed-batch")
+    content = bytearray(file_of(path).read_bytes())
+    content[18] ^= 1 << bit
+    file_of(path).write_bytes(content)
+    with pytest.raises(StoreCorruptedError):
+        open_store("sqlite-indexed-batch", path)
+
+
 @pytest.mark.parametrize("backend", ["rocksdb-direct", "rocksdb-indexed-batch", "rocksdb-dual-store"])
 def test_a_manifest_of_rocksdb_that_seems_to_be_cut_short_is_noticed_after_a_clean_close(
     path: Path, backend: str
