@@ -467,7 +467,7 @@ def _damage(error: Exception, file: Path) -> StoreError:
 
 
 def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
-    if _is_damage(error) or "no such table" in str(error):
+    if _is_damage(error) or any(told in str(error) for told in ("no such table", "unsupported file format")):
         return _damage(error, file)
     return StoreUnavailableError(f"SQLite can't open {file}: {error}")
 
