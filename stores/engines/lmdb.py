@@ -35,8 +35,9 @@ Result = TypeVar("Result")
 _FETCH_FIRST, _FETCH = 32, 512
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The databases of data and meta entries, by whether their records have checksums."""
-_HEAD = struct.Struct("=16x I 20x I 100x Q")
-"""Of one of the two heads of a file: its magic number, the size of a page, the number of its commit."""
+_HEAD = struct.Struct("=16x I 4s 16x I 2s 42x 6s 42x Q Q")
+"""Of one of the two heads of a file: its magic number and version; of the free pages the size of a page, and flags; pad
+and flags of what names the databases; its last page, and the number of its commit."""
 _MAGIC = 0xBEEFC0DE
 _ROOM_BYTES = 256 << 30
 """What the map has room for, about, when a transaction begins: far more than one takes. It costs addresses, neither
@@ -543,7 +544,8 @@ def _keep_meta_pages(env: Any, path: Path) -> None:
 def _check_heads(path: Path) -> None:
     """Refuse a file whose two heads are not of commits in a row.
 
-    LMDB goes by the one with the higher number: a flipped bit there makes an earlier commit of the last one.
+    LMDB goes by the one with the higher number: a flipped bit there makes an earlier commit of the last one. One bit of
+    each number does so unseen, that of 2: the last commit is then the one before it, whole, with its own offset.
     Source: LMDB 0.9, ``mdb.c``, ``MDB_page``, ``MDB_meta``, ``mdb_env_pick_meta``.
     """
     file = path / "data.mdb"
@@ -553,18 +555,21 @@ def _check_heads(path: Path) -> None:
         head = opened.read(_HEAD.size)
         if len(head) < _HEAD.size:
             return
-        magic, page_bytes, first = _HEAD.unpack(head)
+        magic, version, page_bytes, *first = _HEAD.unpack(head)
         opened.seek(page_bytes)
         head = opened.read(_HEAD.size)
     # What else is wrong with them LMDB sees itself.
     if magic != _MAGIC or len(head) < _HEAD.size:
         return
-    second = _HEAD.unpack(head)[2]
-    if abs(first - second) != 1:
+    _, other, _, *second = _HEAD.unpack(head)
+    if abs(first[-1] - second[-1]) != 1 or (version, first[:2]) != (other, second[:2]):
         raise StoreCorruptedError(
-            f"{file} is damaged (its heads are those of commits {first} and {second}): wipe the store and restore it "
-            "from its changelog"
+            f"{file} is damaged (its heads are not those of commits in a row): wipe the store and restore it from its "
+            "changelog"
         )
+    if (max(first[2], second[2]) + 1) * page_bytes > file.stat().st_size:
+        # LMDB would map as much as that, if it can.
+        _check_structure(path)
 
 
 def _check_structure(path: Path) -> None:
