@@ -295,6 +295,7 @@ class StateStore(Closeable):
         else as ``commit``.
         """
 
+    @abstractmethod
     def verify(self) -> None:
         """Read everything committed and check whatever tells damage: checksums, order, counts, the engine's structure.
 

@@ -201,6 +201,8 @@ def _refusal(demanded: Demand, remains: Remains) -> Judgement:
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
         told = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
         return Judgement(Found.UNRESTORED, None, False, told)
+    if unkept := _unkept_afterwards(demanded, remains, remains.restored):
+        return Judgement(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
     return Judgement(Found.NOTICED, None, demanded.may_notice, said, remains.stage)
 
 

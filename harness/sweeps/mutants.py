@@ -280,6 +280,10 @@ def _unchecked_checkpoint(subject: str) -> None:
     _replace(module, "crc32", lambda content: crc32(b""))
 
 
+def _trusted_meta_pages(subject: str) -> None:
+    _replace(_engine_module_of(subject), "_keep_meta_pages", lambda env, path: None)
+
+
 def _engine_module_of(subject: str) -> Any:
     if subject == CHANGELOG:
         return import_module("stores.changelog.log_file")
@@ -313,6 +317,11 @@ def _keeps_log(name: str) -> bool:
 def _checks_records(name: str) -> bool:
     """A backend whose records bear a checksum of ours."""
     return name in backends() and "checksums" in backends()[name].options
+
+
+def _keeps_meta_pages(name: str) -> bool:
+    """What writes the pages that tell its last commit through a descriptor of their own, and once more when opened."""
+    return name in backends() and hasattr(_engine_module_of(name), "_keep_meta_pages")
 
 
 def _only(subject: str) -> Callable[[str], bool]:
@@ -395,6 +404,13 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             _only(CHECKPOINT),
             _unchecked_checkpoint,
             "flipped",
+        ),
+        "trusted-meta-pages": Mutant(
+            "the page of the last commit is trusted as it is found, though the sync in its write may have failed",
+            "failed_sync",
+            _keeps_meta_pages,
+            _trusted_meta_pages,
+            unseen_by="power",
         ),
         "migration-noted-first": Mutant(
             "a store says that it has the next format before it has", "kill", _only(MIGRATION), migration_noted_first

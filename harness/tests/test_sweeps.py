@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from harness.checkers.prefix import Demand, Found, Judgement, Promised
-from harness.effects.nursery import NurseryError, Outcome
+from harness.effects.nursery import Nursery, NurseryError, Outcome
 from harness.effects.recording import Effect, Kind, read_recording
 from harness.effects.steering import Fail, Kill
 from harness.sweeps import workload

@@ -76,8 +76,7 @@ class LmdbEngine(TransactionalEngine):
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         try:
             size = max(cast(int, options["map_size_bytes"]), _map_for(path))
-            new = not (path / "data.mdb").exists()
-            _check_file(path)
+            new = not _check_file(path)
             _check_heads(path)
             env = lmdb.open(
                 str(path),
@@ -92,7 +91,10 @@ class LmdbEngine(TransactionalEngine):
             )
             try:
                 _check_length(env, path)
-                return cls(env, checksums=bool(options["checksums"]) if new else _has_checksums(env, path))
+                checksums = bool(options["checksums"]) if new else _has_checksums(env, path)
+                if durability is Durability.DISK and not new:
+                    _keep_meta_pages(env, path)
+                return cls(env, checksums=checksums)
             except BaseException:
                 env.close()
                 raise

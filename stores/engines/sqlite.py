@@ -55,8 +55,11 @@ class SqliteEngine(TransactionalEngine):
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000 - SEAL_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
-    def __init__(self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, seal: Seal) -> None:
-        self._file, self._writer, self._mmap, self._seal = file, writer, mmap_size_bytes, seal
+    def __init__(
+        self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, durability: Durability, seal: Seal
+    ) -> None:
+        self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
+        self._seal = seal
         self._owner = get_ident()
         self._pool: list[sqlite3.Connection] = []
         # Re-entrant: a finaliser may give a connection back while one is being borrowed.
@@ -92,7 +95,7 @@ class SqliteEngine(TransactionalEngine):
             raise _opening_error(error, file) from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        return cls(file, writer, cast(int, options["mmap_size_bytes"]), seal)
+        return cls(file, writer, cast(int, options["mmap_size_bytes"]), durability, seal)
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
@@ -473,7 +476,7 @@ def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
 
 
 def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
-    # The type of a value is kept with it, and may have become another. Reading needs no room: where that is missed, it is
+    # The type of a value is kept with it, and may be another now. Reading needs no room: where that is missed, it is
     # for a page that can't be.
     if isinstance(error, TypeError) or _is_damage(error) or _name(error) == "SQLITE_FULL":
         return _damage(error, file)

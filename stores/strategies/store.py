@@ -91,15 +91,13 @@ class EngineStore(KeyValueStore):
                 directory.close(clean=True)
                 raise
         try:
-            migrate(directory, lambda folder: open_engine(engine, folder, durability, options))
-            with system_errors_told(directory.data):
-                missing = not directory.data.is_dir() or not any(directory.data.iterdir())
-            if missing:
-                # An engine would begin a new database there, without a word.
-                raise StoreCorruptedError(
-                    f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
-                )
-            opened = open_engine(engine, directory.data, durability, options)
+            opened = open_data(
+                engine,
+                directory,
+                durability,
+                options,
+                lambda older: cls._over(older, directory, options, traits)._close_staging(),
+            )
             try:
                 return cls._over(opened, directory, options, traits)
             except BaseException:
@@ -533,32 +531,6 @@ class EngineStore(KeyValueStore):
     def _check_open(self) -> None:
         if not self.is_open:
             raise StoreClosedError(f"store {self._name!r} is closed: open it again")
-
-
-def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
-    """Make a new engine's files in ``folder``, with an empty commit, so that opening never finds them half made."""
-    folder.mkdir()
-    made = engine.open(folder, durability, options)
-    try:
-        made.write([], {})
-    finally:
-        made.close()
-
-
-def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
-    """Open an engine's files, of which nobody knows what has happened to them since they were last open."""
-    rehearse(engine, folder, options)
-    opened = engine.open(folder, durability, options)
-    if durability is Durability.DISK:
-        # Opening may have made a file whose contents will be synced, and whose name nobody else would be.
-        try:
-            with system_errors_told(folder):
-                sync_folder(folder)
-        except BaseException:
-            with suppress(StoreError):
-                opened.close()
-            raise
-    return opened
 
 
 class _Closed:

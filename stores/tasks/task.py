@@ -79,6 +79,8 @@ class StreamTask:
     ``verify_stores`` reads each store whole when the task is opened (``StateStore.verify``): one with damaged files is
     wiped and restored, as where damage shows at once. It takes the time of some scans of all there is.
 
+    ``task_timeout_s`` is how long ``run`` tries again where the changelog does not answer in time; 0 for not at all.
+
     ``wipe_unclean=False`` is for showing what exactly-once would be worth without the wipe; never use it in earnest.
 
     Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing").
@@ -99,6 +101,7 @@ class StreamTask:
         memory: BudgetShare | None = None,
         on_restore: OnRestore | None = None,
         verify_stores: bool = False,
+        task_timeout_s: float = TASK_TIMEOUT_S,
         wipe_unclean: bool = True,
     ) -> None:
         for name, config in stores.items():
