@@ -160,7 +160,7 @@ def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(t
     note = tmp_path / "note"
     with Nursery(preload=False) as nursery:
         nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10)
-        warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
+        warm = _warm_parent()
         killer = subprocess.Popen(
             ["/bin/sh", "-c", f"while [ ! -s {note} ]; do sleep 0.05; done; kill -9 {warm.pid}"],
             stdin=subprocess.DEVNULL,
@@ -179,13 +179,23 @@ def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(t
     os.kill(other, signal.SIGKILL)
 
 
+def _warm_parent() -> psutil.Process:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for process in psutil.Process().children():
+            # Empty for a moment after its start: the kernel has not put it there yet.
+            if "warm_parent" in " ".join(process.cmdline()):
+                return process
+    raise AssertionError("no warm parent was started")
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_warm_parent_that_was_stopped_is_waited_for_no_more_and_killed(
     monkeypatch: pytest.MonkeyPatch, begun: bool, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("harness.effects.nursery._END_S", 0.5)
     with pytest.raises(NurseryError), Nursery(preload=False, within=tmp_path) as nursery:
-        warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
+        warm = _warm_parent()
         if begun:
             assert nursery.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10).result == 3
         warm.suspend()
@@ -194,7 +204,7 @@ def test_a_warm_parent_that_was_stopped_is_waited_for_no_more_and_killed(
     assert not warm.is_running()
     monkeypatch.setattr("harness.effects.nursery._ANSWER_S", 60.0)
     with Nursery(preload=False, within=tmp_path) as nursery:
-        warm = next(process for process in psutil.Process().children() if "warm_parent" in " ".join(process.cmdline()))
+        warm = _warm_parent()
         folder = nursery.folder
         warm.suspend()
     assert not warm.is_running()
