@@ -18,7 +18,7 @@ from harness.folders import RUNS
 from harness.java import find_java
 from harness.progress import Progress
 from harness.report import publish
-from harness.report.document import failure_lines, wrong_end_lines
+from harness.report.document import failure_lines, wrong_end_lines, wrong_step_lines
 from harness.report.effect_section import SKIPPED, effect_failure_lines
 from harness.report.effect_tables import promise_table
 from harness.report.environment import environment
@@ -40,6 +40,7 @@ from harness.sweeps import plan as sweeps
 from harness.throughput import opening, plan
 from harness.throughput.amplification import amplification_rows
 from harness.throughput.early_commits import early_commit_rows, over_limit
+from harness.throughput.large_steps import large_step_rows
 from harness.throughput.plan import Batch, Sweep
 from harness.throughput.run import MeasurementFailedError
 from harness.throughput.visibility import visibility_rows
@@ -192,6 +193,10 @@ def _store_rows(request: Request, say: Callable[[str], None]) -> tuple[list[Row]
     except MeasurementFailedError as error:
         problems.append(f"early commits were not measured: {error}")
     try:
+        rows += large_step_rows(request.profile, chosen, request.seed)
+    except MeasurementFailedError as error:
+        problems.append(f"steps larger than the limit were not measured: {error}")
+    try:
         rows += visibility_rows(request.profile, chosen)
     except MeasurementFailedError as error:
         problems.append(f"how soon readers see a write was not measured: {error}")
@@ -252,6 +257,7 @@ def _conclude(
         print(ratio_table({**figures, "ratio": missed or figures["ratio"]}).plain())
         print(f"Ratios missed: {len(missed)} of {len(asked)}.\n" if missed else "All ratios are reached.\n")
     wrong = [*problems, *failure_lines(rows["crash"]), *wrong_end_lines(figures["throughput"])]
+    wrong += wrong_step_lines(figures["large_step"])
     wrong += effect_failure_lines([*rows["effect"], *rows["mutant"]])
     for line in wrong:
         print(f"WRONG  {line}")

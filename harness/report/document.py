@@ -17,6 +17,7 @@ from harness.report.store_tables import (
     amplification_table,
     benchmark_tables,
     early_commit_tables,
+    large_step_tables,
     opening_tables,
     visibility_tables,
     ycsb_tables,
@@ -34,6 +35,15 @@ _LEVELS = """\
 | DISK | power loss, by fsync in every commit |
 """
 
+_LARGE_STEPS = """\
+One input record may write more than the limit on uncommitted bytes, and is one transaction all the same. What it
+stages beyond the limit leaves memory: an indexed batch and a dual store spill it to a second store on disk,
+`sqlite-native` has it in SQLite's own files, and `rocksdb-direct` keeps nothing apart, so that readers see the writes as they are made. Two
+backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps the pages that its own transaction has
+changed, up to 512 MiB by a constant of its build (`lmdb-native`). What remains in memory is what the engines are
+configured with, their buffers and caches, and in native stores each key of the step with the length of its value.
+"""
+
 _METHOD = """\
 * Throughput: Spark partitions a workload's events by key and gives each partition to one task, with stores and a
   changelog of its own. Every measurement runs in a fresh process, in an order shuffled by the seed; repeats of one
@@ -47,6 +57,13 @@ _METHOD = """\
   compactions, are part of what a task's process has written.
 * Memory: one task of `count` over 50,000 records, which is never told to commit; a limit on what it has staged does it,
   before a record that would pass it (`PREDICTED`), else after it (`EXCEEDED`). Where a limit is passed the run fails.
+* A large step: one record whose function puts pairs of 8,000 bytes through a task; its commit, which the limit asks for
+  at once, belongs to it. Memory is anonymous memory above what the process had before, looked at every millisecond by
+  another process. RocksDB's write buffers and every cache are set to 4 MiB here, a copied part to 1 MiB; by default it
+  is 48 MiB and 50 MiB an engine, so that a step may take up to twice that more. A bound is reckoned beforehand: the
+  limit; the engine's buffers and caches, twice, because a spill has an engine of its own; four parts; 8 MiB for the
+  changelog's producer; 200 bytes a pair; 16 MiB that allocators keep of what was freed; and for `lmdb-native` LMDB's
+  512 MiB. Where a bound is passed, or a step is not one commit, the run fails.
 * Readers: a writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at
   each level looks the key up all the time. READ_COMMITTED shows a write after its commit, so after an interval at most;
   READ_UNCOMMITTED at once, whatever the interval. Lookups beside commits and the cost of iterators are among the
@@ -94,6 +111,9 @@ def document(
         *_told(amplification_table(figures)),
         "## Memory: commits that only the limit asks for\n",
         *_told(*early_commit_tables(figures)),
+        "## Memory: one step larger than the limit\n",
+        _LARGE_STEPS,
+        *_told(*large_step_tables(figures)),
         "## Readers on other threads\n",
         *_told(*visibility_tables(figures)),
         "## Time to open after a kill\n",
@@ -133,6 +153,21 @@ def wrong_end_lines(throughput: Sequence[Figure]) -> list[str]:
         for figure in throughput
         if figure["end_state"] == "different"
     ]
+
+
+def wrong_step_lines(large_steps: Sequence[Figure]) -> list[str]:
+    """A sentence for every large step that took more memory than it may, and for every one that was not one commit."""
+    lines = []
+    for figure in large_steps:
+        step = f"{figure['backend']} at {figure['durability']}, one step of {text.size(figure['step_bytes'])}"
+        if figure["bounded"] is False:
+            lines.append(f"{step}: took {text.size(figure['peak_bytes'])}, above {text.size(figure['bound_bytes'])}")
+        if not figure["atomic"]:
+            lines.append(
+                f"{step}: {figure['commits']} commits, {figure['seen_early']} of the keys looked up were seen before, "
+                f"and the state after a reopening is {figure['state']}"
+            )
+    return lines
 
 
 def _told(*tables: Table) -> list[str]:

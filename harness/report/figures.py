@@ -142,6 +142,24 @@ def amplification(rows: Iterable[Row]) -> list[Figure]:
     )
 
 
+def large_steps(rows: Iterable[Row]) -> list[Figure]:
+    """Steps as they came, each with whether it stayed within its bound (None where it has none), and whether it was one
+    commit: all of it there afterwards and, where writes are kept apart, nothing before."""
+    return _in_order(
+        [
+            {
+                **row,
+                "kind": "large_step",
+                "bounded": None if row["bound_bytes"] is None else row["peak_bytes"] <= row["bound_bytes"],
+                "atomic": row["state"] == "equal"
+                and row["commits"] == 1
+                and not (row["transactional"] and row["seen_early"]),
+            }
+            for row in rows
+        ]
+    )
+
+
 def visibility(rows: Iterable[Row]) -> list[Figure]:
     """How long writes took to be seen, as it came."""
     return _in_order([{**row, "kind": "visibility"} for row in rows])
@@ -181,6 +199,7 @@ def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
         "benchmark": benchmarks,
         "amplification": amplification,
         "early_commit": early_commits,
+        "large_step": large_steps,
         "visibility": visibility,
         "ratio": ratios,
         "crash": crash,

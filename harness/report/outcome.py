@@ -63,6 +63,14 @@ def _sentences(figures: Figures) -> Iterator[str]:
         sum(figure["uncommitted_max_bytes"] <= figure["limit_bytes"] for figure in limited),
         "were never passed",
     )
+    steps = figures["large_step"]
+    yield _judged(
+        "steps larger than the limit",
+        "memory-one-step-larger-than-the-limit",
+        len(steps),
+        sum(figure["atomic"] and figure["bounded"] is not False for figure in steps),
+        "were one commit, and took no more memory than their bound where they have one",
+    )
     yield ratios_reached(figures, "ratios")
 
 

@@ -19,7 +19,7 @@ from stores.errors import ConfigError
 
 Row = Mapping[str, Any]
 
-_TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
+_TEXT, _COUNT, _REAL, _TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
     {
@@ -90,6 +90,22 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "exceeded": _COUNT,
             "uncommitted_max_bytes": _COUNT,
             "peak_memory_bytes": _COUNT,
+        },
+        "large_step": {
+            "backend": _TEXT,
+            "durability": _TEXT,
+            "transactional": _TRUTH,
+            "limit_bytes": _COUNT,
+            "step_bytes": _COUNT,
+            "pairs": _COUNT,
+            "uncommitted_bytes": _COUNT,
+            "staged_disk_bytes": _COUNT,
+            "peak_bytes": _COUNT,
+            "bound_bytes": _COUNT,
+            "seen_early": _COUNT,
+            "commits": _COUNT,
+            "state": _TEXT,
+            "seconds": _REAL,
         },
         "visibility": {
             "backend": _TEXT,

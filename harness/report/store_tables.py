@@ -11,6 +11,7 @@ from harness.report.table import Table
 Figures = Mapping[str, Sequence[Figure]]
 
 _YCSB = "ycsb-"
+_KEPT = {True: "yes", False: "**no**", None: text.NONE}
 
 
 def amplification_table(figures: Figures) -> Table:
@@ -74,6 +75,51 @@ def early_commit_tables(figures: Figures) -> list[Table]:
         )
         for (durability,) in distinct(figures["early_commit"], "durability")
     ]
+
+
+def large_step_tables(figures: Figures) -> list[Table]:
+    """One table per level: a line per backend and size of the step."""
+    head = (
+        "backend",
+        "limit",
+        "the step wrote",
+        "on disk when its commit began",
+        "peak memory of step and commit",
+        "of what it wrote",
+        "its bound",
+        "within it",
+        "one commit",
+        "took",
+    )
+    tables = []
+    for (durability,) in distinct(figures["large_step"], "durability"):
+        steps = sorted(
+            (figure for figure in figures["large_step"] if figure["durability"] == durability),
+            key=lambda figure: (figure["backend"], figure["step_bytes"]),
+        )
+        rows = [
+            [
+                figure["backend"],
+                *(text.size(figure[name]) for name in ("limit_bytes", "step_bytes", "staged_disk_bytes", "peak_bytes")),
+                text.ratio(figure["peak_bytes"] / figure["step_bytes"]),
+                text.size(figure["bound_bytes"]),
+                _KEPT[figure["bounded"]],
+                _KEPT[figure["atomic"]] if figure["transactional"] else "seen as it is made",
+                text.duration(figure["seconds"]),
+            ]
+            for figure in steps
+        ]
+        wrong = [place for place, figure in enumerate(steps) if figure["bounded"] is False or not figure["atomic"]]
+        tables.append(
+            Table(
+                f"One step of a task, level {durability}; no bound where there is no disk",
+                head,
+                rows,
+                (1, 2, 3, 4, 5, 6, 9),
+                notable=wrong,
+            )
+        )
+    return tables
 
 
 def visibility_tables(figures: Figures) -> list[Table]:

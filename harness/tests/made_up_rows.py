@@ -61,6 +61,7 @@ def made_up_rows() -> Rows:
         "benchmark": _benchmark(),
         "amplification": _amplification(),
         "early_commit": _early_commit(),
+        "large_step": _large_step(),
         "visibility": _visibility(),
         "ratio": _ratio(),
         "crash": _crash(),
@@ -176,6 +177,29 @@ def _early_commit() -> list[dict[str, Any]]:
         }
         for limit in (1 << 20, None)
         for repeat in range(2)
+    ]
+
+
+def _large_step() -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "large_step",
+            "backend": backend,
+            "durability": "CHANGELOG",
+            "transactional": not backend.endswith("direct"),
+            "limit_bytes": 1 << 24,
+            "step_bytes": 1 << 26,
+            "pairs": 8_000,
+            "uncommitted_bytes": 1 << 26,
+            "staged_disk_bytes": 0 if backend.startswith("memory") else 1 << 26,
+            "peak_bytes": 1 << 25,
+            "bound_bytes": None if backend.startswith("memory") else 1 << 26,
+            "seen_early": 100 if backend.endswith("direct") else 0,
+            "commits": 1,
+            "state": "equal",
+            "seconds": 1.0,
+        }
+        for backend in SPEEDS
     ]
 
 

@@ -115,11 +115,12 @@ def test_the_contents_lead_to_every_section(tmp_path: Path) -> None:
 
 def test_what_came_of_a_run_counts_what_is_as_it_should_be_and_is_bold_where_something_is_not() -> None:
     told = outcome(all_figures(made_up_rows())).splitlines()
-    crashes, effects, _, states, limits, ratios = told
+    crashes, effects, _, states, limits, steps, ratios = told
     assert re.match(r"\* \*\*46 of 47 \[crash trials\]", crashes)
     assert effects.startswith("* No ")
     assert re.match(r"\* 36 of 36 \[measured configurations\]", states)
     assert re.match(r"\* 1 of 1 \[limits on uncommitted bytes\]", limits)
+    assert re.match(r"\* 6 of 6 \[steps larger than the limit\]", steps)
     assert re.match(r"\* \*\*1 of 2 \[ratios with a threshold\]", ratios)
 
 

@@ -56,7 +56,9 @@ class LmdbEngine(TransactionalEngine):
     }
     # A reader's slot takes 64 bytes of the lock file, which is mapped as a whole.
     option_values: ClassVar[Mapping[str, Container[object]]] = {"max_readers": range(1, 1 << 20)}
-    max_value_bytes = (1 << 32) - 1 - SEAL_BYTES
+    max_value_bytes = (1 << 32) - 1
+    # It writes out what its transaction has changed at so many pages (``MDB_IDL_UM_MAX``), each of the system's size.
+    transaction_memory_bytes: ClassVar[int] = ((1 << 17) - 1) * mmap.PAGESIZE
 
     def __init__(self, env: Any, *, checksums: bool) -> None:
         self._env = env

@@ -1,0 +1,99 @@
+"""Steps larger than the limit: what they take of memory is told against a bound, and a store that spills nothing fails.
+
+The steps are those of the default profile, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from harness.report.document import wrong_step_lines
+from harness.report.figures import all_figures
+from harness.report.outcome import outcome
+from harness.report.rows import COLUMNS
+from harness.report.store_tables import large_step_tables
+from harness.tests.made_up_rows import made_up_rows
+from harness.throughput.large_steps import LIMIT_BYTES, STEPS, bound_bytes, large_step_rows, measured
+from harness.throughput.memory_watch import MemoryWatch
+from stores.config import StoreConfig
+from stores.registry import backend_named, backends
+
+STEP_BYTES = STEPS["default"][0]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
+
+
+def wrong(row: dict[str, Any]) -> list[str]:
+    return wrong_step_lines(all_figures({"large_step": [row]})["large_step"])
+
+
+def test_a_step_that_is_spilled_is_one_commit_and_stays_within_its_bound() -> None:
+    row = measured(StoreConfig().backend, STEP_BYTES, 1)
+    assert set(row) == {*COLUMNS["large_step"], "kind", "seed"}
+    assert wrong(row) == []
+    assert row["peak_bytes"] > LIMIT_BYTES
+    assert row["staged_disk_bytes"] > STEP_BYTES - 2 * LIMIT_BYTES
+    assert STEP_BYTES - 10_000 < row["uncommitted_bytes"] <= STEP_BYTES
+    assert (row["commits"], row["seen_early"], row["state"]) == (1, 0, "equal")
+
+
+@pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "lmdb-indexed-batch", "sqlite-indexed-batch"])
+def test_a_step_that_is_not_spilled_passes_its_bound(backend: str) -> None:
+    row = measured(backend, STEP_BYTES, 1, spill_above=-1)
+    assert row["peak_bytes"] > STEP_BYTES
+    assert row["staged_disk_bytes"] < LIMIT_BYTES
+    assert len(wrong(row)) == 1
+
+
+def test_a_bound_has_who_has_a_disk_and_it_hardly_grows_with_the_step() -> None:
+    for name, backend in backends().items():
+        bound, larger = bound_bytes(backend, 1_000), bound_bytes(backend, 101_000)
+        if not backend.persistent:
+            assert (bound, larger) == (None, None)
+            continue
+        assert bound is not None
+        assert larger is not None
+        assert 0 < larger - bound < 100_000 * 8_000 / 20, name
+    native = bound_bytes(backend_named("lmdb-native"), 0)
+    assert native is not None
+    assert native > 512 << 20
+
+
+def test_a_step_that_is_wrong_is_told_in_words_and_in_bold() -> None:
+    spoilt: list[dict[str, Any]] = [
+        {"peak_bytes": 1 << 40},
+        {"seen_early": 1},
+        {"commits": 2},
+        {"state": "different"},
+    ]
+    for change in spoilt:
+        rows = made_up_rows()
+        step = next(row for row in rows["large_step"] if row["backend"] == "lmdb-indexed-batch")
+        step.update(change)
+        figures = all_figures(rows)
+        assert len(wrong_step_lines(figures["large_step"])) == 1
+        (table,) = large_step_tables(figures)
+        assert [table.rows[place][0] for place in table.notable] == ["lmdb-indexed-batch"]
+        assert "**no**" in table.rows[table.notable[0]]
+        assert "**5 of 6 [steps" in outcome(figures)
+
+
+def test_a_backend_that_keeps_nothing_apart_may_show_a_step_before_its_commit() -> None:
+    figures = all_figures(made_up_rows())
+    assert wrong_step_lines(figures["large_step"]) == []
+    assert {figure["backend"] for figure in figures["large_step"] if figure["seen_early"]} == {"rocksdb-direct"}
+
+
+def test_backends_that_were_not_asked_for_are_left_out() -> None:
+    assert large_step_rows("default", [], 1) == []
+
+
+def test_memory_that_was_given_back_meanwhile_counts() -> None:
+    with MemoryWatch() as watch:
+        taken = bytearray(b"x" * (32 << 20))
+        del taken
+        assert watch.stop() > 31 << 20
+    with MemoryWatch() as watch:
+        assert 0 <= watch.stop() < 8 << 20
