@@ -38,10 +38,11 @@ _LEVELS = """\
 _LARGE_STEPS = """\
 One input record may write more than the limit on uncommitted bytes, and is one transaction all the same. What it
 stages beyond the limit leaves memory: an indexed batch and a dual store spill it to a second store on disk,
-`sqlite-native` has it in SQLite's own files, and `rocksdb-direct` keeps nothing apart, so that readers see the writes as they are made. Two
-backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps the pages that its own transaction has
-changed, up to 512 MiB by a constant of its build (`lmdb-native`). What remains in memory is what the engines are
-configured with, their buffers and caches, and in native stores each key of the step with the length of its value.
+`sqlite-native` has it in SQLite's own files, and `rocksdb-direct` keeps nothing apart, so that readers see the writes
+as they are made. Two backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps the pages that
+its own transaction has changed, up to 512 MiB by a constant of its build (`lmdb-native`). What remains in memory is
+what the engines are configured with, their buffers and caches, and in native stores each key of the step with the
+length of its value.
 """
 
 _METHOD = """\

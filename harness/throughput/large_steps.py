@@ -43,7 +43,7 @@ STEPS: Mapping[str, Sequence[int]] = {
     "full": (64 * _MIB, 256 * _MIB, 1024 * _MIB),
 }
 """Bytes of the keys and values of a step, of every backend."""
-LARGER: Mapping[str, int] = {"default": 256 * _MIB}
+LARGER: Mapping[str, int] = {"default": 128 * _MIB}
 """One more, of the default backend alone."""
 VALUE_BYTES = 8_000
 OPTIONS: Mapping[str, int] = {
