@@ -18,11 +18,12 @@ from harness.folders import RUNS
 from harness.java import find_java
 from harness.progress import Progress
 from harness.report import publish
-from harness.report.document import failure_lines, wrong_end_lines, wrong_step_lines
+from harness.report.document import failure_lines, wrong_end_lines
 from harness.report.effect_section import SKIPPED, effect_failure_lines
 from harness.report.effect_tables import promise_table
 from harness.report.environment import environment
 from harness.report.figures import all_figures
+from harness.report.memory_sections import wrong_step_lines
 from harness.report.rows import kinds_of, name_latest, new_run, read_all, write_facts, write_rows
 from harness.report.tables import ratio_table, summary_table
 from harness.scenario import EVENT_LOG

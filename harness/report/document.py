@@ -11,13 +11,12 @@ from harness.report.choice import choices
 from harness.report.crash_tables import crash_tables
 from harness.report.effect_section import effect_section
 from harness.report.figures import Figure, crash_trials
+from harness.report.memory_sections import memory_sections
 from harness.report.outcome import outcome, ratios_reached
 from harness.report.rows import Row
 from harness.report.store_tables import (
     amplification_table,
     benchmark_tables,
-    early_commit_tables,
-    large_step_tables,
     opening_tables,
     visibility_tables,
     ycsb_tables,
@@ -35,14 +34,9 @@ _LEVELS = """\
 | DISK | power loss, by fsync in every commit |
 """
 
-_LARGE_STEPS = """\
-One input record may write more than the limit on uncommitted bytes, and is one transaction all the same. What it
-stages beyond the limit leaves memory: an indexed batch and a dual store spill it to a second store on disk,
-`sqlite-native` has it in SQLite's own files, and `rocksdb-direct` keeps nothing apart, so that readers see the writes
-as they are made. Two backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps the pages that
-its own transaction has changed, up to 512 MiB by a constant of its build (`lmdb-native`). What remains in memory is
-what the engines are configured with, their buffers and caches, and in native stores each key of the step with the
-length of its value.
+_READERS = """\
+A reader at READ_COMMITTED is shown a write when it is committed, so after one commit interval at most; one at
+READ_UNCOMMITTED at once, whatever the interval is.
 """
 
 _METHOD = """\
@@ -66,9 +60,8 @@ _METHOD = """\
   changelog's producer; 200 bytes a pair; 16 MiB that allocators keep of what was freed; and for `lmdb-native` LMDB's
   512 MiB. Where a bound is passed, or a step is not one commit, the run fails.
 * Readers: a writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at
-  each level looks the key up all the time. READ_COMMITTED shows a write after its commit, so after an interval at most;
-  READ_UNCOMMITTED at once, whatever the interval. Lookups beside commits and the cost of iterators are among the
-  ratios and suites of a store by itself.
+  each level looks the key up all the time. Lookups beside commits and the cost of iterators are among the ratios and
+  suites of a store by itself.
 * Opening: a store is filled, ten commits of 1,000 records follow, one more is killed when the changelog has it and the
   store does not, and a fresh process opens it. At level CHANGELOG an engine without a log may lose the ten as well.
 * Crash trials: a task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint;
@@ -110,12 +103,9 @@ def document(
         *_told(*benchmark_tables(figures), *ycsb_tables(figures)),
         "## Read and write amplification of a store by itself\n",
         *_told(amplification_table(figures)),
-        "## Memory: commits that only the limit asks for\n",
-        *_told(*early_commit_tables(figures)),
-        "## Memory: one step larger than the limit\n",
-        _LARGE_STEPS,
-        *_told(*large_step_tables(figures)),
+        *memory_sections(figures),
         "## Readers on other threads\n",
+        *([_READERS] if figures["visibility"] else []),
         *_told(*visibility_tables(figures)),
         "## Time to open after a kill\n",
         *_plot(plots, "opening", "Seconds until a store is ready after a kill, against the records in it"),
@@ -154,21 +144,6 @@ def wrong_end_lines(throughput: Sequence[Figure]) -> list[str]:
         for figure in throughput
         if figure["end_state"] == "different"
     ]
-
-
-def wrong_step_lines(large_steps: Sequence[Figure]) -> list[str]:
-    """A sentence for every large step that took more memory than it may, and for every one that was not one commit."""
-    lines = []
-    for figure in large_steps:
-        step = f"{figure['backend']} at {figure['durability']}, one step of {text.size(figure['step_bytes'])}"
-        if figure["bounded"] is False:
-            lines.append(f"{step}: took {text.size(figure['peak_bytes'])}, above {text.size(figure['bound_bytes'])}")
-        if not figure["atomic"]:
-            lines.append(
-                f"{step}: {figure['commits']} commits, {figure['seen_early']} of the keys looked up were seen before, "
-                f"and the state after a reopening is {figure['state']}"
-            )
-    return lines
 
 
 def _told(*tables: Table) -> list[str]:

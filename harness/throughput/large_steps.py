@@ -55,6 +55,7 @@ OPTIONS: Mapping[str, int] = {
 """Of the backends that have them. By default RocksDB has write buffers of 48 MiB and a cache of 50 MiB, SQLite a cache
 of 50 MiB, and parts are 4 MiB: a step that is not spilled could hide in them."""
 DEADLINE_S = 120
+DEADLINE_PER_MIB_S = 1.0
 
 _PAIR_BYTES = 200
 """For each of the step's pairs: a native store keeps its key and the length of its value, a batch some 120 bytes beside
@@ -92,11 +93,12 @@ def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_
 
     Raises: MeasurementFailedError.
     """
+    deadline_s = DEADLINE_S + DEADLINE_PER_MIB_S * step_bytes / _MIB
     with tempfile.TemporaryDirectory(prefix="large-steps-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         order = {"backend": backend, "step_bytes": step_bytes, "seed": seed, "spill_above": spill_above}
         write_figures(folder / _ORDER_FILE, order)
-        figures = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+        figures = figures_of(__name__, [name], folder=folder, deadline_s=deadline_s, status=0, file=_FIGURES_FILE)
     chosen = backend_named(backend)
     return {
         "kind": "large_step",
