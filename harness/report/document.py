@@ -52,13 +52,13 @@ _METHOD = """\
   compactions, are part of what a task's process has written.
 * Memory: one task of `count` over 50,000 records, which is never told to commit; a limit on what it has staged does it,
   before a record that would pass it (`PREDICTED`), else after it (`EXCEEDED`). Where a limit is passed the run fails.
-* A large step: one record whose function puts pairs of 8,000 bytes through a task; its commit, which the limit asks for
-  at once, belongs to it. Memory is anonymous memory above what the process had before, looked at every millisecond by
-  another process. RocksDB's write buffers and every cache are set to 4 MiB here, a copied part to 1 MiB; by default it
-  is 48 MiB and 50 MiB an engine, so that a step may take up to twice that more. A bound is reckoned beforehand: the
-  limit; the engine's buffers and caches, twice, because a spill has an engine of its own; four parts; 8 MiB for the
-  changelog's producer; 200 bytes a pair; 16 MiB that allocators keep of what was freed; and for `lmdb-native` LMDB's
-  512 MiB. Where a bound is passed, or a step is not one commit, the run fails.
+* A large step: one record whose function puts pairs of 8,000 bytes through a task; its commit, which the limit asks
+  for at once, belongs to it. Memory is anonymous memory above what the process had before, looked at every
+  millisecond by another process. RocksDB's write buffers and every cache are set to 4 MiB here, a copied part to 1
+  MiB; by default it is 48 MiB and 50 MiB an engine, so that a step may take up to twice that more. A bound is
+  reckoned beforehand: the limit; the engine's buffers and caches, twice, because a spill has an engine of its own;
+  four parts; 8 MiB for the changelog's producer; 200 bytes a pair; 16 MiB that allocators keep of what was freed.
+  Where a bound is passed, or a step is not one commit, the run fails.
 * Readers: a writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at
   each level looks the key up all the time. Lookups beside commits and the cost of iterators are among the ratios and
   suites of a store by itself.

@@ -20,10 +20,10 @@ _LARGE_STEPS = """\
 One input record may write more than the limit on uncommitted bytes, and is one transaction all the same. What it
 stages beyond the limit leaves memory: an indexed batch and a dual store spill it to a second store on disk,
 `sqlite-native` has it in SQLite's own files, and `rocksdb-direct` keeps nothing apart, so that readers see the writes
-as they are made. Two backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps the pages that
-its own transaction has changed, up to 512 MiB by a constant of its build (`lmdb-native`). What remains in memory is
-what the engines are configured with, their buffers and caches, and in native stores each key of the step with the
-length of its value.
+as they are made. Two backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps what its own
+transaction has changed (`lmdb-native`): by a constant of its build 131,071 pages, which are 512 MiB, or as many
+values of more than half a page, whatever their size. What remains in memory is what the engines are configured with,
+their buffers and caches, and in native stores each key of the step with the length of its value.
 """
 
 _KEPT = {True: "yes", False: "**no**", None: text.NONE}
@@ -112,7 +112,7 @@ def large_step_tables(figures: Figures) -> list[Table]:
         wrong = [place for place, figure in enumerate(steps) if figure["bounded"] is False or not figure["atomic"]]
         tables.append(
             Table(
-                f"One step of a task, level {durability}; no bound where there is no disk",
+                f"One step of a task, level {durability}; no bound where it is not spilled",
                 head,
                 rows,
                 (1, 2, 3, 4, 5, 6, 9),

@@ -117,12 +117,16 @@ def bound_bytes(backend: Backend, pairs: int) -> int | None:
     """What a step of so many pairs and its commit may take of memory beside what there was; None: all that it writes.
 
     The limit, what the engines have by their options, and what a commit has in its hands. One store has two engines
-    where it spills. ``lmdb-native`` has what LMDB keeps of a transaction of its own, which no option bounds.
+    where it spills. No bound has who has no disk, or leaves it to an engine that keeps its transaction in memory.
     """
-    if not backend.persistent:
+    engine = backend.load_engine()
+    if not backend.persistent or (
+        issubclass(backend.load_strategy(), NativeStore)
+        and issubclass(engine, TransactionalEngine)
+        and not engine.spills
+    ):
         return None
     has: dict[str, Any] = {**backend.options, **OPTIONS}
-    engine, own = backend.load_engine(), 0
     engine_bytes: int = sum(
         has[name] * has.get(times, 1)
         for name, times in (
@@ -133,11 +137,8 @@ def bound_bytes(backend: Backend, pairs: int) -> int | None:
         )
         if name in backend.options
     )
-    if issubclass(backend.load_strategy(), NativeStore) and issubclass(engine, TransactionalEngine):
-        own = engine.transaction_memory_bytes
     return (
         LIMIT_BYTES
-        + own
         + 2 * engine_bytes
         + _PARTS * OPTIONS["copy_part_bytes"]
         + _LOG_PARTS * PENDING_BYTES_MAX

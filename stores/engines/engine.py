@@ -222,8 +222,8 @@ class TransactionalEngine(Engine):
     While the transaction is open, nothing is written past it.
     """
 
-    transaction_memory_bytes: ClassVar[int] = 0
-    """What it may keep of its transaction in memory, beyond what its options bound."""
+    spills: ClassVar[bool] = True
+    """Whether its transaction leaves memory as it grows, so that its options bound what it takes there."""
 
     def prepare(self) -> None:
         """Make what room transactions need while no scan is open yet, so that none has to give way to it later."""

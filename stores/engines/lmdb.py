@@ -56,9 +56,10 @@ class LmdbEngine(TransactionalEngine):
     }
     # A reader's slot takes 64 bytes of the lock file, which is mapped as a whole.
     option_values: ClassVar[Mapping[str, Container[object]]] = {"max_readers": range(1, 1 << 20)}
-    max_value_bytes = (1 << 32) - 1
-    # It writes out what its transaction has changed at so many pages (``MDB_IDL_UM_MAX``), each of the system's size.
-    transaction_memory_bytes: ClassVar[int] = ((1 << 17) - 1) * mmap.PAGESIZE
+    max_value_bytes = (1 << 32) - 1 - SEAL_BYTES
+    # It writes out what its transaction has changed only where that is 2**17 - 1 pieces (``MDB_IDL_UM_MAX``): a page,
+    # or all pages of one value that is larger than half a page.
+    spills: ClassVar[bool] = False
 
     def __init__(self, env: Any, *, checksums: bool) -> None:
         self._env = env

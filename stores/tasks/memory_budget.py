@@ -55,7 +55,8 @@ class MemoryBudget:
     Memory is taken by more than keys and values: each pair in an indexed batch costs some 120 bytes beside them, and an
     engine may need the size of a transaction again while it is committed. A step that stages more than may be staged
     is no error: each store spills what is beyond the limit (``StoreConfig.uncommitted_max_bytes``) to disk, if it has
-    one. ``lmdb-native`` leaves that to LMDB, which keeps up to 512 MiB of changed pages in memory.
+    one. ``lmdb-native`` leaves that to LMDB, which keeps 512 MiB of changed pages in memory, and more where values are
+    larger than some 2 KB.
 
     Raises: TypeError, ConfigError for what is no limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``.
     """

@@ -57,9 +57,10 @@ GAPS = {
         Gap(
             BOUNDED,
             lambda store: not store.persistent or store.backend == "lmdb-native",
-            "LMDB keeps the pages that its own transaction has changed in memory, up to 2**17 - 1 of them (512 MiB), "
-            "and writes out what goes beyond that: a constant of its build (``MDB_IDL_UM_MAX``)",
-            "the transaction takes up to about 512 MiB, however large it is",
+            "LMDB keeps the pages that its own transaction has changed in memory, and writes out what goes beyond "
+            "2**17 - 1 pieces: a constant of its build (``MDB_IDL_UM_MAX``). A piece is a page, which makes 512 MiB, "
+            "or all the pages of one value that is larger than half a page",
+            "the transaction takes up to about 512 MiB where values are small, and more where they are large",
         ),
     )
 }
