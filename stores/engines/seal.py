@@ -6,7 +6,8 @@ one call checks a record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NoReturn
 from zlib import crc32
 
@@ -14,6 +15,9 @@ from stores.errors import StoreCorruptedError
 
 SEAL_BYTES = 4
 """By how much a value grows."""
+
+_PART = 1024
+"""How many records are sealed at a time."""
 
 _RESIDUE = 0x2144DF1C
 """Source: CRC-32 (ISO-HDLC), its residue: the CRC of anything followed by its own CRC."""
@@ -28,9 +32,12 @@ class Seal:
         """What is kept of a value."""
         return value + crc32(key + value).to_bytes(SEAL_BYTES, "little")
 
-    def seal_pairs(self, pairs: list[Pair]) -> list[Pair]:
-        """The same for many."""
-        return [(key, value + crc32(key + value).to_bytes(SEAL_BYTES, "little")) for key, value in pairs]
+    def seal_pairs(self, pairs: list[Pair]) -> Iterable[Pair]:
+        """The same for many. A part of them at a time, so that no large commit is in memory once more."""
+        return chain.from_iterable(
+            [(key, value + crc32(key + value).to_bytes(SEAL_BYTES, "little")) for key, value in pairs[at : at + _PART]]
+            for at in range(0, len(pairs), _PART)
+        )
 
     def open(self, key: bytes, kept: bytes) -> bytes:
         """The value of what was kept."""
@@ -62,7 +69,7 @@ class _Plain(Seal):
     def seal(self, key: bytes, value: bytes) -> bytes:
         return value
 
-    def seal_pairs(self, pairs: list[Pair]) -> list[Pair]:
+    def seal_pairs(self, pairs: list[Pair]) -> Iterable[Pair]:
         return pairs
 
     def open(self, key: bytes, kept: bytes) -> bytes:
