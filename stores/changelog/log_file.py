@@ -198,7 +198,8 @@ _ADVICE = {
     "SQLITE_FULL": "Nothing was written: free some space and try again, or abort",
     "SQLITE_BUSY": "Another process was writing to it all the time: nothing was written, try again",
     "SQLITE_NOTADB": "It is no SQLite file: choose another path",
-    "SQLITE_CORRUPT": "It is damaged: put back a whole copy, or remove it to begin an empty log",
+    "SQLITE_CORRUPT": "It is damaged: put back a whole copy, with no other's -wal beside it, or remove it to begin an "
+    "empty log",
     "SQLITE_READONLY": "Allow writing to the file and its folder",
     "SQLITE_CANTOPEN": "Create its folder, allow writing there, or choose another path",
     "SQLITE_IOERR": "Nothing was written: look at the disk and try again",

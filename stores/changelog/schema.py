@@ -19,6 +19,9 @@ APPLICATION_ID = 0x6C6F6731
 SCHEMA_VERSION = 2
 """1 had no checksums."""
 
+_BESIDE = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a file, by the ends of the names. Source: SQLite, "Temporary Files Used By SQLite"."""
+
 SCHEMA = """
 create table topic (
     topic_id integer primary key,
@@ -103,9 +106,11 @@ def create_unless_there(path: Path) -> None:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if path.exists():
             return
+        # What the log of a file that has gone holds, SQLite would take for pages of this one.
+        if _remove([path.with_name(path.name + suffix) for suffix in _BESIDE]):
+            os.fsync(folder)
         beside = path.with_name(path.name + ".new")
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            beside.with_name(beside.name + suffix).unlink(missing_ok=True)
+        _remove([beside.with_name(beside.name + suffix) for suffix in ("", *_BESIDE)])
         _build(beside)
         sync_file(beside)
         beside.rename(path)
@@ -127,7 +132,8 @@ def check_file(path: Path) -> None:
     missing = missing_bytes(path)
     if missing:
         raise ChangelogError(
-            f"{path} is cut short by {missing:,} bytes: put back a whole copy, or remove it to begin an empty log"
+            f"{path} is cut short by {missing:,} bytes: put back a whole copy, with no other's -wal beside it, or "
+            "remove it to begin an empty log"
         )
 
 
@@ -152,6 +158,14 @@ def check_schema(path: Path, connection: sqlite3.Connection) -> None:
         except BaseException:
             connection.rollback()
             raise
+
+
+def _remove(files: list[Path]) -> bool:
+    """Remove those of ``files`` that are there: whether one was."""
+    there = [file for file in files if file.exists()]
+    for file in there:
+        file.unlink(missing_ok=True)
+    return bool(there)
 
 
 def _build(path: Path) -> None:

@@ -177,7 +177,8 @@ class SqliteChangelog(Changelog, LogWriter):
 
     def _damaged(self, what: str) -> ChangelogError:
         return ChangelogError(
-            f"the changelog {self.path} is damaged: {what}. Put back a whole copy, or remove it to begin an empty log"
+            f"the changelog {self.path} is damaged: {what}. Put back a whole copy, with no other's -wal beside "
+            "it, or remove it to begin an empty log"
         )
 
     def close(self) -> None:

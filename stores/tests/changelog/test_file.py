@@ -117,6 +117,30 @@ def test_what_a_crash_left_of_a_file_that_was_being_made_is_no_obstacle(tmp_path
     assert [entry.name for entry in tmp_path.iterdir()] == ["log.sqlite"]
 
 
+def test_what_is_left_of_a_file_that_was_removed_is_not_taken_for_the_new_one(tmp_path: Path) -> None:
+    """Who held it was killed: its log lies beside, and SQLite would write the pages in it over the new file's."""
+    killed = """
+import os, signal, sys
+from stores.changelog import SqliteChangelog
+from stores.interface import TopicPartition
+log = SqliteChangelog(sys.argv[1])
+log.create_topic("old")
+with log.producer() as producer:
+    producer.send(TopicPartition("old", 0), b"k", b"v")
+    producer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    path = tmp_path / "log.sqlite"
+    subprocess.run([sys.executable, "-c", killed, str(path)], check=False)
+    assert path.with_name("log.sqlite-wal").stat().st_size
+    path.unlink()
+    with SqliteChangelog(path) as log:
+        assert log.topics() == {}
+        log.create_topic("new")
+        log.verify()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["log.sqlite"]
+
+
 def test_processes_that_make_the_same_file_at_once_share_one_log(tmp_path: Path) -> None:
     program = (
         "import sys; from stores.changelog.sqlite import SqliteChangelog; "
