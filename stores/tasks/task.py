@@ -161,7 +161,8 @@ class StreamTask:
         Aborts what another instance of this task has left open, and fences that instance. Where a store can't be
         trusted (see the report's ``reason``), it is wiped and restored whole.
 
-        Raises: StoreLockedError where another instance has the task's folder, and as ``open_store``.
+        Raises: StoreLockedError where another instance has the task's folder, ChangelogLostError where the changelog is
+        not what its stores were filled from, and as ``open_store``.
         """
         if self._lock is not None:
             raise StoreError(f"task {self.task_id} is open already")
@@ -169,8 +170,8 @@ class StreamTask:
         self._lock = self._state.lock(self.task_id, self)
         try:
             self._memory.add(self)
-            self._stores.open()
             self._create_topics()
+            self._stores.open()
             self._context.producer = self._changelog.producer(self._transactional_id)
             reports = self._stores.restore(self._committed_position())
             self._context.register(self._stores.logged(self._context))

@@ -89,6 +89,7 @@ class TaskStore:
         """Open the store, which recovers by itself, and find out which offset it is at.
 
         One that another backend of the same engine left with a checkpoint is adopted; one of a newer format is wiped.
+        Raises: ChangelogLostError where nothing would restore what is to be wiped.
         """
         began = perf_counter()
         # Until it is restored: the commit that it is at may be an earlier one than a view has shown.
@@ -110,6 +111,7 @@ class TaskStore:
             if self.store.manages_offsets:
                 self._remove_position_files()
         except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
+            self._check_changelog(checkpointed_offset)
             self._wipe(str(error))
         self._opened_in_s = perf_counter() - began
 
@@ -135,7 +137,7 @@ class TaskStore:
         """
         began = perf_counter()
         with self._restoring():
-            self._check_changelog()
+            self._check_changelog(self.offset)
             try:
                 done = restore(self.store, self._changelog, self.partition, self.offset, position, on_restore)
             except (OffsetOutOfRangeError, StoreCorruptedError) as error:
@@ -248,12 +250,12 @@ class TaskStore:
         if (unclean or self.offset is None) and self._has_data():
             raise TaskCorruptedError(UNCLEAN if self.checkpointed else NO_OFFSET)
 
-    def _check_changelog(self) -> None:
-        """Raises: ChangelogLostError where the changelog is empty and the store is not: restoring would empty it."""
-        if self.offset is not None and not self._changelog.end_offset(self.partition):
+    def _check_changelog(self, offset: int | None) -> None:
+        """Raises: ChangelogLostError where it is empty, and ``offset`` the store's: restoring would empty the store."""
+        if offset is not None and not self._changelog.end_offset(self.partition):
             topic, number = self.partition
             raise ChangelogLostError(
-                f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {self.offset}: "
+                f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {offset}: "
                 f"put the changelog back, or, to begin anew, remove {self.path.parent} first"
             )
 

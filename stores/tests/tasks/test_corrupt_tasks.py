@@ -155,6 +155,29 @@ def test_a_changelog_that_is_empty_again_empties_no_store(tmp_path: Path, log: M
     task.close()
 
 
+@pytest.mark.parametrize("backend", PERSISTENT)
+def test_a_damaged_store_is_not_wiped_where_its_changelog_is_lost(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    """What is left of it may be all there is."""
+    log_states(log, 3)
+    task = counting_task(tmp_path, log, backend)
+    task.open()
+    task.close()
+    folder = tmp_path / "state" / "0_0" / "left"
+    sound = (folder / "store.json").read_bytes()
+    (folder / "store.json").write_bytes(b"{}")
+    with MemoryChangelog() as new:
+        feed(new, [1])
+        task = counting_task(tmp_path, new, backend)
+        with pytest.raises(ChangelogLostError):
+            task.open()
+    (folder / "store.json").write_bytes(sound)
+    task = counting_task(tmp_path, log, backend)
+    assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+    task.close()
+
+
 @pytest.mark.parametrize("backend", ["rocksdb-dual-store", "sqlite-native"])
 def test_who_resets_the_application_removes_its_folder_and_begins_anew(
     tmp_path: Path, log: MemoryChangelog, backend: str
