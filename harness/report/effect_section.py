@@ -70,6 +70,12 @@ blocks. The records of LMDB and SQLite have ours and their pages have none: what
 lead elsewhere. Who does not verify may miss the keys there, and LMDB, which reads through a map, may end the process at
 a record whose length is damaged: these are *harmful unverified*. Where no file at all is left nothing can notice
 that: what is opened then must be new, empty and whole.
+
+One class of damage even verifying does not see: LMDB goes by the one of two heads whose commit number is higher, and
+one bit of either number, that of 2, may turn their order. The store is then back at the commit before its last, whole,
+with that one's offset, so that a task replays what is missing; whoever has no changelog has lost a commit. Other
+damage of the two heads is noticed, or does no harm. A trial that meets that bit stands under *an earlier commit,
+unnoticed*.
 """
 
 

@@ -33,7 +33,7 @@ def is_sound(checksum: Any, offset: Any, key: Any, value: Any, timestamp_ms: Any
         return True
     try:
         begun = (offset ^ timestamp_ms ^ timestamp_ms >> 31) & _MASK
-        found = crc32(value or b"", crc32(key or b"", begun))
+        found = crc32(b"" if value is None else value, crc32(b"" if key is None else key, begun))
         return (crc32(headers.encode(), found) if headers else found) == checksum  # type: ignore[no-any-return]
     except (TypeError, AttributeError):
         return False

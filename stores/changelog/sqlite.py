@@ -62,8 +62,8 @@ class SqliteChangelog(Changelog, LogWriter):
         *,
         timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
-        if not 0 <= timeout_s <= TIMEOUT_S_MAX:
-            raise ConfigError(f"timeout_s is 0 to {TIMEOUT_S_MAX} seconds, not {timeout_s}")
+        if not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= TIMEOUT_S_MAX:
+            raise ConfigError(f"timeout_s is 0 to {TIMEOUT_S_MAX} seconds, not {timeout_s!r}")
         self._file = LogFile(checked_path(path), Durability(durability), timeout_s)
         self.path = self._file.path
         self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()

@@ -39,6 +39,8 @@ _HEAD = struct.Struct("=16x I 4s 16x I 2s 42x 6s 42x Q Q")
 """Of one of the two heads of a file: its magic number and version; of the free pages the size of a page, and flags; pad
 and flags of what names the databases; its last page, and the number of its commit."""
 _MAGIC = 0xBEEFC0DE
+_PAGE_SIZES = tuple(256 << power for power in range(9))
+"""Of which one a file's pages are, in bytes. Source: LMDB 0.9, ``mdb.c``, ``MAX_PAGESIZE``."""
 _ROOM_BYTES = 256 << 30
 """What the map has room for, about, when a transaction begins: far more than one takes. It costs addresses, neither
 memory nor disk; a process has 128 TiB of them, for all of its stores."""
@@ -550,7 +552,8 @@ def _check_heads(path: Path) -> None:
     """Refuse a file whose two heads are not of commits in a row.
 
     LMDB goes by the one with the higher number: a flipped bit there makes an earlier commit of the last one. One bit of
-    each number does so unseen, that of 2: the last commit is then the one before it, whole, with its own offset.
+    each number may do so unseen, that of 2, and ``verify`` does not see it either: what the store shows then is the
+    commit before its last, whole, with its own offset.
     Source: LMDB 0.9, ``mdb.c``, ``MDB_page``, ``MDB_meta``, ``mdb_env_pick_meta``.
     """
     file = path / "data.mdb"
@@ -561,6 +564,8 @@ def _check_heads(path: Path) -> None:
         if len(head) < _HEAD.size:
             return
         magic, version, page_bytes, *first = _HEAD.unpack(head)
+        if magic == _MAGIC and page_bytes not in _PAGE_SIZES:
+            raise _not_its_heads(file)
         opened.seek(page_bytes)
         head = opened.read(_HEAD.size)
     # What else is wrong with them LMDB sees itself.
@@ -568,13 +573,17 @@ def _check_heads(path: Path) -> None:
         return
     _, other, _, *second = _HEAD.unpack(head)
     if abs(first[-1] - second[-1]) != 1 or (version, first[:2]) != (other, second[:2]):
-        raise StoreCorruptedError(
-            f"{file} is damaged (its heads are not those of commits in a row): wipe the store and restore it from its "
-            "changelog"
-        )
+        raise _not_its_heads(file)
     if (max(first[2], second[2]) + 1) * page_bytes > file.stat().st_size:
         # LMDB would map as much as that, if it can.
         _check_structure(path)
+
+
+def _not_its_heads(file: Path) -> StoreError:
+    return StoreCorruptedError(
+        f"{file} is damaged (its heads are not those of commits in a row): wipe the store and restore it from its "
+        "changelog"
+    )
 
 
 def _check_structure(path: Path) -> None:

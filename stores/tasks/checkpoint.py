@@ -21,6 +21,8 @@ VERSION = 0
 _BLANKS = b" \t"
 UNKNOWN_OFFSET = -4
 """Stands for a store whose offset is not known. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
+_PARTITIONS, _OFFSETS = range(1 << 31), range(UNKNOWN_OFFSET, 1 << 63)
+"""What there are of both. Source: Kafka, ``OffsetCheckpoint.read``, whose partition is an int and offset a long."""
 
 
 class CheckpointFile:
@@ -59,8 +61,11 @@ class CheckpointFile:
                 offsets[TopicPartition(topic, int(partition))] = int(offset)
         except ValueError as error:
             raise self._garbage("a line does not fit") from error
-        if len(offsets) != len(entries) or min(offsets.values(), default=0) < UNKNOWN_OFFSET:
+        if len(offsets) != len(entries):
             raise self._garbage("its lines contradict each other")
+        for (_, number), at in offsets.items():
+            if number not in _PARTITIONS or at not in _OFFSETS:
+                raise self._garbage(f"partition {number} and offset {at} can't be")
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:

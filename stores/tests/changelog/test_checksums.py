@@ -71,6 +71,27 @@ def test_a_record_that_is_not_what_was_written_is_told_and_not_shown(tmp_path: P
             log.verify()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "value = 0 where value is null",
+        "value = '' where value is null",
+        "value = 0 where value = x''",
+        "value = '' where value = x''",
+        "key = 0 where key is null",
+    ],
+)
+def test_what_is_null_or_empty_is_of_no_other_type(tmp_path: Path, damage: str) -> None:
+    """SQLite keeps the type of each field: one bit of it makes a number of what is null, and text of an empty value."""
+    fill(tmp_path / "log")
+    change(tmp_path / "log", f"update record set {damage}")
+    with SqliteChangelog(tmp_path / "log") as log:
+        with pytest.raises(ChangelogError):
+            list(log.read(TOPIC))
+        with pytest.raises(ChangelogError):
+            log.verify()
+
+
 def test_a_record_at_another_offset_is_told(tmp_path: Path) -> None:
     fill(tmp_path / "log")
     change(tmp_path / "log", "delete from record where offset = 9")

@@ -215,7 +215,7 @@ def test_what_times_out_leaves_nothing_in_the_log_and_may_be_tried_again(log: Sq
         assert outputs(log) == [(b"k", b"v")]
 
 
-@pytest.mark.parametrize("timeout_s", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("timeout_s", [-1, float("nan"), float("inf"), "1", None])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, timeout_s: float) -> None:
     with pytest.raises(ConfigError):
         SqliteChangelog(tmp_path / "other.sqlite", timeout_s=timeout_s)
