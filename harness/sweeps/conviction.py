@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from harness.checkers.prefix import Found
 from harness.effects.nursery import Nursery
+from harness.effects.recording import Effect, Kind
 from harness.sweeps.case import Case
 from harness.sweeps.mutants import LEVEL, MUTANTS
 from harness.sweeps.sweep import EXPLORERS, all_points
@@ -73,7 +74,10 @@ def convict(
 
 
 def _in_turn(shop: Workshop, points_max: int | None) -> Iterator[range]:
-    """The points in slices, from many places rather than in order, and first where a commit was acknowledged."""
+    """The points in slices, from many places rather than in order.
+
+    First where a commit was acknowledged, and behind a renaming: what was not synced before it is missed there.
+    """
     points = all_points(shop)
     power = shop.case.fault == "power"
     width = POSITIONS_AT_ONCE if power else 1
@@ -82,6 +86,10 @@ def _in_turn(shop: Workshop, points_max: int | None) -> Iterator[range]:
     step = next(step for step in count(len(slices) * 5 // 8 + 1) if gcd(step, len(slices)) == 1)
     order = [slices[(number + 1) * step % len(slices)] for number in range(len(slices))]
     if power:
-        told = {effect.index for effect in shop.recording() if effect.text.startswith("ack")}
+        told = {effect.index + (effect.kind is Kind.RENAME) for effect in shop.recording() if _is_telling(effect)}
         order.sort(key=told.isdisjoint)
     yield from order if points_max is None else order[: max(1, points_max // width)]
+
+
+def _is_telling(effect: Effect) -> bool:
+    return effect.kind is Kind.RENAME or effect.text.startswith("ack")
