@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ from stores.ranges import Bounds
 _OFFSETS_FAMILY = "offsets"
 """Name of the column family beside the data. Source: KIP-892, "Atomic Checkpointing"."""
 
+_IN_USE, _CLOSE_PAUSE_S = "Already borrowed", 0.001
+"""What rocksdict says of closing a handle while a call of it goes on, and how soon that is tried again."""
 _SORT_FROM = 10_000
 """Batches of this many entries and more are handed over in key order: below, sorting cost what it saved."""
 
@@ -298,11 +301,23 @@ class RocksDBEngine(Engine):
         # flushed, RocksDB does not flush the offsets any more either.
         try:
             try:
-                self._db.close()
+                _close(self._db)
             finally:
-                self._offsets_db.close()
+                _close(self._offsets_db)
         except Exception as error:
             raise _writing_error(error) from error
+
+
+def _close(handle: Any) -> None:
+    """Close a handle, once no other thread is in a call of it: rocksdict refuses to meanwhile."""
+    while True:
+        try:
+            handle.close()
+            return
+        except RuntimeError as error:
+            if str(error) != _IN_USE:
+                raise
+        time.sleep(_CLOSE_PAUSE_S)
 
 
 class _RocksDBScan(Scan):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import Any
 
 import pytest
@@ -161,3 +163,23 @@ def test_a_store_may_be_closed_while_others_read(store: KeyValueStore) -> None:
         for reader in readers:
             with pytest.raises(StoreClosedError):
                 reader.result(timeout=30)
+
+
+def test_a_store_may_be_closed_in_the_middle_of_a_long_lookup(store: KeyValueStore) -> None:
+    """That ends with its answer or with the error that says so; an engine may not be closable as long as it lasts."""
+    store.put(b"0", b"1")
+    store.commit()
+    keys = [b"%d" % number for number in range(50_000)]
+    reader, begun = store.read_only(IsolationLevel.READ_COMMITTED), Event()
+
+    def look() -> list[bytes | None]:
+        begun.set()
+        return reader.get_many(keys)
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        assert begun.wait(30)
+        sleep(0.02)
+        store.close()
+        with suppress(StoreClosedError):
+            assert looking.result(timeout=30) == [b"1", *[None] * (len(keys) - 1)]
