@@ -2,7 +2,8 @@
 
 A version is one more than that before it, and a step leads from each to the next; a store is brought to the present
 one when it is opened (``stores.migration``). Version 1 is the first there was; from 2 on the records of LMDB and SQLite
-may have checksums, which a release that knows nothing of them would take for data.
+may have checksums, which a release that knows nothing of them would take for data; and an indexed batch may have begun
+a spilled commit, of which one that knows nothing of spills would show a part.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class DualStore(SpillingStore):
         self._spill = None
 
     def _rollback(self) -> None:
-        if self._turn & 1:
+        if self._decided:
             # A commit that failed in the middle of its copy: opening again carries it out.
             return
         with self._batch.lock:

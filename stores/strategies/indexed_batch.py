@@ -113,6 +113,7 @@ class IndexedBatchStore(SpillingStore):
         with self._batch.lock:
             self._recent = layers[0].writes if small else {}
             self._batch.clear()
+        self._remove_retired()
 
     def _commit_spilled(self, spill: SecondStore, meta: Mapping[bytes, bytes | None]) -> None:
         self._spill_staged()
@@ -122,12 +123,18 @@ class IndexedBatchStore(SpillingStore):
             raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
         reach(SEALED)
         with self._batch.lock:
-            self._engine.write([], {_COPYING: spill.name})
+            self._decided = True
             try:
-                # Not needed for a whole commit: so that what was decided is carried out, and not replayed.
-                self._engine.persist()
-                reach(DECIDED)
+                self._engine.write([], {_COPYING: spill.name})
+            except CommitFailedError as error:
+                # Where nobody can tell whether it is there, opening again must find what it names.
+                self._decided = error.reopen
+                raise
+            try:
                 with self._shown_as_committed():
+                    # Not needed for a whole commit: so that what was decided is carried out, and not replayed.
+                    self._engine.persist()
+                    reach(DECIDED)
                     self._copy(spill, marker.ranges, _final(marker))
             except StoreError as error:
                 # Nothing undoes it any more.
@@ -141,8 +148,8 @@ class IndexedBatchStore(SpillingStore):
         reach(AFTER_WRITE)
 
     def _rollback(self) -> None:
-        if self._turn & 1:
-            # A commit that failed in the middle of its copy: opening again carries it out.
+        if self._decided:
+            # Opening again carries it out.
             return
         with self._batch.lock:
             self._forget()
@@ -164,7 +171,7 @@ class IndexedBatchStore(SpillingStore):
     def _close_staging(self) -> None:
         super()._close_staging()
         spill, self._spill = self._spill, None
-        if spill is not None and self._turn & 1:
+        if spill is not None and self._decided:
             cast(SecondStore, spill).close()
         elif spill is not None:
             self._retired.append(cast(SecondStore, spill))
@@ -176,7 +183,7 @@ class IndexedBatchStore(SpillingStore):
         name = self._engine.meta().get(_COPYING)
         try:
             if name is not None:
-                self._roll_forward(parent / name.decode())
+                self._roll_forward(parent / name.hex())
         except (CommitFailedError, OSError) as error:
             raise StoreUnavailableError(
                 f"recovering {parent.parent} was interrupted: {error}. Mend that and open the store again"

@@ -35,8 +35,8 @@ class SecondStore(Spill):
 
     @property
     def name(self) -> bytes:
-        """What tells this transaction from all others: the name of the folder."""
-        return self.folder.name.encode()
+        """What tells this transaction from all others: in hexadecimal, the name of its folder."""
+        return bytes.fromhex(self.folder.name)
 
     @classmethod
     def begin(cls, kind: type[Engine], parent: Path, options: Mapping[str, object], part_bytes: int) -> Self:
@@ -64,7 +64,7 @@ class SecondStore(Spill):
 
         May be repeated, and added to meanwhile.
         """
-        marker = Marker(0, bytes.fromhex(self.folder.name), True, tuple(self.ranges), meta)
+        marker = Marker(0, self.name, True, tuple(self.ranges), meta)
         self.engine.write([], {_SEAL: marker.text().encode()})
         self.engine.persist()
         for folder in (self.folder, self.folder.parent, self.folder.parent.parent):

@@ -53,6 +53,8 @@ class SpillingStore(EngineStore):
         self._part_bytes = part_bytes
         self._spill: Spill | None = None
         """What has left memory of the open transaction."""
+        self._decided = False
+        """Whether that is committed, or may be, and not all of it copied: only opening the store again ends this."""
         self._view = Lock()
         """Held for a moment, while a reader takes hold of what it is shown of a copy, and where ``_turn`` changes."""
         self._turn = 0
@@ -108,6 +110,13 @@ class SpillingStore(EngineStore):
 
     def _spill_staged(self) -> None:
         """Move what is staged in memory to where it is spilled to."""
+        if self._decided:
+            # It would be committed with what was: opening copies all that is there.
+            raise CommitFailedError(
+                f"the last commit of store {self._name!r} was cut short. Close the store, open it again and go on from "
+                "its committed offset",
+                reopen=True,
+            )
         with self._batch.lock:
             if self._spill is None:
                 self._spill = self._begin_spill()
@@ -126,11 +135,13 @@ class SpillingStore(EngineStore):
     @contextmanager
     def _shown_as_committed(self) -> Iterator[None]:
         """Show all readers what comes out of the commit meanwhile; and from then on, if it fails."""
+        self._decided = True
         with self._view:
             self._turn += 1
         yield
         with self._view:
             self._turn += 1
+        self._decided = False
 
     def _copy(self, spill: Spill, ranges: Sequence[Bounds], final: Mapping[bytes, bytes | None]) -> None:
         """Write what was spilled into the engine, the meta entries with the last part; repeating it changes nothing.
@@ -180,9 +191,9 @@ class SpillingStore(EngineStore):
     def _get_staged(self, key: bytes) -> bytes | Missing | None:
         """What is staged for ``key``, in memory or spilled."""
         value = self._batch.get(key)
-        if value is MISSING and self._spill is not None:
-            return self._spill.lookup(key)
-        return value
+        # Closing the store takes it away meanwhile.
+        spill = self._spill
+        return spill.lookup(key) if value is MISSING and spill is not None else value
 
     def _get_uncommitted(self, key: bytes) -> bytes | None:
         value = self._get_staged(key)

@@ -31,6 +31,7 @@ from stores.engines.engine import Writes
 from stores.registry import backends
 from stores.strategies import indexed_batch, second_store
 from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.spilling import SpillingStore
 from stores.tests.store_process import StoreProcess
 
 BACKENDS = [name for name, backend in backends().items() if indexed_batch.DECIDED in backend.failpoints]
@@ -148,7 +149,7 @@ def test_a_spill_that_nobody_sealed_is_not_copied(path: Path, backend: str, monk
     with opened(backend, path) as store:
         store.put(b"key", b"v" * 600)
         [folder] = (path / "data.tmp").iterdir()
-        store._engine.write([], {indexed_batch._COPYING: folder.name.encode()})
+        store._engine.write([], {indexed_batch._COPYING: bytes.fromhex(folder.name)})
         monkeypatch.setattr(second_store.SecondStore, "remove", second_store.SecondStore.close)
     with pytest.raises(StoreCorruptedError):
         opened(backend, path)
@@ -293,10 +294,7 @@ def test_a_copy_that_fails_is_carried_out_by_opening_again_and_undone_by_nothing
     path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(backend, path)
-    store.put_all(FIRST.items())
-    store.commit({LOG: 1})
-    store.delete_range(b"%08d" % 50, b"%08d" % 99)
-    store.put_all((key, value) for key, value in SECOND.items() if key >= b"%08d" % 60)
+    stage_second(store)
     write, parts = store._engine.write, 0
 
     def fails(layers: Sequence[Writes], *given: Any, **named: Any) -> None:
@@ -315,6 +313,109 @@ def test_a_copy_that_fails_is_carried_out_by_opening_again_and_undone_by_nothing
     monkeypatch.undo()
     store.close()
     assert assert_recovered(backend, path, committed=2) is RecoveryOutcome.ROLLED_FORWARD
+
+
+def stage_second(store: IndexedBatchStore) -> None:
+    """All of the second transaction, over the committed first."""
+    store.put_all(FIRST.items())
+    store.commit({LOG: 1})
+    store.delete_range(b"%08d" % 50, b"%08d" % 99)
+    store.put_all((key, value) for key, value in SECOND.items() if key >= b"%08d" % 60)
+
+
+@every_backend
+@pytest.mark.parametrize("method", ["write", "persist"])
+@pytest.mark.parametrize("ending", ["close", "rollback"])
+def test_what_a_failed_commit_may_have_named_is_there_when_the_store_is_opened_again(
+    path: Path, backend: str, method: str, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a disk refuses to sync the name, nobody can tell whether it is there."""
+    store = opened(backend, path)
+    stage_second(store)
+    done = getattr(store._engine, method)
+
+    def fails(*given: Any, **named: Any) -> None:
+        done(*given, **named)
+        raise CommitFailedError("it can't be synced", reopen=True)
+
+    monkeypatch.setattr(store._engine, method, fails)
+    with pytest.raises(CommitFailedError) as failed:
+        store.commit({LOG: 2})
+    assert failed.value.reopen
+    monkeypatch.undo()
+    getattr(store, ending)()
+    store.close()
+    assert assert_recovered(backend, path, committed=2) is RecoveryOutcome.ROLLED_FORWARD
+
+
+@every_backend
+def test_a_commit_whose_name_was_refused_can_be_tried_again(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(backend, path) as store:
+        stage_second(store)
+        with monkeypatch.context() as broken:
+            broken.setattr(store._engine, "write", raising(CommitFailedError("the disk is full")))
+            with pytest.raises(CommitFailedError) as failed:
+                store.commit({LOG: 2})
+        assert not failed.value.reopen
+        assert dict(store.read_only(IsolationLevel.READ_COMMITTED).all()) == FIRST
+        store.commit({LOG: 2})
+        assert dict(store.read_only(IsolationLevel.READ_COMMITTED).all()) == SECOND
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "rocksdb-dual-store"])
+def test_what_is_written_after_a_commit_was_cut_short_is_not_committed_with_it(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever does not open the store again, as they were told."""
+    store = open_store(backend, path, options=TINY)
+    assert isinstance(store, SpillingStore)
+    store.put_all(SECOND.items())
+    monkeypatch.setattr(store, "_copy", raising(CommitFailedError("the disk is full", reopen=True)))
+    with pytest.raises(CommitFailedError):
+        store.commit({LOG: 1})
+    monkeypatch.undo()
+    store.rollback()
+    with pytest.raises(CommitFailedError) as failed:
+        store.put_all([(b"later%d" % number, b"v" * 100) for number in range(10)])
+    assert failed.value.reopen
+    with pytest.raises(CommitFailedError) as failed:
+        store.commit({LOG: 2})
+    assert failed.value.reopen
+    store.close()
+    with open_store(backend, path, options=TINY) as store:
+        assert store.recover().outcome is RecoveryOutcome.ROLLED_FORWARD
+        assert store.committed_offset(LOG) == 1
+        assert dict(store.all()) == SECOND
+
+
+@every_backend
+def test_what_an_iterator_kept_of_a_spill_is_gone_with_the_next_commit_after_it(path: Path, backend: str) -> None:
+    with opened(backend, path) as store:
+        store.put_all(SECOND.items())
+        held = store.all()
+        store.commit()
+        assert (path / "data.tmp").exists()
+        held.close()
+        store.put(b"small", b"")
+        store.commit()
+        assert not (path / "data.tmp").exists()
+
+
+@every_backend
+def test_a_damaged_name_of_what_was_spilled_makes_the_store_corrupted(path: Path, backend: str) -> None:
+    with opened(backend, path) as store:
+        store._engine.write([], {indexed_batch._COPYING: b"\xff\x00"})
+    with pytest.raises(StoreCorruptedError):
+        opened(backend, path)
 
 
 @every_backend
