@@ -54,6 +54,6 @@ def process_id(folder: Path) -> UUID:
 
 
 def _read(file: Path) -> UUID | None:
-    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return UUID(json.loads(file.read_text(encoding="utf-8"))[_FIELD])
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 import time
 
 from stores.errors import ChangelogTimeoutError, ConfigError
@@ -20,7 +20,7 @@ def checked_task_timeout_s(seconds: float) -> float:
     """The time, if it is one. Raises: ConfigError, TypeError."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise TypeError(f"task_timeout_s is a number of seconds, not {type(seconds).__name__}")
-    if not seconds >= 0 or math.isinf(seconds):
+    if not 0 <= seconds <= sys.float_info.max:
         raise ConfigError(f"task_timeout_s is 0 (never try again) or more seconds, not {seconds}")
     return float(seconds)
 

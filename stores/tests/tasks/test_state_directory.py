@@ -343,7 +343,9 @@ def test_the_id_of_a_directory_of_kafka_s_is_kept_with_all_that_is_said_beside_i
     assert (state.path / PROCESS_FILE).read_text() == text
 
 
-@pytest.mark.parametrize("garbage", ["", "{", "[]", "7", '{"processId": "me"}', '{"processId": 7}', "{}", "null"])
+@pytest.mark.parametrize(
+    "garbage", ["", "{", "[]", "7", '{"processId": "me"}', '{"processId": 7}', "{}", "null", "[" * 100_000]
+)
 def test_an_id_that_can_t_be_read_is_replaced_and_that_is_told(
     state: StateDirectory, garbage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
