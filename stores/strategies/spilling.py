@@ -14,27 +14,20 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Lock, get_ident
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
 from stores.directory import StoreDirectory
-from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.engine import Engine, Writes
 from stores.errors import CommitFailedError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, TopicPartition
-from stores.merge import Pair, chunks_of, lay_over
-from stores.ranges import Bounds, KeyRanges
+from stores.merge import Pair, chunks_of
+from stores.ranges import Bounds
+from stores.strategies.held import HeldState
 from stores.strategies.iterator import Pin
-from stores.strategies.spilled import Spill, SpilledWrites
+from stores.strategies.spilled import Spill
 from stores.strategies.store import EngineStore, Traits
-
-
-class _Held(NamedTuple):
-    """The uncommitted state of a moment, from below."""
-
-    committed: Scan
-    spilled: tuple[Spill, Scan, KeyRanges] | None
-    layers: tuple[Layer, ...]
 
 
 class SpillingStore(EngineStore):
@@ -254,6 +247,10 @@ class SpillingStore(EngineStore):
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
     ) -> tuple[Iterator[list[Pair]], Pin]:
         turn, held = self._turn, None
+
+        def hold() -> HeldState:
+            return HeldState(self._engine, self._spill, self._batch, start, end, end_open=end_open, reverse=reverse)
+
         if not turn & 1:
             if level is IsolationLevel.READ_COMMITTED:
                 scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
@@ -263,60 +260,17 @@ class SpillingStore(EngineStore):
             else:
                 # The layers and the snapshot below them are of one moment: no commit comes between.
                 with self._batch.lock:
-                    held = self._hold(start, end, end_open=end_open, reverse=reverse)
+                    held = hold()
         else:
             with self._view:
                 if self._turn & 1:
-                    held = self._hold(start, end, end_open=end_open, reverse=reverse)
+                    held = hold()
         if held is None:
             # A copy has begun or ended meanwhile.
             return self._scan(level, start, end, end_open=end_open, reverse=reverse)
-        chunks = self._laid_over(held, start, end, end_open=end_open, reverse=reverse)
-        return chunks, Pin(_Release(self._batch, held))
-
-    def _hold(self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> _Held:
-        committed = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-        spilled = None
-        if (spill := self._spill) is not None:
-            scan = spill.scan(start, end, end_open=end_open, reverse=reverse)
-            spill.pins.add(scan)
-            hidden = KeyRanges()
-            hidden.update(spill.ranges)
-            spilled = spill, scan, hidden
-        return _Held(committed, spilled, self._batch.freeze())
-
-    def _laid_over(
-        self, held: _Held, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> Iterator[list[Pair]]:
-        """What is held, in one. Nothing is sorted before the first step."""
-        chunks = chunks_of(held.committed)
-        if held.spilled is not None:
-            spill, scan, hidden = held.spilled
-            chunks = lay_over(chunks, SpilledWrites(scan, spill.token, reverse=reverse), hidden, reverse=reverse)
-        for layer in held.layers:
-            with self._batch.lock:
-                staged = layer.scan(start, end, end_open=end_open, reverse=reverse)
-            chunks = lay_over(chunks, staged, layer.ranges, reverse=reverse)
-        yield from chunks
+        return held.chunks(), Pin(held.release)
 
     def _close_staging(self) -> None:
         self._recent = {}
         with self._batch.lock:
             self._batch.clear()
-
-
-class _Release:
-    """Lets go of what a scan holds, on any thread."""
-
-    __slots__ = ("_batch", "_held")
-
-    def __init__(self, batch: IndexedBatch, held: _Held) -> None:
-        self._batch, self._held = batch, held
-
-    def __call__(self) -> None:
-        self._held.committed.close()
-        if self._held.spilled is not None:
-            spill, scan, _ = self._held.spilled
-            scan.close()
-            spill.pins.discard(scan)
-        self._batch.release(self._held.layers)
