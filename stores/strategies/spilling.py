@@ -246,29 +246,23 @@ class SpillingStore(EngineStore):
     def _scan(
         self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
     ) -> tuple[Iterator[list[Pair]], Pin]:
-        turn, held = self._turn, None
-
-        def hold() -> HeldState:
-            return HeldState(self._engine, self._spill, self._batch, start, end, end_open=end_open, reverse=reverse)
-
-        if not turn & 1:
-            if level is IsolationLevel.READ_COMMITTED:
-                scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-                if self._turn == turn:
-                    return chunks_of(scan), Pin(scan.close)
-                scan.close()
-            else:
-                # The layers and the snapshot below them are of one moment: no commit comes between.
-                with self._batch.lock:
-                    held = hold()
+        turn = self._turn
+        copying = turn & 1
+        if level is IsolationLevel.READ_COMMITTED and not copying:
+            scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+            if self._turn == turn:
+                return chunks_of(scan), Pin(scan.close)
+            scan.close()
         else:
-            with self._view:
-                if self._turn & 1:
-                    held = hold()
-        if held is None:
-            # A copy has begun or ended meanwhile.
-            return self._scan(level, start, end, end_open=end_open, reverse=reverse)
-        return held.chunks(), Pin(held.release)
+            # All that is held is of one moment: either lock keeps a commit from coming between.
+            with self._view if copying else self._batch.lock:
+                if self._turn & 1 == copying:
+                    held = HeldState(
+                        self._engine, self._spill, self._batch, start, end, end_open=end_open, reverse=reverse
+                    )
+                    return held.chunks(), Pin(held.release)
+        # A copy has begun or ended meanwhile.
+        return self._scan(level, start, end, end_open=end_open, reverse=reverse)
 
     def _close_staging(self) -> None:
         self._recent = {}
