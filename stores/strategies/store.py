@@ -79,6 +79,13 @@ class EngineStore(KeyValueStore):
         def build(folder: Path) -> None:
             cls._build(engine, folder, durability, options)
 
+        settled: list[RecoveryOutcome] = []
+
+        def settle(older: Engine) -> None:
+            store = cls._over(older, directory, options, traits)
+            settled.append(store._outcome)
+            store._close_staging()
+
         tearable = engine.torn_by_power_loss(durability)
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         if directory.clean:
@@ -91,15 +98,12 @@ class EngineStore(KeyValueStore):
                 directory.close(clean=True)
                 raise
         try:
-            opened = open_data(
-                engine,
-                directory,
-                durability,
-                options,
-                lambda older: cls._over(older, directory, options, traits)._close_staging(),
-            )
+            opened = open_data(engine, directory, durability, options, settle)
             try:
-                return cls._over(opened, directory, options, traits)
+                store = cls._over(opened, directory, options, traits)
+                if RecoveryOutcome.ROLLED_FORWARD in settled:
+                    store._outcome = RecoveryOutcome.ROLLED_FORWARD
+                return store
             except BaseException:
                 # What closing it says matters less than why it is closed.
                 with suppress(StoreError):

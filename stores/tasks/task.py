@@ -224,9 +224,12 @@ class StreamTask:
 
         Returns how many records it got on by. What ``commit_every_records`` leaves over stays uncommitted, unless
         ``commit``. Where the changelog does not answer in time it goes on by itself from the last commit, until it has
-        got no further for ``task_timeout_s``; then it raises ChangelogTimeoutError. Raises as ``process`` besides, and
-        OffsetOutOfRangeError where the input no longer reaches back to where the task is. Source: KIP-572.
+        got no further for ``task_timeout_s``; then it raises ChangelogTimeoutError. Raises as ``process`` besides,
+        OffsetOutOfRangeError where the input no longer reaches back to where the task is, and ValueError for a number
+        of records that is none. Source: KIP-572.
         """
+        if max_records is not None and not (type(max_records) is int and max_records >= 0):
+            raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
         timeout = TaskTimeout(str(self.task_id), self._task_timeout_s)
         began = -1
         while True:

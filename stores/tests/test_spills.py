@@ -25,6 +25,8 @@ from stores import (
     StoreCorruptedError,
     TopicPartition,
     failpoints,
+    identity,
+    migration,
     open_store,
 )
 from stores.engines.engine import Writes
@@ -117,6 +119,21 @@ def test_a_kill_when_a_roll_forward_is_complete_changes_nothing(path: Path, back
     crash(backend, path, indexed_batch.DECIDED)
     crash_in_recovery(backend, path, indexed_batch.RECOVER_COPIED)
     assert_recovered(backend, path, committed=2)
+
+
+@every_backend
+def test_a_roll_forward_comes_before_the_migration_of_an_older_store_and_is_told(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was spilled has the format of the release that spilled it."""
+    spilled: list[bool] = []
+    for module in (identity, migration):
+        monkeypatch.setattr(module, "STEPS", [lambda folder, _: spilled.append((folder / "data.tmp").exists())])
+    crash(backend, path, indexed_batch.MID_COPY)
+    (path / identity.FILE).write_text(identity.Identity(backend, 1).text())
+    assert assert_recovered(backend, path, committed=2) is RecoveryOutcome.ROLLED_FORWARD
+    assert spilled == [False]
+    assert identity.read_identity(path).format_version == 2
 
 
 def remove_files(folder: Path) -> None:

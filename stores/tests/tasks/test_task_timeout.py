@@ -207,3 +207,13 @@ def test_a_fenced_task_is_closed_and_never_tries_again(
 def test_a_time_that_is_none_is_refused(tmp_path: Path, log: SqliteChangelog, seconds: float) -> None:
     with pytest.raises(ConfigError):
         counting_task(tmp_path, log, task_timeout_s=seconds)
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "3", True])
+def test_a_number_of_records_that_is_none_is_refused(tmp_path: Path, log: SqliteChangelog, number: Any) -> None:
+    task = counting_task(tmp_path, log)
+    task.open()
+    with pytest.raises(ValueError):
+        task.run(number, commit=True)
+    assert task.input_offsets() == {INPUT: 0}
+    task.close()
