@@ -192,15 +192,13 @@ class LmdbEngine(TransactionalEngine):
                 txn.put(name, self._seal.seal(name, entry), db=self._meta)
 
     def _apply(self, txn: Any, writes: Mapping[bytes, bytes | None]) -> None:
-        # In key order: each page of the tree is then visited once.
-        pairs = [(key, value) for key in sorted(writes) if (value := writes[key]) is not None]
-        if len(pairs) < len(writes):
+        if None in writes.values():
             for key, value in writes.items():
                 if value is None:
                     txn.delete(key)
-        if pairs:
-            with txn.cursor() as cursor:
-                cursor.putmulti(self._seal.seal_pairs(pairs))
+        with txn.cursor() as cursor:
+            # In key order: each page of the tree is then visited once.
+            cursor.putmulti(self._seal.seal_writes(writes, sorted(writes)))
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self.write([Writes((), {key: value})], {})

@@ -6,8 +6,9 @@ one call checks a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from struct import Struct
 from typing import NoReturn
 from zlib import crc32
 
@@ -15,6 +16,8 @@ from stores.errors import StoreCorruptedError
 
 SEAL_BYTES = 4
 """By how much a value grows."""
+
+_PACK = Struct("<I").pack
 
 _PART = 1024
 """How many records are sealed at a time."""
@@ -30,13 +33,20 @@ class Seal:
 
     def seal(self, key: bytes, value: bytes) -> bytes:
         """What is kept of a value."""
-        return value + crc32(key + value).to_bytes(SEAL_BYTES, "little")
+        return value + _PACK(crc32(key + value))
 
-    def seal_pairs(self, pairs: list[Pair]) -> Iterable[Pair]:
-        """The same for many. A part of them at a time, so that no large commit is in memory once more."""
+    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> Iterable[Pair]:
+        """What is kept of those of ``keys`` that ``writes`` does not delete, in their order.
+
+        A part of them at a time, so that no large commit is in memory once more.
+        """
         return chain.from_iterable(
-            [(key, value + crc32(key + value).to_bytes(SEAL_BYTES, "little")) for key, value in pairs[at : at + _PART]]
-            for at in range(0, len(pairs), _PART)
+            [
+                (key, value + _PACK(crc32(key + value)))
+                for key in keys[at : at + _PART]
+                if (value := writes[key]) is not None
+            ]
+            for at in range(0, len(keys), _PART)
         )
 
     def open(self, key: bytes, kept: bytes) -> bytes:
@@ -69,8 +79,8 @@ class _Plain(Seal):
     def seal(self, key: bytes, value: bytes) -> bytes:
         return value
 
-    def seal_pairs(self, pairs: list[Pair]) -> Iterable[Pair]:
-        return pairs
+    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> Iterable[Pair]:
+        return [(key, value) for key in keys if (value := writes[key]) is not None]
 
     def open(self, key: bytes, kept: bytes) -> bytes:
         return kept

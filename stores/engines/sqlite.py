@@ -433,12 +433,10 @@ def _has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
 
 
 def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes | None], seal: Seal) -> None:
-    pairs = [(key, value) for key in sorted(writes) if (value := writes[key]) is not None]
-    if len(pairs) < len(writes):
+    if None in writes.values():
         gone = [(key,) for key, value in writes.items() if value is None]
         writer.executemany(f"delete from {table} where key = ?", gone)
-    if pairs:
-        writer.executemany(f"replace into {table} values (?, ?)", seal.seal_pairs(pairs))
+    writer.executemany(f"replace into {table} values (?, ?)", seal.seal_writes(writes, sorted(writes)))
 
 
 def _check_header(file: Path) -> None:
