@@ -32,8 +32,8 @@ REPORTED_ONLY = ("strict", "beyond")
 
 
 def is_promised(figure: Figure) -> bool:
-    """Whether a promise is made for what a figure is about: damage at rest and two of the models are only reported."""
-    return figure["fault"] != "damage" and figure["variant"] not in REPORTED_ONLY
+    """Whether a promise is made for what a figure is about: two of the models are only reported."""
+    return figure["variant"] not in REPORTED_ONLY
 
 
 def promise_table(figures: Figures) -> Table:
@@ -153,6 +153,7 @@ def _errors_together(figures: Iterable[Figure]) -> list[Figure]:
 
 def damage_table(figures: Figures) -> Table:
     """By what each backend notices damage at rest, and what it does not notice."""
+    own = [figure for figure in figures["effect"] if figure["fault"] == "damage"]
     rows = [
         [
             f"`{figure['backend']}`",
@@ -171,14 +172,13 @@ def damage_table(figures: Figures) -> Table:
             text.exact(figure["other"] + figure["no_verdict"]),
             _held([figure]),
         ]
-        for figure in figures["effect"]
-        if figure["fault"] == "damage"
+        for figure in own
     ]
     head = (
         *("backend", "level", "damage", "trials", "harmless", "noticed by opening", "by reading", "by verifying only"),
         *("of these harmful unverified", "an earlier commit, unnoticed", "wrong, unnoticed", "other", "promise held"),
     )
-    return Table("Damage at rest", head, rows, range(3, 12), (1, 2, 12))
+    return Table("Damage at rest", head, rows, range(3, 12), (1, 2, 12), _wrong(own))
 
 
 def mutant_table(figures: Figures) -> Table:

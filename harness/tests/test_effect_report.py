@@ -10,7 +10,14 @@ import pytest
 from harness import bench
 from harness.cli import main
 from harness.report.effect_section import SKIPPED, effect_failure_lines, effect_section
-from harness.report.effect_tables import damage_table, left_out, mutant_table, power_tables, process_tables
+from harness.report.effect_tables import (
+    damage_table,
+    left_out,
+    mutant_table,
+    power_tables,
+    process_tables,
+    promise_table,
+)
 from harness.report.figures import all_figures
 from harness.report.outcome import outcome
 from harness.report.rows import new_run, read_rows, write_facts, write_rows
@@ -203,15 +210,17 @@ def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_th
     made["effect"].append(effect(digest="c", state=1, result="lost", expected=False))
     made["mutant"][1] = made["mutant"][1] | {"result": "lost", "expected": False}
     figures = all_figures(made)
-    tables = [*power_tables(figures), *process_tables(figures), mutant_table(figures)]
+    tables = [*power_tables(figures), *process_tables(figures), damage_table(figures), mutant_table(figures)]
     assert [[table.rows[place][1] for place in table.notable] for table in tables] == [
         ["gate"],
         [],
         ["killed before each effect"],
+        ["DISK"],
         ["no syncs"],
     ]
+    assert [row[-1] for row in promise_table(figures).rows if row[1] == "damaged at rest"] == ["**no: 1**"]
     _, effects, mutants, *_ = outcome(figures).splitlines()
-    assert effects.startswith("* **4 of 6 ")
+    assert effects.startswith("* **4 of 7 ")
     assert mutants.startswith("* **1 of 2 ")
 
 
