@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from harness.breaking import replace
 from stores.directory import StoreDirectory, replace_file
 from stores.engines.engine import Engine
 from stores.errors import StoreLockedError
@@ -32,7 +33,7 @@ def migration_noted_first(subject: str) -> None:
         while (version := directory.identity.format_version) < present_version():
             STEPS[version - 1](directory.path, opened)
 
-    _replace(opening, "migrate", broken)
+    replace(opening, "migrate", broken)
 
 
 def adopted_before_import(subject: str) -> None:
@@ -43,7 +44,7 @@ def adopted_before_import(subject: str) -> None:
         directory.identify(directory.identity._replace(backend=backend.name))
         write(directory, backend, *given)
 
-    _replace(adoption, "_write", broken)
+    replace(adoption, "_write", broken)
 
 
 def removed_in_place(subject: str) -> None:
@@ -57,7 +58,7 @@ def removed_in_place(subject: str) -> None:
         shutil.rmtree(folder)
         return True
 
-    _replace(StateDirectory, "_removed", broken)
+    replace(StateDirectory, "_removed", broken)
 
 
 def unsynced_process_id(subject: str) -> None:
@@ -66,10 +67,5 @@ def unsynced_process_id(subject: str) -> None:
     def broken(path: Path, text: str) -> None:
         replace_file(path, text, durable=False)
 
-    _replace(process_file, "replace_file", broken)
-    _replace(process_file, "sync_folder", lambda folder: None)
-
-
-def _replace(owner: object, name: str, broken: object) -> None:
-    getattr(owner, name)  # Whoever has moved it must move the mutant, which else breaks nothing.
-    setattr(owner, name, broken)
+    replace(process_file, "replace_file", broken)
+    replace(process_file, "sync_folder", lambda folder: None)

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from harness.breaking import replace
 from stores.engines.engine import Engine
 from stores.interface import Durability
 from stores.ranges import Bounds
@@ -34,7 +35,7 @@ def decided_before_seal(subject: str) -> None:
         self._engine.write([], {module._COPYING: spill.name})
         commit(self, spill, meta)
 
-    _replace(strategy, "_commit_spilled", broken)
+    replace(strategy, "_commit_spilled", broken)
 
 
 def offsets_before_copy(subject: str) -> None:
@@ -47,7 +48,7 @@ def offsets_before_copy(subject: str) -> None:
         self._engine.write([], final)
         copy(self, spill, ranges, {})
 
-    _replace(SpillingStore, "_copy", broken)
+    replace(SpillingStore, "_copy", broken)
 
 
 def unsynced_spill(subject: str) -> None:
@@ -55,15 +56,11 @@ def unsynced_spill(subject: str) -> None:
 
     def broken(kind: type[Engine], folder: Path, options: Mapping[str, object]) -> Engine:
         opened = open_engine(kind, folder, Durability.PROCESS, options)
-        _replace(opened, "persist", lambda: None)
+        replace(opened, "persist", lambda: None)
         return opened
 
-    _replace(second_store, "_opened", broken)
+    replace(second_store, "_opened", broken)
 
 
 def _module_of(subject: str) -> Any:
     return import_module(backends()[subject].load_strategy().__module__)
-
-
-def _replace(owner: object, name: str, broken: object) -> None:
-    setattr(owner, name, broken)

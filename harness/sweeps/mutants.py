@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
+from harness.breaking import replace
 from harness.sweeps.broken_protocols import (
     adopted_before_import,
     migration_noted_first,
@@ -91,7 +92,7 @@ def _no_sync(subject: str) -> None:
         opened: Engine = opening(cls, path, Durability.PROCESS, options)
         return opened
 
-    _replace(engine, "open", classmethod(broken))
+    replace(engine, "open", classmethod(broken))
 
 
 def _early_acknowledgement(subject: str) -> None:
@@ -105,7 +106,7 @@ def _early_acknowledgement(subject: str) -> None:
         if asked % 2 == 0:
             commit(self, changelog_offsets)
 
-    _replace(strategy, "commit", broken)
+    replace(strategy, "commit", broken)
 
 
 class _WrittenLater(Transaction):
@@ -146,7 +147,7 @@ def _written_engine(subject: str) -> type[Engine]:
         def broken(self: TransactionalEngine) -> Transaction:
             return _WrittenLater(self, begin(self))
 
-        _replace(engine, "begin", broken)
+        replace(engine, "begin", broken)
     return engine
 
 
@@ -164,7 +165,7 @@ def _offsets_apart(*, first: bool) -> Callable[[str], None]:
             write(self, [] if first else layers, meta if first else {}, durable=durable)
             write(self, layers if first else [], {} if first else meta, durable=durable)
 
-        _replace(engine, "write", broken)
+        replace(engine, "write", broken)
 
     return apply
 
@@ -182,7 +183,7 @@ def _write_per_key(subject: str) -> None:
                 write(self, [Writes((), {key: value})], {}, durable=durable)
         write(self, [], meta, durable=durable)
 
-    _replace(engine, "write", broken)
+    replace(engine, "write", broken)
 
 
 def _unsynced_marker(subject: str) -> None:
@@ -192,7 +193,7 @@ def _unsynced_marker(subject: str) -> None:
     def broken(self: Any, path: Path, *, durable: bool) -> None:
         write(self, path, durable=False)
 
-    _replace(marker, "write", broken)
+    replace(marker, "write", broken)
 
 
 def _marker_removed_early(subject: str) -> None:
@@ -213,8 +214,8 @@ def _marker_removed_early(subject: str) -> None:
     ) -> None:
         write(self, layers, meta, durable=durable and not copying)
 
-    _replace(strategy, "_commit", broken_commit)
-    _replace(engine, "write", broken_write)
+    replace(strategy, "_commit", broken_commit)
+    replace(engine, "write", broken_write)
 
 
 def _swallowed_error(subject: str) -> None:
@@ -227,12 +228,12 @@ def _swallowed_error(subject: str) -> None:
         except CommitFailedError:
             self.rollback()
 
-    _replace(strategy, "commit", broken)
+    replace(strategy, "commit", broken)
 
 
 def _unsynced_rename(subject: str) -> None:
     for module in ("stores.directory", "stores.tasks.checkpoint"):
-        _replace(import_module(module), "sync_folder", lambda path: None)
+        replace(import_module(module), "sync_folder", lambda path: None)
 
 
 def _checkpoint_in_place(subject: str) -> None:
@@ -252,7 +253,7 @@ def _checkpoint_in_place(subject: str) -> None:
         finally:
             self.path = real
 
-    _replace(module.CheckpointFile, "write", broken)
+    replace(module.CheckpointFile, "write", broken)
 
 
 def _creation_in_place(subject: str) -> None:
@@ -262,36 +263,32 @@ def _creation_in_place(subject: str) -> None:
         (path / "store.json").write_text(Identity(backend, present_version()).text())
         build(path)
 
-    _replace(directory, "_create", broken)
+    replace(directory, "_create", broken)
 
 
 def _trusted_log(subject: str) -> None:
-    _replace(_engine_module_of(subject), "keep_log", lambda connection, file: None)
+    replace(_engine_module_of(subject), "keep_log", lambda connection, file: None)
 
 
 def _unchecked_record(subject: str) -> None:
     seal = import_module("stores.engines.seal")
-    _replace(seal, "crc32", lambda content: crc32(b""))
-    _replace(seal, "_RESIDUE", crc32(b""))
+    replace(seal, "crc32", lambda content: crc32(b""))
+    replace(seal, "_RESIDUE", crc32(b""))
 
 
 def _unchecked_checkpoint(subject: str) -> None:
     module = import_module("stores.tasks.checkpoint")
-    _replace(module, "crc32", lambda content: crc32(b""))
+    replace(module, "crc32", lambda content: crc32(b""))
 
 
 def _trusted_meta_pages(subject: str) -> None:
-    _replace(_engine_module_of(subject), "_keep_meta_pages", lambda env, path: None)
+    replace(_engine_module_of(subject), "_keep_meta_pages", lambda env, path: None)
 
 
 def _engine_module_of(subject: str) -> Any:
     if subject == CHANGELOG:
         return import_module("stores.changelog.log_file")
     return import_module(_engine(subject).__module__)
-
-
-def _replace(owner: object, name: str, broken: object) -> None:
-    setattr(owner, name, broken)
 
 
 def _keeps_apart(name: str) -> bool:

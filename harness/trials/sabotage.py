@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness.breaking import replace
 from harness.faults.registry import check_known
 from stores.changelog.producer import BufferedProducer
 from stores.engines.engine import Engine, Writes
@@ -84,7 +85,7 @@ def _in_two_writes(
         reach(HALF_WRITTEN)
         write(self, rest, {} if meta_first else meta, durable=durable)
 
-    _replace(engine, "write", broken)
+    replace(engine, "write", broken)
     return {}
 
 
@@ -97,7 +98,7 @@ def _early_acknowledgement(engine: type[Engine], strategy: type[EngineStore]) ->
         if asked[self.name] % 2 == 0:
             commit(self, changelog_offsets)
 
-    _replace(strategy, "commit", broken)
+    replace(strategy, "commit", broken)
     return {}
 
 
@@ -108,7 +109,7 @@ def _write_through(engine: type[Engine], strategy: type[EngineStore]) -> Setting
         put(self, key, value)
         self._engine.put(key, value)
 
-    _replace(strategy, "put", broken)
+    replace(strategy, "put", broken)
     return {}
 
 
@@ -123,7 +124,7 @@ def _forgetful_restore(engine: type[Engine], strategy: type[EngineStore]) -> Set
     ) -> None:
         restore(self, list(pairs)[:-1], changelog_offsets, position)
 
-    _replace(strategy, "restore", broken)
+    replace(strategy, "restore", broken)
     return {}
 
 
@@ -131,7 +132,7 @@ def _restore_from_start(engine: type[Engine], strategy: type[EngineStore]) -> Se
     def broken(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
         return restore(store, changelog, partition, None, *rest)
 
-    _replace(task_store, "restore", broken)
+    replace(task_store, "restore", broken)
     return {}
 
 
@@ -144,7 +145,7 @@ def _newest_offset_wins(engine: type[Engine], strategy: type[EngineStore]) -> Se
             up_to_date.add(store.name)
         return restore(store, changelog, partition, last if up_to_date else offset, *rest)
 
-    _replace(task_store, "restore", broken)
+    replace(task_store, "restore", broken)
     return {}
 
 
@@ -155,7 +156,7 @@ def _kept_beyond_reach(engine: type[Engine], strategy: type[EngineStore]) -> Set
         except OffsetOutOfRangeError:
             return restore(store, changelog, partition, None, *rest)
 
-    _replace(task_store, "restore", broken)
+    replace(task_store, "restore", broken)
     return {}
 
 
@@ -164,7 +165,7 @@ def _wiped_on_timeout(engine: type[Engine], strategy: type[EngineStore]) -> Sett
         self._wipe("a commit has timed out")
         return self.restore(*rest)
 
-    _replace(task_store.TaskStore, "fall_back", broken)
+    replace(task_store.TaskStore, "fall_back", broken)
     return {}
 
 
@@ -178,7 +179,7 @@ def _zombie_commits(engine: type[Engine], strategy: type[EngineStore]) -> Settin
             self.abort()
             return {}
 
-    _replace(BufferedProducer, "commit", broken)
+    replace(BufferedProducer, "commit", broken)
     return {}
 
 
@@ -218,13 +219,9 @@ def _inputs_apart(*, inputs_first: bool) -> Settings:
         return committed
 
     send_offsets = BufferedProducer.send_offsets
-    _replace(BufferedProducer, "send_offsets", set_aside)
-    _replace(BufferedProducer, "commit", broken)
+    replace(BufferedProducer, "send_offsets", set_aside)
+    replace(BufferedProducer, "commit", broken)
     return {}
-
-
-def _replace(owner: object, name: str, broken: object) -> None:
-    setattr(owner, name, broken)
 
 
 SABOTAGES: Mapping[str, Sabotage] = MappingProxyType(
