@@ -26,6 +26,7 @@ import lmdb
 from lmdb.verify import VerifyError, verify
 
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
+from stores.engines.lmdb_file import check_heads, has_database
 from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
@@ -35,12 +36,6 @@ Result = TypeVar("Result")
 _FETCH_FIRST, _FETCH = 32, 512
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The databases of data and meta entries, by whether their records have checksums."""
-_HEAD = struct.Struct("=16x I 4s 16x I 2s 42x 6s 42x Q Q")
-"""Of one of the two heads of a file: its magic number and version; of the free pages the size of a page, and flags; pad
-and flags of what names the databases; its last page, and the number of its commit."""
-_MAGIC = 0xBEEFC0DE
-_PAGE_SIZES = tuple(256 << power for power in range(9))
-"""Of which one a file's pages are, in bytes. Source: LMDB 0.9, ``mdb.c``, ``MAX_PAGESIZE``."""
 _ROOM_BYTES = 256 << 30
 """What the map has room for, about, when a transaction begins: far more than one takes. It costs addresses, neither
 memory nor disk; a process has 128 TiB of them, for all of its stores."""
@@ -81,8 +76,10 @@ class LmdbEngine(TransactionalEngine):
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         try:
             size = max(cast(int, options["map_size_bytes"]), _map_for(path))
-            new = not _check_file(path)
-            _check_heads(path)
+            new = not has_database(path)
+            if check_heads(path):
+                # LMDB would map as much as they say, if it can.
+                _check_structure(path)
             env = lmdb.open(
                 str(path),
                 map_size=size,
@@ -520,14 +517,6 @@ def _map_for(path: Path) -> int:
     return 2 * file.stat().st_size if file.exists() else 0
 
 
-def _check_file(path: Path) -> bool:
-    """Whether there is a database; a folder whose own has gone is refused: LMDB would begin an empty one there."""
-    file = path / "data.mdb"
-    if (path / "lock.mdb").exists() and (not file.exists() or file.stat().st_size == 0):
-        raise StoreCorruptedError(f"{file} is gone or empty: wipe the store and restore it from its changelog")
-    return file.exists()
-
-
 def _keep_meta_pages(env: Any, path: Path) -> None:
     """Make the commit that the database is at survive power loss.
 
@@ -544,44 +533,6 @@ def _keep_meta_pages(env: Any, path: Path) -> None:
         os.fsync(database)
     finally:
         os.close(database)
-
-
-def _check_heads(path: Path) -> None:
-    """Refuse a file whose two heads are not of commits in a row.
-
-    LMDB goes by the one with the higher number: a flipped bit there makes an earlier commit of the last one. One bit of
-    each number may do so unseen, that of 2, and ``verify`` does not see it either: what the store shows then is the
-    commit before its last, whole, with its own offset.
-    Source: LMDB 0.9, ``mdb.c``, ``MDB_page``, ``MDB_meta``, ``mdb_env_pick_meta``.
-    """
-    file = path / "data.mdb"
-    if not file.exists():
-        return
-    with file.open("rb") as opened:
-        head = opened.read(_HEAD.size)
-        if len(head) < _HEAD.size:
-            return
-        magic, version, page_bytes, *first = _HEAD.unpack(head)
-        if magic == _MAGIC and page_bytes not in _PAGE_SIZES:
-            raise _not_its_heads(file)
-        opened.seek(page_bytes)
-        head = opened.read(_HEAD.size)
-    # What else is wrong with them LMDB sees itself.
-    if magic != _MAGIC or len(head) < _HEAD.size:
-        return
-    _, other, _, *second = _HEAD.unpack(head)
-    if abs(first[-1] - second[-1]) != 1 or (version, first[:2]) != (other, second[:2]):
-        raise _not_its_heads(file)
-    if (max(first[2], second[2]) + 1) * page_bytes > file.stat().st_size:
-        # LMDB would map as much as that, if it can.
-        _check_structure(path)
-
-
-def _not_its_heads(file: Path) -> StoreError:
-    return StoreCorruptedError(
-        f"{file} is damaged (its heads are not those of commits in a row): wipe the store and restore it from its "
-        "changelog"
-    )
 
 
 def _check_structure(path: Path) -> None:
