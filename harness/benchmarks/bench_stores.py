@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,19 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
         _time_ycsb(case, subject, load_seed, benchmark)
         return
     load = Load(load_seed)
-    timed = {"commit": _write, "watch": _write, "update": _update, "scan": _scan}[case.suite]
+    timed = {"commit": _write, "watch": _write, "step": _step, "update": _update, "scan": _scan}[case.suite]
     if case.suite in ("commit", "watch"):
 
         def setup() -> Any:
             return (subject, batches(load.fresh(case.records), case.records_per_commit)), {}
+
+    elif case.suite == "step":
+        numbers = count(1)
+
+        def setup() -> Any:
+            size = case.records_per_commit
+            work = batches(load.fresh(case.records), size) if size else [[]] * case.records
+            return (subject, list(zip(work, numbers, strict=False))), {}
 
     else:
         known = [key for key, _ in load.fresh(case.keys or case.records)]
@@ -105,6 +114,11 @@ def _operate(subject: StoreSubject, work: list[list[Operation]]) -> None:
 def _write(subject: Yardstick, work: list[Pairs]) -> None:
     for batch in work:
         subject.write(batch)
+
+
+def _step(subject: Yardstick, work: list[tuple[Pairs, int]]) -> None:
+    for batch, number in work:
+        subject.step(batch, number)
 
 
 def _update(subject: Yardstick, work: list[Pairs]) -> None:

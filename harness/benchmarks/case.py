@@ -24,6 +24,8 @@ class Case:
     ``scan``: everything in order, committed and staged. ``read``: lookups of committed data by a reader, with a writer
     beside it if ``commits_beside``. ``iterators``: iterators over ``staged`` uncommitted records made, not run.
     ``watch``: as ``commit``, with all metrics collected meanwhile if ``watched``.
+    ``step``: as ``commit``, and each commit brings an offset and the position of an input partition, as a task's does;
+    with 0 records per commit nothing else, and ``records`` counts the commits.
     ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads, on ``keys`` records of 1,000 bytes; ``records``
     counts the operations."""
     subject: str
@@ -57,6 +59,10 @@ class Case:
 
 _ROCKSDB = ("rocksdb-indexed-batch", "rocksdb-direct")
 _CURVE = (100, 1_000, 10_000, 100_000)
+STEPS = (1, 10, 100, 10_000)
+"""Records per commit over which the fixed cost of a commit is spread."""
+ENGINES = ("rocksdb", "lmdb", "sqlite")
+"""Engines that have a yardstick."""
 CHECKED = ("lmdb", "sqlite")
 """Engines whose records have checksums of ours."""
 STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -80,6 +86,15 @@ def _cases(profile: str) -> Iterator[Case]:
         return
     for subject in _ROCKSDB:
         yield Case("commit", subject, records_per_commit=500_000, records=500_000, rounds=2)
+    for size in (0, *STEPS):
+        yield steps(_ROCKSDB[0], size)
+    for engine in ENGINES:
+        for subject in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"):
+            yield steps(subject, 0)
+    if profile == "full":
+        for subject in backends():
+            for size in (0, *STEPS):
+                yield steps(subject, size)
     yield Case("commit", f"{PLAIN}-rocksdb", records_per_commit=10_000)
     for engine in ("lmdb", "sqlite"):
         for durability in (Durability.PROCESS, Durability.DISK):
@@ -107,6 +122,13 @@ def _cases(profile: str) -> Iterator[Case]:
             for size in _CURVE:
                 usual = 50_000 if subject.startswith("rocksdb") else _SLOW
                 yield Case("commit", subject, durability, size, records=max(size, usual))
+
+
+def steps(subject: str, records_per_commit: int) -> Case:
+    """Commits of so many records, or of none, each with an offset and a position."""
+    # Rounds of commits alone are short: enough of them that a flush or a busy moment does not decide the median.
+    records = 50_000 if records_per_commit >= 100 else 5_000 * max(1, records_per_commit)
+    return Case("step", subject, records_per_commit=records_per_commit, records=records, rounds=5)
 
 
 def iterators_over(staged: int) -> Case:

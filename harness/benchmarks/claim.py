@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from harness.benchmarks.case import CHECKED, PLAIN, STAGED, Case, commits_counted, iterators_over, reads, with_checksums
+from harness.benchmarks.case import (
+    CHECKED,
+    ENGINES,
+    PLAIN,
+    STAGED,
+    STEPS,
+    Case,
+    commits_counted,
+    iterators_over,
+    reads,
+    steps,
+    with_checksums,
+)
 from stores import Durability
 
 Row = Mapping[str, object]
@@ -20,6 +32,8 @@ class Claim:
     yardstick: Case
     at_least: float | None
     """None where the ratio is told and nothing is claimed."""
+    compares_sizes: bool = False
+    """Whether the two cases differ in their records per commit: that of the subject is reported."""
 
 
 def claims() -> Iterator[Claim]:
@@ -34,6 +48,21 @@ def claims() -> Iterator[Claim]:
             commits,
             replace(commits, subject=direct),
             at_least,
+        )
+    for engine in ENGINES:
+        yield Claim(
+            "commits of an offset and a position alone, against the bare write of these entries by the engine",
+            steps(f"{engine}-indexed-batch", 0),
+            steps(f"{PLAIN}-{engine}", 0),
+            0.5 if engine == "rocksdb" else None,
+        )
+    for size in STEPS[:-1]:
+        yield Claim(
+            f"records in commits of {size:,}, against records in commits of {STEPS[-1]:,}",
+            steps(indexed, size),
+            steps(indexed, STEPS[-1]),
+            0.75 if size == 100 else None,
+            compares_sizes=True,
         )
     yield Claim(
         "puts with a commit each 10,000, against a bare loop of rocksdict's put",

@@ -10,7 +10,7 @@ from harness.benchmarks.yardstick import YARDSTICKS, Pairs, Yardstick
 from harness.workloads.ycsb import Operation, apply
 from stores import Durability, KeyValueStore, TopicPartition, open_store
 
-_CHANGELOG = TopicPartition("changelog", 0)
+_CHANGELOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
 
 
 class StoreSubject(Yardstick):
@@ -35,6 +35,13 @@ class StoreSubject(Yardstick):
         for key, value in batch:
             put(key, value)
         self._commit()
+
+    def step(self, batch: Pairs, number: int) -> None:
+        put = self.store.put
+        for key, value in batch:
+            put(key, value)
+        self.store.advance_position(_INPUT, number)
+        self.store.commit({_CHANGELOG: number})
 
     def update(self, batch: Pairs) -> None:
         get, put = self.store.get, self.store.put

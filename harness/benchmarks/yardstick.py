@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-from rocksdict import Rdict, WriteOptions
+from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from stores import Durability
 from stores.engines.lmdb import LmdbEngine
@@ -17,6 +17,10 @@ from stores.engines.rocksdb import RocksDBEngine, database_options
 from stores.engines.sqlite import SqliteEngine
 
 Pairs = Sequence[tuple[bytes, bytes]]
+
+_OFFSET, _POSITION = b"o\x00\x00\x00\x00changelog", b"p\x00\x00\x00\x00input"
+"""Keys of the entries that a store keeps of a changelog's offset and of an input's position."""
+_ENTRIES = b"entries"
 
 
 class Yardstick(ABC):
@@ -29,6 +33,10 @@ class Yardstick(ABC):
     @abstractmethod
     def write(self, batch: Pairs) -> None:
         """Write the pairs, as durably as the level asks."""
+
+    @abstractmethod
+    def step(self, batch: Pairs, number: int) -> None:
+        """Write the pairs together with an offset and a position, both ``number``, in one atomic write."""
 
     @abstractmethod
     def update(self, batch: Pairs) -> None:
@@ -53,11 +61,25 @@ class PlainRocksDB(Yardstick):
         setattr(writing, "disable_wal", durability is Durability.CHANGELOG)  # noqa: B010 - the stub calls it a method
         writing.sync = durability is Durability.DISK
         self._db.set_write_options(writing)
+        self._writing = writing
+        # Kept: rocksdict flushes a family when a handle of it is dropped.
+        self._offsets_db = self._db.get_column_family("offsets")
+        self._offsets: Any = self._db.get_column_family_handle("offsets")
 
     def write(self, batch: Pairs) -> None:
         put = self._db.put
         for key, value in batch:
             put(key, value)
+
+    def step(self, batch: Pairs, number: int) -> None:
+        writes = WriteBatch(True)
+        put = writes.put
+        for key, value in batch:
+            put(key, value)
+        entry = number.to_bytes(8, "big")
+        put(_OFFSET, entry, self._offsets)
+        put(_POSITION, entry, self._offsets)
+        self._db.write(writes, self._writing)
 
     def update(self, batch: Pairs) -> None:
         get, put = self._db.get, self._db.put
@@ -69,7 +91,9 @@ class PlainRocksDB(Yardstick):
         return iter(self._db.items())
 
     def close(self) -> None:
+        self._offsets = None
         self._db.close()
+        self._offsets_db.close()
 
 
 class PlainLmdb(Yardstick):
@@ -82,11 +106,22 @@ class PlainLmdb(Yardstick):
             map_size=int(str(LmdbEngine.options["map_size_bytes"])),
             sync=durability is Durability.DISK,
             max_spare_txns=4,
+            max_dbs=1,
         )
+        self._entries = self._env.open_db(_ENTRIES)
 
     def write(self, batch: Pairs) -> None:
         with self._env.begin(write=True) as txn, txn.cursor() as cursor:
             cursor.putmulti(sorted(batch))
+
+    def step(self, batch: Pairs, number: int) -> None:
+        entry = number.to_bytes(8, "big")
+        with self._env.begin(write=True) as txn:
+            if batch:
+                with txn.cursor() as cursor:
+                    cursor.putmulti(sorted(batch))
+            txn.put(_OFFSET, entry, db=self._entries)
+            txn.put(_POSITION, entry, db=self._entries)
 
     def update(self, batch: Pairs) -> None:
         with self._env.begin() as txn:
@@ -96,7 +131,8 @@ class PlainLmdb(Yardstick):
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
         with self._env.begin() as txn:
-            yield from txn.cursor()
+            # LMDB keeps the name of the other database among the records.
+            yield from (pair for pair in txn.cursor() if pair[0] != _ENTRIES)
 
     def close(self) -> None:
         self._env.close()
@@ -112,10 +148,19 @@ class PlainSqlite(Yardstick):
         self._db.execute(f"pragma synchronous={synchronous}")
         self._db.execute(f"pragma cache_size=-{int(str(SqliteEngine.options['cache_size_bytes'])) >> 10}")
         self._db.execute("create table data (key blob primary key, value blob not null) without rowid")
+        self._db.execute("create table entries (key blob primary key, value blob not null) without rowid")
 
     def write(self, batch: Pairs) -> None:
         self._db.execute("begin immediate")
         self._db.executemany("replace into data values (?, ?)", sorted(batch))
+        self._db.execute("commit")
+
+    def step(self, batch: Pairs, number: int) -> None:
+        entry = number.to_bytes(8, "big")
+        self._db.execute("begin immediate")
+        if batch:
+            self._db.executemany("replace into data values (?, ?)", sorted(batch))
+        self._db.executemany("replace into entries values (?, ?)", ((_OFFSET, entry), (_POSITION, entry)))
         self._db.execute("commit")
 
     def update(self, batch: Pairs) -> None:

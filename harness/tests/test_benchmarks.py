@@ -33,7 +33,8 @@ def test_a_claim_compares_one_suite_at_one_level_and_size() -> None:
     for claim in claims():
         assert claim.subject.suite == claim.yardstick.suite
         assert claim.subject.durability is claim.yardstick.durability
-        assert claim.subject.records_per_commit == claim.yardstick.records_per_commit
+        same_size = claim.subject.records_per_commit == claim.yardstick.records_per_commit
+        assert same_size is not claim.compares_sizes
         assert claim.subject.distribution == claim.yardstick.distribution
         assert claim.subject.keys == claim.yardstick.keys
 
@@ -64,7 +65,10 @@ def test_every_subject_keeps_what_it_is_timed_for(name: str, tmp_path: Path) -> 
     try:
         subject.write(pairs)
         subject.update([(key, value[::-1]) for key, value in pairs[:100]])
-        expected = {**dict(pairs), **{key: value[::-1] for key, value in pairs[:100]}}
+        stepped = Load(2).fresh(10)
+        subject.step(stepped, 11)
+        subject.step([], 12)
+        expected = {**dict(pairs), **{key: value[::-1] for key, value in pairs[:100]}, **dict(stepped)}
         assert list(subject.pairs()) == sorted(expected.items())
     finally:
         subject.close()
@@ -92,7 +96,7 @@ def test_operations_of_ycsb_are_committed(tmp_path: Path) -> None:
     assert len(updates) > 50
 
 
-@pytest.mark.parametrize("suite", ["scan", "watch", "ycsb-e", "iterators", "read"])
+@pytest.mark.parametrize("suite", ["scan", "watch", "step", "ycsb-e", "iterators", "read"])
 def test_the_suites_run_under_plain_pytest(tmp_path: Path, suite: str) -> None:
     case = next(case for case in cases("default") if case.suite == suite)
     suites = Path(__file__).parents[1] / "benchmarks" / "bench_stores.py"
