@@ -5,6 +5,10 @@ Source: KIP-892, "Atomic Checkpointing" and "RocksDB Transactions".
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -102,6 +106,39 @@ def test_whatever_flush_a_kill_comes_after_data_and_offsets_are_of_one_commit(pa
             kept.append(offset)
             begin = offset + 1
     assert len(set(kept)) > KILLS // 2, "nothing was flushed before the kills: they have shown nothing"
+
+
+_CLOSE_AND_DIE = """
+import os, signal, sys
+from stores import TopicPartition, open_store
+from stores.engines import rocksdb
+
+store = open_store(sys.argv[1], sys.argv[2])
+store.put(b"key", b"value")
+store.commit({TopicPartition("changelog", 0): 41})
+close = rocksdb._close
+
+def close_and_die(handle):
+    close(handle)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+rocksdb._close = close_and_die
+store.close()
+"""
+
+
+@pytest.mark.parametrize("backend", [INDEXED, "rocksdb-dual-store"])
+def test_a_kill_between_the_families_while_the_store_is_closed_leaves_both_of_one_commit(
+    path: Path, backend: str
+) -> None:
+    """Closing the handle of a family flushes that family alone."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(
+        [sys.executable, "-c", _CLOSE_AND_DIE, backend, str(path)], env=environment, timeout=60, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    with open_store(backend, path) as store:
+        assert (store.get(b"key"), store.committed_offset(LOG)) == (b"value", 41)
 
 
 def test_a_put_leaves_the_engine_alone_and_a_commit_is_one_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,20 @@ def test_what_is_null_or_empty_is_of_no_other_type(tmp_path: Path, damage: str) 
             log.verify()
 
 
+@pytest.mark.parametrize("damage", ["key = x'6b39'", "timestamp_ms = 1", "value = x'00'", "checksum = checksum - 1"])
+def test_a_damaged_tombstone_is_detected(tmp_path: Path, damage: str) -> None:
+    """A restore would delete another key than the one that was deleted."""
+    fill(tmp_path / "log")
+    with closing(sqlite3.connect(tmp_path / "log")) as connection:
+        assert connection.execute("select count(*) from record where checksum is null").fetchone() == (0,)
+    change(tmp_path / "log", f"update record set {damage} where value is null")
+    with SqliteChangelog(tmp_path / "log") as log:
+        with pytest.raises(ChangelogError):
+            list(log.read(TOPIC))
+        with pytest.raises(ChangelogError):
+            log.verify()
+
+
 def test_a_record_at_another_offset_is_told(tmp_path: Path) -> None:
     fill(tmp_path / "log")
     change(tmp_path / "log", "delete from record where offset = 9")

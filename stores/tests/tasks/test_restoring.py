@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from stores.changelog import MemoryChangelog
+from stores.changelog import MemoryChangelog, Record
 from stores.interface import TopicPartition
-from stores.tasks import RestoreProgress
+from stores.tasks import RestoreProgress, TaskContext
 from stores.tests.tasks.setup import (
     DIRECT,
     INDEXED,
@@ -106,6 +107,47 @@ def test_a_lost_store_is_restored_from_the_start_in_bounded_pieces_that_tell_how
     assert (report.store, report.from_offset, report.to_offset, report.records, report.bytes) == ("s", 0, 25, 25, 125)
     assert report.seconds > 0
     assert not report.wiped
+    task.close()
+
+
+def test_a_restore_keeps_its_pieces_below_a_number_of_bytes(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stores.tasks.restore.PIECE_BYTES_MAX", 1_000)
+    told: list[RestoreProgress] = []
+    task = single(tmp_path, log, lambda record, context: None, INDEXED, on_restore=told.append)
+    log.create_topic("app-s-changelog")
+    with log.producer() as producer:
+        for number in range(6):
+            producer.send(TopicPartition("app-s-changelog", 0), b"%d" % number, bytes(499))
+        producer.flush()
+    task.open()
+    assert [(progress.records, progress.bytes) for progress in told] == [(2, 1_000), (4, 2_000), (6, 3_000)]
+    task.close()
+
+
+def test_a_range_delete_of_many_keys_is_restored_whole(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Each key that it removes is a tombstone of its own in the changelog, however many there are."""
+
+    def process(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        if record.offset == 0:
+            store.put_all([(b"%04d" % number, b"v") for number in range(2_500)])
+        else:
+            store.delete_range(b"0010", b"2489")
+
+    feed(log, [0, 1])
+    task = single(tmp_path, log, process, INDEXED)
+    task.open()
+    task.run(1)
+    task.commit()
+    task.run(1)
+    left = state(task, "s")
+    assert len(left) == 20
+    task.close()
+    shutil.rmtree(tmp_path / "state")
+    task.open()
+    assert state(task, "s") == left
     task.close()
 
 
