@@ -282,7 +282,7 @@ def _unchecked_checkpoint(subject: str) -> None:
 
 
 def _trusted_meta_pages(subject: str) -> None:
-    replace(_engine_module_of(subject), "_keep_meta_pages", lambda env, path: None)
+    replace(_engine_module_of(subject), "keep_meta_pages", lambda env, path: None)
 
 
 def _engine_module_of(subject: str) -> Any:
@@ -318,7 +318,7 @@ def _checks_records(name: str) -> bool:
 
 def _keeps_meta_pages(name: str) -> bool:
     """What writes the pages that tell its last commit through a descriptor of their own, and once more when opened."""
-    return name in backends() and hasattr(_engine_module_of(name), "_keep_meta_pages")
+    return name in backends() and hasattr(_engine_module_of(name), "keep_meta_pages")
 
 
 def _only(subject: str) -> Callable[[str], bool]:

@@ -94,7 +94,7 @@ def test_rocksdict_snapshots_scan_live_data(path: Path) -> None:
 
 
 def test_reading_a_truncated_lmdb_ends_the_process(path: Path) -> None:
-    """``_check_length`` in the LMDB engine can go when this is an error that can be caught."""
+    """``check_length`` in the LMDB engine can go when this is an error that can be caught."""
     with lmdb.open(str(path), map_size=1 << 24) as env, env.begin(write=True) as txn:
         for number in range(4000):
             txn.put(b"%06d" % number, b"v" * 100)
@@ -107,7 +107,7 @@ def test_reading_a_truncated_lmdb_ends_the_process(path: Path) -> None:
 
 
 def test_lmdb_makes_a_new_database_where_the_old_one_has_gone(path: Path) -> None:
-    """``has_database`` of ``stores.engines.lmdb_file`` need refuse nothing when this raises."""
+    """``has_database`` of ``stores.engines.lmdb.file`` need refuse nothing when this raises."""
     with lmdb.open(str(path), map_size=1 << 20) as env, env.begin(write=True) as txn:
         txn.put(b"key", b"value")
     (path / "data.mdb").unlink()

@@ -22,7 +22,7 @@ from stores import (
     TopicPartition,
     open_store,
 )
-from stores.engines import lmdb
+from stores.engines.lmdb import engine as lmdb
 from stores.engines.memory import MemoryEngine
 from stores.registry import backends
 from stores.strategies import undo

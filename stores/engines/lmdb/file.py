@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
-from stores.errors import StoreCorruptedError, StoreError
+from lmdb.verify import VerifyError, verify
+
+from stores.errors import StoreCorruptedError, StoreError, StoreUnavailableError
 
 _HEAD = struct.Struct("=16x I 4s 16x I 2s 42x 6s 42x Q Q")
 """Of one of the two heads of a file: its magic number and version; of the free pages the size of a page, and flags; pad
@@ -57,3 +63,49 @@ def _not_its_heads(file: Path) -> StoreError:
         f"{file} is damaged (its heads are not those of commits in a row): wipe the store and restore it from its "
         "changelog"
     )
+
+
+def map_for(path: Path) -> int:
+    """A map that holds the file as it is with room to spare, in case it had grown before."""
+    file = path / "data.mdb"
+    return 2 * file.stat().st_size if file.exists() else 0
+
+
+def keep_meta_pages(env: Any, path: Path) -> None:
+    """Make the commit that the database is at survive power loss.
+
+    Who was killed after the sync in its write of a meta page had failed leaves a page that can be read, and that the
+    disk did not take: the system takes it for written. What a store says that it has must not go again. So both meta
+    pages are written once more; what they point to was synced before they were. Raises: OSError. Source: open(2),
+    "O_DSYNC"; fsync(2), "EIO".
+    """
+    database = os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        pages = os.pread(database, 2 * env.stat()["psize"], 0)
+        if os.pwrite(database, pages, 0) != len(pages):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path / "data.mdb"))
+        os.fsync(database)
+    finally:
+        os.close(database)
+
+
+def check_structure(path: Path) -> None:
+    """Walk the file's pages: each is sound, and in use once or free. Raises: StoreCorruptedError."""
+    try:
+        problems = cast(Sequence[str], verify(str(path)))  # type: ignore[no-untyped-call]
+    except (VerifyError, struct.error) as error:
+        problems = [str(error)]
+    except OSError as error:
+        raise StoreUnavailableError(f"{path} can't be read: {error.strerror}. Make it readable") from error
+    if problems:
+        raise StoreCorruptedError(
+            f"{path} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
+        )
+
+
+def check_length(env: Any, path: Path) -> None:
+    """Refuse a database that was cut short: reading behind the end of a mapped file ends the process."""
+    file = path / "data.mdb"
+    if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
+        # Pages at the end that are free may never have been written: only looking at all of them can tell.
+        check_structure(path)

@@ -11,29 +11,28 @@ its page, ``verify`` finds, and a lookup does not.
 
 from __future__ import annotations
 
-import errno
 import mmap
-import os
 import shutil
-import struct
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeVar, cast
 from weakref import WeakSet
 
 import lmdb
-from lmdb.verify import VerifyError, verify
 
-from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
-from stores.engines.lmdb_file import check_heads, has_database
+from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.lmdb.errors import damage, reading_error, writing_error
+from stores.engines.lmdb.file import check_heads, check_length, check_structure, has_database, keep_meta_pages, map_for
+from stores.engines.lmdb.ranges import delete_range
+from stores.engines.lmdb.scan import LmdbScan
+from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
 
 Result = TypeVar("Result")
 
-_FETCH_FIRST, _FETCH = 32, 512
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The databases of data and meta entries, by whether their records have checksums."""
 _ROOM_BYTES = 256 << 30
@@ -64,7 +63,7 @@ class LmdbEngine(TransactionalEngine):
         self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
         self.max_key_bytes = env.max_key_size()
         self._page_bytes = int(env.stat()["psize"])
-        self._scans: WeakSet[_LmdbScan] = WeakSet()
+        self._scans: WeakSet[LmdbScan] = WeakSet()
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._reader: Any = None
@@ -75,11 +74,11 @@ class LmdbEngine(TransactionalEngine):
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         try:
-            size = max(cast(int, options["map_size_bytes"]), _map_for(path))
+            size = max(cast(int, options["map_size_bytes"]), map_for(path))
             new = not has_database(path)
             if check_heads(path):
                 # LMDB would map as much as they say, if it can.
-                _check_structure(path)
+                check_structure(path)
             env = lmdb.open(
                 str(path),
                 map_size=size,
@@ -92,10 +91,10 @@ class LmdbEngine(TransactionalEngine):
                 max_spare_txns=4,
             )
             try:
-                _check_length(env, path)
+                check_length(env, path)
                 checksums = bool(options["checksums"]) if new else _has_checksums(env, path)
                 if durability is Durability.DISK and not new:
-                    _keep_meta_pages(env, path)
+                    keep_meta_pages(env, path)
                 return cls(env, checksums=checksums)
             except BaseException:
                 env.close()
@@ -107,7 +106,7 @@ class LmdbEngine(TransactionalEngine):
             lmdb.PageNotFoundError,
             lmdb.BadTxnError,
         ) as error:
-            raise _damage(error, path) from error
+            raise damage(error, path) from error
         except (lmdb.Error, OSError) as error:
             raise StoreUnavailableError(f"LMDB can't open {path}: {error}. Mend that and open again") from error
 
@@ -127,7 +126,7 @@ class LmdbEngine(TransactionalEngine):
             except lmdb.BadValsizeError:
                 return None
             except lmdb.Error as error:
-                raise _reading_error(error) from error
+                raise reading_error(error) from error
         return None if kept is None else self._seal.open(key, kept)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -139,16 +138,16 @@ class LmdbEngine(TransactionalEngine):
                 with self._env.begin(self._data) as txn:
                     found = list(map(look, keys))
             except lmdb.Error as error:
-                raise _reading_error(error) from error
+                raise reading_error(error) from error
         return self._seal.open_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         with self._map:
             try:
                 txn = self._env.begin(self._data)
-                scan = _LmdbScan(self, txn, start, end, end_open=end_open, reverse=reverse)
+                scan = LmdbScan(self, txn, start, end, end_open=end_open, reverse=reverse)
             except lmdb.Error as error:
-                raise _reading_error(error) from error
+                raise reading_error(error) from error
             self._scans.add(scan)
         return scan
 
@@ -158,7 +157,7 @@ class LmdbEngine(TransactionalEngine):
                 with self._env.begin(self._meta, buffers=True) as txn:
                     entries = [(bytes(name), self._short(entry)) for name, entry in txn.cursor()]
             except lmdb.Error as error:
-                raise _reading_error(error) from error
+                raise reading_error(error) from error
         return dict(self._seal.open_pairs(entries))
 
     def _short(self, entry: memoryview) -> bytes:
@@ -175,7 +174,7 @@ class LmdbEngine(TransactionalEngine):
             with self._env.begin(self._data, write=True) as txn:
                 for ranges, writes in layers:
                     for start, end in ranges:
-                        _delete_range(txn, start, end)
+                        delete_range(txn, start, end)
                     self._apply(txn, writes)
                 self._apply_meta(txn, meta)
 
@@ -216,7 +215,7 @@ class LmdbEngine(TransactionalEngine):
             except lmdb.MapFullError as error:
                 self._grow(error)
             except lmdb.Error as error:
-                raise _writing_error(error) from error
+                raise writing_error(error) from error
 
     def _grow(self, cause: lmdb.Error) -> None:
         size = self._env.info()["map_size"]
@@ -248,15 +247,15 @@ class LmdbEngine(TransactionalEngine):
             try:
                 self._reserve()
             except lmdb.Error as error:
-                raise _reading_error(error) from error
+                raise reading_error(error) from error
 
     def begin(self) -> Transaction:
         with self._map:
             try:
                 self._reserve()
-                return _LmdbTransaction(self, self._env.begin(self._data, write=True))
+                return LmdbTransaction(self, self._env.begin(self._data, write=True))
             except lmdb.Error as error:
-                raise _writing_error(error) from error
+                raise writing_error(error) from error
 
     def _reserve(self) -> None:
         info = self._env.info()
@@ -289,14 +288,14 @@ class LmdbEngine(TransactionalEngine):
             with self._map, self._env.begin(self._data) as txn:
                 return int(txn.stat(self._data)["entries"])
         except lmdb.Error as error:
-            raise _reading_error(error) from error
+            raise reading_error(error) from error
 
     def metrics(self) -> Mapping[str, int]:
         try:
             with self._map, self._env.begin(self._data) as txn:
                 info, data = self._env.info(), txn.stat(self._data)
         except lmdb.Error as error:
-            raise _reading_error(error) from error
+            raise reading_error(error) from error
         return {
             "map_size_bytes": int(info["map_size"]),
             "file_used_bytes": (int(info["last_pgno"]) + 1) * self._page_bytes,
@@ -310,7 +309,7 @@ class LmdbEngine(TransactionalEngine):
     def verify(self) -> None:
         # Of the file, not of the map: what reads there of a damaged length may run into nothing, and the process end.
         # It sees all that no record shows, but for keys on the way to a record that lead to another place.
-        _check_structure(Path(self._env.path()))
+        check_structure(Path(self._env.path()))
         super().verify()
 
     def close(self) -> None:
@@ -319,183 +318,6 @@ class LmdbEngine(TransactionalEngine):
             for scan in list(self._scans):
                 scan.close()
             self._env.close()
-
-
-class _LmdbScan(Scan):
-    """A read transaction of its own, until the map has to grow: then what is left of it is kept in memory."""
-
-    def __init__(
-        self, engine: LmdbEngine, txn: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> None:
-        self._engine = engine
-        self._txn: Any = txn
-        self._due = int(txn.stat(engine._data)["entries"]) if start is None and end is None else None
-        """How many pairs are still to come, where that is known."""
-        self._size = _FETCH_FIRST
-        self._rest: list[tuple[bytes, bytes]] = []
-        self._lock = RLock()
-        self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
-        self._pairs = _pairs_from(txn.cursor(), start, end, end_open=end_open, reverse=reverse)
-
-    def fetch(self) -> list[tuple[bytes, bytes]]:
-        with self._lock:
-            if self._rest:
-                chunk, self._rest = self._rest[:_FETCH], self._rest[_FETCH:]
-                return chunk
-            if self._txn is None:
-                return []
-            try:
-                chunk, ended = take(self._pairs, self._size)
-            except lmdb.Error as error:
-                raise _reading_error(error) from error
-            if self._due is not None:
-                self._due -= len(chunk)
-                if ended and self._due:
-                    raise StoreCorruptedError(
-                        f"a scan of {self._engine._env.path()} ends {self._due:,} records away from where LMDB's own "
-                        "count does: wipe the store and restore it from its changelog"
-                    )
-            if ended:
-                self._release()
-            self._size = min(2 * self._size, _FETCH)
-            within, ended = _cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
-            if ended:
-                self._release()
-            return self._engine._seal.open_pairs(within)
-
-    def detach(self) -> None:
-        """Read the rest into memory and end the transaction."""
-        with self._lock:
-            if self._txn is not None:
-                rest: list[tuple[bytes, bytes]] = []
-                while chunk := self.fetch():
-                    rest += chunk
-                self._rest = rest
-
-    def _release(self) -> None:
-        self._pairs = iter(())
-        if self._txn is not None:
-            self._txn.abort()
-            self._txn = None
-
-    def close(self) -> None:
-        with self._lock:
-            self._rest = []
-            self._release()
-
-
-class _LmdbTransaction(Transaction):
-    """A write transaction. After any error LMDB refuses all further use of it."""
-
-    def __init__(self, engine: LmdbEngine, txn: Any) -> None:
-        self._engine, self._txn = engine, txn
-
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            kept = self._txn.get(key)
-        except lmdb.BadValsizeError:
-            return None
-        except lmdb.Error as error:
-            raise self._given_up(error) from error
-        return None if kept is None else self._engine._seal.open(key, kept)
-
-    def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
-    ) -> tuple[list[tuple[bytes, bytes]], bool]:
-        try:
-            with self._txn.cursor() as cursor:
-                chunk, ended = take(_pairs_from(cursor, start, end, end_open=end_open, reverse=reverse), most)
-        except lmdb.Error as error:
-            raise self._given_up(error) from error
-        within, beyond = _cut(chunk, start, end, end_open=end_open, reverse=reverse)
-        return self._engine._seal.open_pairs(within), ended or beyond
-
-    def put(self, key: bytes, value: bytes | None) -> None:
-        try:
-            if value is None:
-                self._txn.delete(key)
-            else:
-                self._txn.put(key, self._engine._seal.seal(key, value))
-        except lmdb.Error as error:
-            raise self._given_up(error) from error
-
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        try:
-            _delete_range(self._txn, start, end)
-        except lmdb.Error as error:
-            raise self._given_up(error) from error
-
-    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
-        engine = self._engine
-        with engine._map:
-            engine._drop_reader()
-            engine._writing = True
-        try:
-            engine._apply_meta(self._txn, meta)
-            self._txn.commit()
-        except lmdb.Error as error:
-            raise self._given_up(error) from error
-        finally:
-            with engine._map:
-                engine._writing = False
-
-    def abort(self) -> None:
-        self._txn.abort()
-
-    def _given_up(self, error: lmdb.Error) -> StoreError:
-        self._txn.abort()
-        told = _writing_error(error)
-        if not isinstance(told, CommitFailedError) or told.reopen:
-            return told
-        return CommitFailedError(
-            f"LMDB has given up the transaction: {error}. Mend that, close the store, open it again and go on from its "
-            "committed offset",
-            reopen=True,
-        )
-
-
-def _pairs_from(
-    cursor: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-) -> Iterator[tuple[bytes, bytes]]:
-    """Pairs from where a range begins on, also those behind its other end."""
-    pairs: Iterator[tuple[bytes, bytes]] = iter(())
-    if reverse:
-        if _seek_last(cursor, end, end_open=end_open):
-            pairs = cursor.iterprev()
-    elif cursor.set_range(start) if start else cursor.first():
-        pairs = cursor.iternext()
-    return pairs
-
-
-def _cut(
-    chunk: list[tuple[bytes, bytes]], start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The pairs of ``chunk`` that lie before a range's other end, and whether there are more that don't."""
-
-    def within(key: bytes) -> bool:
-        if reverse:
-            return start is None or key >= start
-        return end is None or key < end or (key == end and not end_open)
-
-    if not chunk or within(chunk[-1][0]):
-        return chunk, False
-    return [pair for pair in chunk if within(pair[0])], True
-
-
-def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
-    """Put the cursor on the last key at or below ``end`` (below it, where ``end_open``)."""
-    if end is None or not cursor.set_range(end):
-        return bool(cursor.last())
-    if cursor.key() == end and not end_open:
-        return True
-    return bool(cursor.prev())
-
-
-def _delete_range(txn: Any, start: bytes | None, end: bytes | None) -> None:
-    with txn.cursor() as cursor:
-        found = cursor.set_range(start) if start else cursor.first()
-        while found and (end is None or cursor.key() <= end):
-            found = cursor.delete()
 
 
 def _has_checksums(env: Any, path: Path) -> bool:
@@ -509,76 +331,3 @@ def _has_checksums(env: Any, path: Path) -> bool:
         f"{path} holds {sorted(names)}, which are not the databases of a store: wipe the store and restore it from its "
         "changelog"
     )
-
-
-def _map_for(path: Path) -> int:
-    """A map that holds the file as it is with room to spare, in case it had grown before."""
-    file = path / "data.mdb"
-    return 2 * file.stat().st_size if file.exists() else 0
-
-
-def _keep_meta_pages(env: Any, path: Path) -> None:
-    """Make the commit that the database is at survive power loss.
-
-    Who was killed after the sync in its write of a meta page had failed leaves a page that can be read, and that the
-    disk did not take: the system takes it for written. What a store says that it has must not go again. So both meta
-    pages are written once more; what they point to was synced before they were. Raises: OSError. Source: open(2),
-    "O_DSYNC"; fsync(2), "EIO".
-    """
-    database = os.open(path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        pages = os.pread(database, 2 * env.stat()["psize"], 0)
-        if os.pwrite(database, pages, 0) != len(pages):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path / "data.mdb"))
-        os.fsync(database)
-    finally:
-        os.close(database)
-
-
-def _check_structure(path: Path) -> None:
-    """Walk the file's pages: each is sound, and in use once or free. Raises: StoreCorruptedError."""
-    try:
-        problems = cast(Sequence[str], verify(str(path)))  # type: ignore[no-untyped-call]
-    except (VerifyError, struct.error) as error:
-        problems = [str(error)]
-    except OSError as error:
-        raise StoreUnavailableError(f"{path} can't be read: {error.strerror}. Make it readable") from error
-    if problems:
-        raise StoreCorruptedError(
-            f"{path} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
-        )
-
-
-def _check_length(env: Any, path: Path) -> None:
-    """Refuse a database that was cut short: reading behind the end of a mapped file ends the process."""
-    file = path / "data.mdb"
-    if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
-        # Pages at the end that are free may never have been written: only looking at all of them can tell.
-        _check_structure(path)
-
-
-def _damage(error: Exception, where: object) -> StoreError:
-    return StoreCorruptedError(f"LMDB refuses {where}: {error}. Wipe the store and restore it from its changelog")
-
-
-def _reading_error(error: Exception) -> StoreError:
-    # A transaction that only reads is bad where LMDB came upon a page in it that it could not follow.
-    bad = lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.InvalidError | lmdb.BadTxnError
-    if isinstance(error, bad):
-        return _damage(error, "the database")
-    if isinstance(error, lmdb.ReadersFullError):
-        return StoreUnavailableError(f"LMDB has no reader slot left: close iterators, or raise max_readers ({error})")
-    return StoreUnavailableError(f"LMDB can't read: {error}")
-
-
-def _writing_error(error: Exception) -> StoreError:
-    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
-        return _damage(error, "the database")
-    # After a failed write of its meta page LMDB refuses everything; and a failed sync must not be made again as if it
-    # had only come too early: the system may have dropped what it could not write.
-    if isinstance(error, lmdb.PanicError) or os.strerror(errno.EIO) in str(error):
-        return CommitFailedError(
-            f"LMDB can't write: {error}. Close the store, open it again and go on from its committed offset",
-            reopen=True,
-        )
-    return CommitFailedError(f"LMDB can't write: {error}. Mend that and commit again")

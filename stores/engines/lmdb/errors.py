@@ -1,0 +1,37 @@
+"""What LMDB raises, in words of ours: whether to mend something, to open the store again, or to restore it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import lmdb
+
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+
+
+def damage(error: Exception, where: object) -> StoreError:
+    return StoreCorruptedError(f"LMDB refuses {where}: {error}. Wipe the store and restore it from its changelog")
+
+
+def reading_error(error: Exception) -> StoreError:
+    # A transaction that only reads is bad where LMDB came upon a page in it that it could not follow.
+    bad = lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.InvalidError | lmdb.BadTxnError
+    if isinstance(error, bad):
+        return damage(error, "the database")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StoreUnavailableError(f"LMDB has no reader slot left: close iterators, or raise max_readers ({error})")
+    return StoreUnavailableError(f"LMDB can't read: {error}")
+
+
+def writing_error(error: Exception) -> StoreError:
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
+        return damage(error, "the database")
+    # After a failed write of its meta page LMDB refuses everything; and a failed sync must not be made again as if it
+    # had only come too early: the system may have dropped what it could not write.
+    if isinstance(error, lmdb.PanicError) or os.strerror(errno.EIO) in str(error):
+        return CommitFailedError(
+            f"LMDB can't write: {error}. Close the store, open it again and go on from its committed offset",
+            reopen=True,
+        )
+    return CommitFailedError(f"LMDB can't write: {error}. Mend that and commit again")

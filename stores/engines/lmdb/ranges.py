@@ -1,0 +1,50 @@
+"""Ranges of keys, read and removed through LMDB's cursors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def pairs_from(
+    cursor: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Pairs from where a range begins on, also those behind its other end."""
+    pairs: Iterator[tuple[bytes, bytes]] = iter(())
+    if reverse:
+        if _seek_last(cursor, end, end_open=end_open):
+            pairs = cursor.iterprev()
+    elif cursor.set_range(start) if start else cursor.first():
+        pairs = cursor.iternext()
+    return pairs
+
+
+def cut(
+    chunk: list[tuple[bytes, bytes]], start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The pairs of ``chunk`` that lie before a range's other end, and whether there are more that don't."""
+
+    def within(key: bytes) -> bool:
+        if reverse:
+            return start is None or key >= start
+        return end is None or key < end or (key == end and not end_open)
+
+    if not chunk or within(chunk[-1][0]):
+        return chunk, False
+    return [pair for pair in chunk if within(pair[0])], True
+
+
+def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
+    """Put the cursor on the last key at or below ``end`` (below it, where ``end_open``)."""
+    if end is None or not cursor.set_range(end):
+        return bool(cursor.last())
+    if cursor.key() == end and not end_open:
+        return True
+    return bool(cursor.prev())
+
+
+def delete_range(txn: Any, start: bytes | None, end: bytes | None) -> None:
+    with txn.cursor() as cursor:
+        found = cursor.set_range(start) if start else cursor.first()
+        while found and (end is None or cursor.key() <= end):
+            found = cursor.delete()

@@ -1,0 +1,81 @@
+"""Scans of what is committed in LMDB."""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+
+from stores.engines.engine import Scan, take
+from stores.engines.lmdb.errors import reading_error
+from stores.engines.lmdb.ranges import cut, pairs_from
+from stores.errors import StoreCorruptedError
+
+if TYPE_CHECKING:
+    from stores.engines.lmdb.engine import LmdbEngine
+
+_FETCH_FIRST, _FETCH = 32, 512
+
+
+class LmdbScan(Scan):
+    """A read transaction of its own, until the map has to grow: then what is left of it is kept in memory."""
+
+    def __init__(
+        self, engine: LmdbEngine, txn: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+    ) -> None:
+        self._engine = engine
+        self._txn: Any = txn
+        self._due = int(txn.stat(engine._data)["entries"]) if start is None and end is None else None
+        """How many pairs are still to come, where that is known."""
+        self._size = _FETCH_FIRST
+        self._rest: list[tuple[bytes, bytes]] = []
+        self._lock = RLock()
+        self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
+        self._pairs = pairs_from(txn.cursor(), start, end, end_open=end_open, reverse=reverse)
+
+    def fetch(self) -> list[tuple[bytes, bytes]]:
+        with self._lock:
+            if self._rest:
+                chunk, self._rest = self._rest[:_FETCH], self._rest[_FETCH:]
+                return chunk
+            if self._txn is None:
+                return []
+            try:
+                chunk, ended = take(self._pairs, self._size)
+            except lmdb.Error as error:
+                raise reading_error(error) from error
+            if self._due is not None:
+                self._due -= len(chunk)
+                if ended and self._due:
+                    raise StoreCorruptedError(
+                        f"a scan of {self._engine._env.path()} ends {self._due:,} records away from where LMDB's own "
+                        "count does: wipe the store and restore it from its changelog"
+                    )
+            if ended:
+                self._release()
+            self._size = min(2 * self._size, _FETCH)
+            within, ended = cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
+            if ended:
+                self._release()
+            return self._engine._seal.open_pairs(within)
+
+    def detach(self) -> None:
+        """Read the rest into memory and end the transaction."""
+        with self._lock:
+            if self._txn is not None:
+                rest: list[tuple[bytes, bytes]] = []
+                while chunk := self.fetch():
+                    rest += chunk
+                self._rest = rest
+
+    def _release(self) -> None:
+        self._pairs = iter(())
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._rest = []
+            self._release()

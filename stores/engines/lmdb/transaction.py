@@ -1,0 +1,86 @@
+"""LMDB's own write transaction, as a strategy borrows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+
+from stores.engines.engine import Transaction, take
+from stores.engines.lmdb.errors import writing_error
+from stores.engines.lmdb.ranges import cut, delete_range, pairs_from
+from stores.errors import CommitFailedError, StoreError
+
+if TYPE_CHECKING:
+    from stores.engines.lmdb.engine import LmdbEngine
+
+
+class LmdbTransaction(Transaction):
+    """A write transaction. After any error LMDB refuses all further use of it."""
+
+    def __init__(self, engine: LmdbEngine, txn: Any) -> None:
+        self._engine, self._txn = engine, txn
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            kept = self._txn.get(key)
+        except lmdb.BadValsizeError:
+            return None
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+        return None if kept is None else self._engine._seal.open(key, kept)
+
+    def fetch(
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        try:
+            with self._txn.cursor() as cursor:
+                chunk, ended = take(pairs_from(cursor, start, end, end_open=end_open, reverse=reverse), most)
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+        within, beyond = cut(chunk, start, end, end_open=end_open, reverse=reverse)
+        return self._engine._seal.open_pairs(within), ended or beyond
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        try:
+            if value is None:
+                self._txn.delete(key)
+            else:
+                self._txn.put(key, self._engine._seal.seal(key, value))
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        try:
+            delete_range(self._txn, start, end)
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        engine = self._engine
+        with engine._map:
+            engine._drop_reader()
+            engine._writing = True
+        try:
+            engine._apply_meta(self._txn, meta)
+            self._txn.commit()
+        except lmdb.Error as error:
+            raise self._given_up(error) from error
+        finally:
+            with engine._map:
+                engine._writing = False
+
+    def abort(self) -> None:
+        self._txn.abort()
+
+    def _given_up(self, error: lmdb.Error) -> StoreError:
+        self._txn.abort()
+        told = writing_error(error)
+        if not isinstance(told, CommitFailedError) or told.reopen:
+            return told
+        return CommitFailedError(
+            f"LMDB has given up the transaction: {error}. Mend that, close the store, open it again and go on from its "
+            "committed offset",
+            reopen=True,
+        )
