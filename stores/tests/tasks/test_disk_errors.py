@@ -10,7 +10,7 @@ import lmdb
 import pytest
 
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
-from stores.engines import lmdb as lmdb_engine
+from stores.engines.lmdb import transaction as lmdb_transaction
 from stores.errors import (
     CommitFailedError,
     CommitInDoubtError,
@@ -238,11 +238,11 @@ def test_at_least_once_a_flush_that_the_changelog_can_t_tell_of_is_made_again(tm
 def test_damage_over_which_an_engine_gives_its_transaction_up_has_the_store_restored(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transaction = lmdb_engine.LmdbTransaction
+    transaction = lmdb_transaction.LmdbTransaction
     put = transaction.put
     left = [3]
 
-    def damaged(self: lmdb_engine.LmdbTransaction, key: bytes, value: bytes | None) -> None:
+    def damaged(self: lmdb_transaction.LmdbTransaction, key: bytes, value: bytes | None) -> None:
         left[0] -= 1
         if not left[0]:
             raise self._given_up(lmdb.CorruptedError("a page is not what was written"))
