@@ -127,17 +127,14 @@ store.close()
 """
 
 
-@pytest.mark.parametrize("backend", [INDEXED, "rocksdb-dual-store"])
-def test_a_kill_between_the_families_while_the_store_is_closed_leaves_both_of_one_commit(
-    path: Path, backend: str
-) -> None:
+def test_a_kill_between_the_families_while_the_store_is_closed_leaves_both_of_one_commit(path: Path) -> None:
     """Closing the handle of a family flushes that family alone."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run(
-        [sys.executable, "-c", _CLOSE_AND_DIE, backend, str(path)], env=environment, timeout=60, check=False
+        [sys.executable, "-c", _CLOSE_AND_DIE, INDEXED, str(path)], env=environment, timeout=60, check=False
     )
     assert ended.returncode == -signal.SIGKILL
-    with open_store(backend, path) as store:
+    with open_store(INDEXED, path) as store:
         assert (store.get(b"key"), store.committed_offset(LOG)) == (b"value", 41)
 
 
