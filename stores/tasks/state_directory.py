@@ -3,6 +3,7 @@
     0_3/                 a task's folder, for its user alone (mode 0700)
         .lock            held (flock) while the task is open; names the process
         .checkpoint      offsets of its stores, as of its last opening or closing
+        .origin          under which guarantee stores were written that keep no uncommitted writes apart
         NAME/            a store
     0_3.removed/         what is left of a folder whose removal was cut short
     .cleaning            held while somebody removes folders
@@ -34,9 +35,9 @@ from stores.tasks.offset_sum import offset_sum
 from stores.tasks.process_file import process_id
 from stores.tasks.task_lock import TaskLock
 
-CHECKPOINT_FILE, LOCK_FILE = ".checkpoint", ".lock"
+CHECKPOINT_FILE, ORIGIN_FILE, LOCK_FILE = ".checkpoint", ".origin", ".lock"
 _REMOVED = ".removed"
-_FILES = (LOCK_FILE, CHECKPOINT_FILE, f"{CHECKPOINT_FILE}.new")
+_FILES = (LOCK_FILE, *(file + end for file in (CHECKPOINT_FILE, ORIGIN_FILE) for end in ("", ".new")))
 
 REMOVING = declare("state_directory.removing", "a task's folder has lost its name, and is there still")
 
@@ -51,7 +52,9 @@ class StateDirectory:
         self.path = path
 
     def folder(self, task_id: TaskId) -> Path:
-        """Where the task's stores lie."""
+        """Where the task's stores lie. Raises: TypeError for what is no TaskId."""
+        if not isinstance(task_id, TaskId):
+            raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
         return self.path / str(task_id)
 
     def tasks(self) -> list[TaskId]:

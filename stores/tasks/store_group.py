@@ -13,6 +13,7 @@ from stores.metrics import TaskStoreMetrics
 from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
+from stores.tasks.origin_file import Origin, OriginFile
 from stores.tasks.restore import OnRestore, RestoreReport
 from stores.tasks.task_store import TaskStore
 from stores.tasks.view import TaskView
@@ -34,12 +35,15 @@ class StoreGroup:
         self,
         stores: Sequence[TaskStore],
         checkpoint: CheckpointFile,
+        origins: OriginFile,
         on_restore: OnRestore | None,
         *,
         exactly_once: bool,
     ) -> None:
         self._stores = stores
         self._checkpoint = checkpoint
+        self._origins = origins
+        self._noted: Mapping[str, Origin] = {}
         self._on_restore = on_restore
         self._exactly_once = exactly_once
         self._opened: list[TaskStore] = []
@@ -55,9 +59,10 @@ class StoreGroup:
             offsets = self._checkpoint.read()
         except StoreCorruptedError:
             offsets = {}
+        self._noted = self._origins.read([store.name for store in self._stores])
         for store in self._stores:
             try:
-                store.open(offsets.get(store.partition))
+                store.open(offsets.get(store.partition), self._noted.get(store.name))
             except BaseException:
                 # It may have failed when it was open already.
                 with suppress(StoreError):
@@ -83,6 +88,9 @@ class StoreGroup:
         ``position`` is that of the input whose effects the changelogs have.
         """
         reports = [store.restore(position, self._on_restore) for store in self._stores]
+        # Durable before the task's first write, and not earlier: a restore that fails has only written what the
+        # changelog has, beyond an offset that the checkpoint file still tells.
+        self.note(self.origins(running=True))
         self._checkpoint.write(self.vouched_offsets(running=True))
         return reports
 
@@ -154,6 +162,17 @@ class StoreGroup:
             if store.store.persistent:
                 offsets[store.partition] = store.offset
         return offsets
+
+    def origins(self, *, running: bool) -> dict[str, Origin]:
+        """What is to be noted of each store while the task is open, or once it is closed cleanly."""
+        found = {store.name: store.origin(running=running) for store in self._stores}
+        return {name: origin for name, origin in found.items() if origin is not None}
+
+    def note(self, origins: Mapping[str, Origin]) -> None:
+        """Keep the origins of the stores in their file, unless it has just these. Raises: StoreUnavailableError."""
+        if origins != self._noted:
+            self._origins.write(origins)
+            self._noted = origins
 
     def rollback(self) -> None:
         """Discard what is staged, in every store, whatever goes wrong; then raise the first error."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -35,11 +34,14 @@ from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.registry import member
 from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.commit_interval import check_commit_every
 from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
+from stores.tasks.names import check_application, check_inputs, check_stores
+from stores.tasks.origin_file import Origin, OriginFile
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
-from stores.tasks.state_directory import CHECKPOINT_FILE, StateDirectory
+from stores.tasks.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
 from stores.tasks.task_lock import TaskLock
 from stores.tasks.task_store import TaskStore
@@ -57,8 +59,6 @@ FAILPOINTS = (
 )
 """What a task's commits and restores reach, in this order, beside those of its changelog and stores."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
-"""What may be part of a topic's name and of a path."""
 _RUN_RECORDS = 10_000
 """Input is read in stretches: a read pins the log's past for as long as it lasts."""
 
@@ -107,14 +107,12 @@ class StreamTask:
         for name, config in stores.items():
             if not isinstance(config, StoreConfig):
                 raise TypeError(f"store {name!r} needs a StoreConfig, not {type(config).__name__}")
-        for name in (application_id, *stores):
-            if not _NAME.fullmatch(name):
-                raise ConfigError(
-                    f"{name!r} is no name for an application or a store: up to 100 letters, digits, '-', '_', "
-                    "and '.' but not in front"
-                )
-        if commit_every_records is not None and commit_every_records < 1:
-            raise ConfigError(f"commit_every_records is 1 or more, or None, not {commit_every_records}")
+        if not isinstance(task_id, TaskId):
+            raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
+        check_application(application_id)
+        check_stores(stores)
+        if commit_every_records is not None:
+            check_commit_every(commit_every_records)
         self.application_id = application_id
         self.task_id = task_id
         self.guarantee = _guarantee(guarantee, stores)
@@ -123,6 +121,7 @@ class StreamTask:
         self._changelog = changelog
         self._function = process
         self._inputs = tuple(TopicPartition(*partition) for partition in inputs)
+        check_inputs(self._inputs)
         self._state = StateDirectory(checked_path(state_dir))
         folder = self._state.folder(task_id)
         self._checkpoint = CheckpointFile(folder / CHECKPOINT_FILE)
@@ -135,12 +134,14 @@ class StreamTask:
                 TopicPartition(f"{application_id}-{name}-changelog", task_id.partition),
                 changelog,
                 self._checkpoint,
-                wipe_unclean=self._exactly_once and wipe_unclean,
+                exactly_once=self._exactly_once,
+                wipe_unclean=wipe_unclean,
                 verify=verify_stores,
             )
             for name, config in stores.items()
         ]
-        self._stores = StoreGroup(members, self._checkpoint, on_restore, exactly_once=self._exactly_once)
+        origins = OriginFile(folder / ORIGIN_FILE)
+        self._stores = StoreGroup(members, self._checkpoint, origins, on_restore, exactly_once=self._exactly_once)
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
         self._context = TaskContext(task_id, changelog)
         self._task_timeout_s = checked_task_timeout_s(task_timeout_s)
@@ -387,16 +388,17 @@ class StreamTask:
         A task that has failed is never closed cleanly. May be called more than once. Raises the first error, after
         everything is closed.
         """
-        offsets = None
+        offsets, origins = None, None
         try:
             if clean and (self._ready or self._owed is not None):
                 self.commit()
                 offsets = self._stores.vouched_offsets(running=False)
+                origins = self._stores.origins(running=False)
         except BaseException:
             with suppress(Exception):
                 self._close_all()
             raise
-        self._close_all(offsets)
+        self._close_all(offsets, origins)
 
     def _create_topics(self) -> None:
         existing = self._changelog.topics()
@@ -489,8 +491,15 @@ class StreamTask:
             except Exception as failure:
                 error.add_note(f"Then task {self.task_id} could not be closed: {failure}")
 
-    def _close_all(self, offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        """Close everything, whatever goes wrong; then raise the first error. Where there is none, keep ``offsets``."""
+    def _close_all(
+        self,
+        offsets: Mapping[TopicPartition, int | None] | None = None,
+        origins: Mapping[str, Origin] | None = None,
+    ) -> None:
+        """Close everything, whatever goes wrong; then raise the first error.
+
+        Where there is none, keep ``offsets``, and then ``origins``: what these call clean has its checkpoint.
+        """
         self._ready = False
         self._context.record = NO_RECORD
         self._memory.discard(self)
@@ -505,6 +514,9 @@ class StreamTask:
             if offsets is not None and not attempts.failed:
                 with attempts.one():
                     self._checkpoint.write(offsets)
+            if origins is not None and not attempts.failed:
+                with attempts.one():
+                    self._stores.note(origins)
         finally:
             lock, self._lock = self._lock, None
             if lock is not None:

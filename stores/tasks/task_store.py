@@ -26,10 +26,12 @@ from stores.tasks.adoption import adopt, is_adoptable
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.logged_store import LoggedStore
+from stores.tasks.origin_file import Origin
 from stores.tasks.restore import OnRestore, RestoreReport, restore
 from stores.tasks.store_counters import TaskStoreCounters
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
+SWITCHED = "it was written at least once and not closed cleanly: it may have writes that were never committed"
 NO_OFFSET = "it has data, and no offset beside it that says how much of the changelog that is"
 ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and these had to be rolled back"
 IN_DOUBT = "it keeps no offset beside its data, and could not tell how much of a commit reached the disk"
@@ -42,8 +44,10 @@ _FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
 class TaskStore:
     """A store, its changelog partition, and the offset there that its committed state reflects.
 
-    ``wipe_unclean``: data that no offset belongs to is thrown away, and a store that keeps no offsets of its own also
-    where its last user did not close it (KIP-844, step 1.1; KIP-892, "Error Handling"; KIP-129, unclean shutdown).
+    Under ``exactly_once``, data that no offset belongs to is thrown away, and a store that does not keep uncommitted
+    writes apart, or no offsets of its own, also where its task did not close it (KIP-844, step 1.1; KIP-892, "Error
+    Handling"; KIP-129, unclean shutdown). The next task may promise less: what this one has left is thrown away then.
+    ``wipe_unclean=False`` keeps all that.
     ``verify``: it is read whole when it is opened, and wiped where it is damaged.
     """
 
@@ -56,7 +60,8 @@ class TaskStore:
         changelog: Changelog,
         checkpoint: CheckpointFile,
         *,
-        wipe_unclean: bool,
+        exactly_once: bool,
+        wipe_unclean: bool = True,
         verify: bool = False,
     ) -> None:
         self.name = name
@@ -71,7 +76,10 @@ class TaskStore:
         self._checkpoint = checkpoint
         # The first is where Kafka Streams keeps it, the second where KIP-892 says that it lies.
         self._position_files = (path.with_name(f"{name}.position"), path / ".position")
+        self._exactly_once = exactly_once and wipe_unclean
         self._wipe_unclean, self._verify = wipe_unclean, verify
+        self._mixed = False
+        """Whether it may have writes that are in no changelog, beside those that are."""
         self._wiped_because: str | None = None
         self._logged: LoggedStore | None = None
         self._opened_in_s = 0.0
@@ -85,10 +93,26 @@ class TaskStore:
         """Whether its offset is kept in the checkpoint file alone."""
         return self.store.persistent and not self.store.manages_offsets
 
-    def open(self, checkpointed_offset: int | None) -> None:
+    @property
+    def _keeps_apart(self) -> bool:
+        """Whether its files alone tell what of them is committed, and up to which offset."""
+        return self.store.transactional and self.store.manages_offsets
+
+    def origin(self, *, running: bool) -> Origin | None:
+        """What is to be noted of it while the task is open, or once it is closed cleanly; None if nothing."""
+        if not self.store.persistent:
+            return None
+        if self._keeps_apart:
+            return Origin.AT_LEAST_ONCE if self._mixed else None
+        if running:
+            return Origin.EXACTLY_ONCE if self._exactly_once else Origin.AT_LEAST_ONCE
+        return Origin.AT_LEAST_ONCE if self._mixed else Origin.CLEAN
+
+    def open(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
         """Open the store, which recovers by itself, and find out which offset it is at.
 
         One that another backend of the same engine left with a checkpoint is adopted; one of a newer format is wiped.
+        So is one of which ``origin`` says that it has what this task, or the one before, does not cover.
         Raises: ChangelogLostError where nothing would restore what is to be wiped.
         """
         began = perf_counter()
@@ -99,15 +123,16 @@ class TaskStore:
             checkpointed_offset = None
         try:
             if is_adoptable(self.path, self._config):
-                self._adopt(checkpointed_offset)
+                self._adopt(checkpointed_offset, origin)
             self._open()
             if self._verify:
                 self.store.verify()
             self.offset = (
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )
-            if self._wipe_unclean:
-                self._check_vouched_for()
+            if self._checks(origin):
+                self._check_vouched_for(origin)
+            self._mixed = self._may_be_mixed(origin)
             if self.store.manages_offsets:
                 self._remove_position_files()
         except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
@@ -115,14 +140,16 @@ class TaskStore:
             self._wipe(str(error))
         self._opened_in_s = perf_counter() - began
 
-    def _adopt(self, checkpointed_offset: int | None) -> None:
+    def _adopt(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
+        if self._checks(origin) and origin is not Origin.CLEAN:
+            raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN)
         position: dict[TopicPartition, int] = {}
         for file in self._position_files:
             with suppress(StoreCorruptedError):
                 # Without it queries wait until the position has come by again: no data is lost.
                 position = merge(position, CheckpointFile(file).read())
         offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
-        adopt(self.path, self._config, offsets, position, must_be_clean=self._wipe_unclean)
+        adopt(self.path, self._config, offsets, position, must_be_clean=self._checks(origin))
 
     def _remove_position_files(self) -> None:
         """What they told is in the store, or was not the store's."""
@@ -192,7 +219,7 @@ class TaskStore:
                 self._wipe(str(error))
             elif isinstance(error, CommitFailedError) and not error.reopen:
                 self.store.rollback()
-            elif self._wipe_unclean and not self.store.manages_offsets:
+            elif self._exactly_once and not self._keeps_apart:
                 self._wipe(IN_DOUBT)
             else:
                 self._reopen()
@@ -206,12 +233,13 @@ class TaskStore:
         with self._restoring():
             if isinstance(cause, StoreCorruptedError) and self._is_damaged():
                 self._wipe(str(cause))
-            elif not self.store.transactional and self._wipe_unclean:
+            elif not self.store.transactional and self._exactly_once:
                 self._wipe(ROLLED_BACK)
             elif isinstance(cause, _FAILURES):
                 self._reopen()
             else:
                 self.store.rollback()
+                self._mixed = self._mixed or not self.store.transactional
             return self.restore(position, on_restore)
 
     @contextmanager
@@ -244,11 +272,26 @@ class TaskStore:
         if hasattr(self, "store"):
             self.store.close()
 
-    def _check_vouched_for(self) -> None:
+    def _checks(self, origin: Origin | None) -> bool:
+        """Whether data that nothing vouches for is wiped: an exactly-once task, now or before, relies on that."""
+        return self._exactly_once or (self._wipe_unclean and origin is Origin.EXACTLY_ONCE)
+
+    def _check_vouched_for(self, origin: Origin | None) -> None:
         """Raises: TaskCorruptedError unless the data is known to be that of one offset, or there is none."""
-        unclean = self.checkpointed and self.store.recover().outcome is not RecoveryOutcome.NOTHING_TO_DO
-        if (unclean or self.offset is None) and self._has_data():
-            raise TaskCorruptedError(UNCLEAN if self.checkpointed else NO_OFFSET)
+        mixes = self.store.persistent and not self._keeps_apart
+        unclean = mixes and not self._was_closed(origin)
+        if (unclean or origin is Origin.AT_LEAST_ONCE or self.offset is None) and self._has_data():
+            raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN if mixes else NO_OFFSET)
+
+    def _was_closed(self, origin: Origin | None) -> bool:
+        return origin is Origin.CLEAN and self.store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO
+
+    def _may_be_mixed(self, origin: Origin | None) -> bool:
+        """Whether the store, once it is opened and checked, may still have writes that are in no changelog."""
+        if self._checks(origin):
+            return False
+        trusted = origin is not Origin.AT_LEAST_ONCE if self._keeps_apart else self._was_closed(origin)
+        return not trusted and self._has_data()
 
     def _check_changelog(self, offset: int | None) -> None:
         """Raises: ChangelogLostError where it is empty, and ``offset`` the store's: restoring would empty the store."""
@@ -271,7 +314,9 @@ class TaskStore:
 
     def _reopen(self) -> None:
         self._close()
-        self.open(self.offset)
+        # A failed store that keeps nothing apart has what was staged, and a task that promises little keeps it.
+        mixed = self._mixed or not self.store.transactional
+        self.open(self.offset, Origin.AT_LEAST_ONCE if mixed else Origin.CLEAN)
 
     def _close(self) -> None:
         # An engine that has failed may refuse this, too: what it has kept, opening it again tells.
@@ -287,5 +332,5 @@ class TaskStore:
         self._checkpoint.forget(self.partition)
         self._remove_position_files()
         wipe(self.path)
-        self.offset = None
+        self.offset, self._mixed = None, False
         self._open()

@@ -20,6 +20,7 @@ from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailab
 from stores.interface import Durability
 from stores.registry import Backend, backend_named, backends, open_store
 from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.origin_file import Origin
 from stores.tasks.task_store import TaskStore
 
 _BACKEND, _DIRECT = "lmdb-indexed-batch", "lmdb-direct"
@@ -47,8 +48,8 @@ class AdoptionSubject(StoreSubject):
             make_folder(folder)
         checkpoint = CheckpointFile(folder / ".checkpoint")
         config = StoreConfig(self._backend.name, self.level, options=self._options)
-        opened = TaskStore(NAME, folder / NAME, config, COMMITS, MemoryChangelog(), checkpoint, wipe_unclean=True)
-        opened.open(checkpoint.read().get(COMMITS))
+        opened = TaskStore(NAME, folder / NAME, config, COMMITS, MemoryChangelog(), checkpoint, exactly_once=True)
+        opened.open(checkpoint.read().get(COMMITS), Origin.CLEAN)
         self._store = opened.store
         if opened.counters.wipe_total:
             # A task would now restore it from a changelog, which there is none of here.

@@ -1,0 +1,70 @@
+"""The file that says under which guarantee the stores of a task were written, where that is not all one.
+
+A store whose uncommitted writes lie among the committed ones is covered by an exactly-once task alone, and only as long
+as that task is closed cleanly. So the file is durable before the first write of a task that opens such a store, and
+says CLEAN of it only after a clean close. A store that the file does not name was written under nobody knows what.
+
+JSON with a checksum: ``{"stores": {"NAME": "exactly_once"}, "checksum": 1}``. A store that keeps its uncommitted writes
+apart, and its offsets with its data, needs no entry; a task without others has no such file.
+
+Source: KIP-129, ``processing.guarantee`` ("swap and restart").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from zlib import crc32
+
+from stores.directory import replace_file, sync_folder, system_errors_told
+
+
+class Origin(StrEnum):
+    """How far the content of a store is known to be what its changelog has."""
+
+    CLEAN = "clean"
+    """Its task was closed cleanly: it has what its changelog has up to its offset, and nothing else."""
+    EXACTLY_ONCE = "exactly_once"
+    """An exactly-once task has it open, or did not close it cleanly: it may have writes that were never committed."""
+    AT_LEAST_ONCE = "at_least_once"
+    """As before, and these writes may be older than the last opening: an at-least-once task keeps them."""
+
+
+class OriginFile:
+    """The file at ``path``: whole or not there. Raises, all methods: StoreUnavailableError where the disk refuses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, names: Iterable[str]) -> dict[str, Origin]:
+        """The origins of the stores ``names`` that have an entry. A damaged file says AT_LEAST_ONCE of each."""
+        with system_errors_told(self.path):
+            if not self.path.exists():
+                return {}
+            # Its writer may have been killed before the name was synced: a later write relies on it.
+            sync_folder(self.path.parent)
+            raw = self.path.read_bytes()
+        try:
+            told = json.loads(raw)
+            stores = {name: Origin(origin) for name, origin in told["stores"].items()}
+            if told["checksum"] == _checksum(stores):
+                return stores
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass
+        return dict.fromkeys(names, Origin.AT_LEAST_ONCE)
+
+    def write(self, stores: Mapping[str, Origin]) -> None:
+        """Replace the file by one with these entries, or remove it where there are none; survives power loss."""
+        with system_errors_told(self.path):
+            if stores:
+                entries = dict(sorted(stores.items()))
+                replace_file(self.path, json.dumps({"stores": entries, "checksum": _checksum(entries)}) + "\n")
+            elif self.path.exists():
+                self.path.unlink()
+                sync_folder(self.path.parent)
+
+
+def _checksum(stores: Mapping[str, Origin]) -> int:
+    return crc32(json.dumps(dict(sorted(stores.items()))).encode())
