@@ -7,21 +7,42 @@ big-endian and the topic in UTF-8; its value the offset as eight bytes big-endia
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import Struct
 
 from stores.errors import StoreCorruptedError
 from stores.interface import TopicPartition
 
 OFFSET, POSITION = b"o", b"p"
 
+_pack = Struct(">q").pack
+
+
+class _Keys(dict[TopicPartition, bytes]):
+    """The keys of the entries of one kind, each made once: every commit needs those of the same few partitions."""
+
+    _MOST = 4_096
+
+    def __init__(self, kind: bytes) -> None:
+        self._kind = kind
+
+    def __missing__(self, partition: TopicPartition) -> bytes:
+        if len(self) >= self._MOST:
+            self.clear()
+        self[partition] = key = self._kind + partition.partition.to_bytes(4, "big") + partition.topic.encode()
+        return key
+
+
+_KEYS = {kind: _Keys(kind) for kind in (OFFSET, POSITION)}
+
 
 def encode(kind: bytes, offsets: Mapping[TopicPartition, int | None]) -> dict[bytes, bytes | None]:
     """Meta entries for ``offsets``; None removes one."""
-    return {
-        kind + partition.partition.to_bytes(4, "big") + partition.topic.encode(): None
-        if offset is None
-        else offset.to_bytes(8, "big", signed=True)
-        for partition, offset in offsets.items()
-    }
+    keys = _KEYS[kind]
+    entries: dict[bytes, bytes | None] = {}
+    # A loop, as below: in every commit a comprehension costs more than its one or two entries.
+    for partition, offset in offsets.items():
+        entries[keys[partition]] = None if offset is None else _pack(offset)
+    return entries
 
 
 def decode(kind: bytes, meta: Mapping[bytes, bytes]) -> dict[TopicPartition, int]:
@@ -46,8 +67,13 @@ def _damaged(key: bytes) -> StoreCorruptedError:
 
 def merge(older: Mapping[TopicPartition, int], newer: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Both positions, by maximum. Source: KIP-796, ``Position#merge``."""
-    merged = dict(older)
+    return {**older, **advanced(older, newer)}
+
+
+def advanced(older: Mapping[TopicPartition, int], newer: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """What ``newer`` has beyond ``older``."""
+    beyond: dict[TopicPartition, int] = {}
     for partition, offset in newer.items():
-        if offset > merged.get(partition, -1):
-            merged[partition] = offset
-    return merged
+        if offset > older.get(partition, -1):
+            beyond[partition] = offset
+    return beyond

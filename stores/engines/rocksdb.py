@@ -203,13 +203,15 @@ class RocksDBEngine(Engine):
             raise _reading_error(error) from error
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
-        batch = WriteBatch(raw_mode=True)
+        batch = WriteBatch(True)
         put, delete = batch.put, batch.delete
         try:
             for ranges, writes in layers:
-                for bounds in ranges:
-                    self._delete_range(batch, bounds, layers)
-                if None in writes.values():
+                if ranges:
+                    for bounds in ranges:
+                        self._delete_range(batch, bounds, layers)
+                # The first test is the faster one, and does where no value is empty.
+                if not all(writes.values()) and None in writes.values():
                     for key, value in writes.items():
                         if value is None:
                             delete(key)

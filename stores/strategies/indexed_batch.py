@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Self, cast
 
 from stores.directory import StoreDirectory, system_errors_told
-from stores.engines.engine import Engine
+from stores.engines.engine import Engine, Writes
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.interface import RecoveryOutcome, TopicPartition
@@ -102,18 +102,27 @@ class IndexedBatchStore(SpillingStore):
         if self._spill is not None:
             self._commit_spilled(cast(SecondStore, self._spill), meta)
             return
-        # Not for as long as it is written: what is staged hides the same keys whether or not the engine has it already,
-        # and only this thread changes a layer.
-        with self._batch.lock:
-            layers = [layer.as_writes() for layer in self._batch.layers()]
+        batch = self._batch
+        # In this order: a reader that freezes the layer says so before it puts another one in its place. So where
+        # nothing lies below, these are all of the writes, and nobody has to wait.
+        writes = batch.writes
+        if batch.deep:
+            with batch.lock:
+                layers = [layer.as_writes() for layer in batch.layers()]
+        else:
+            layers = [Writes((), writes)] if writes else []
+        # Without the lock: what is staged hides the same keys whether or not the engine has it already, and only this
+        # thread changes a layer.
         if layers or meta:
             self._engine.write(layers, meta)
         reach(AFTER_WRITE)
-        small = len(layers) == 1 and not layers[0].ranges and self._batch.num_bytes <= _RECENT_BYTES_MAX
-        with self._batch.lock:
-            self._recent = layers[0].writes if small else {}
-            self._batch.clear()
-        self._remove_retired()
+        if layers:
+            small = len(layers) == 1 and not layers[0].ranges and batch.num_bytes <= _RECENT_BYTES_MAX
+            with batch.lock:
+                self._recent = layers[0].writes if small else {}
+                batch.clear()
+        if self._retired:
+            self._remove_retired()
 
     def _commit_spilled(self, spill: SecondStore, meta: Mapping[bytes, bytes | None]) -> None:
         self._spill_staged()

@@ -255,11 +255,14 @@ class EngineStore(KeyValueStore):
             self._stage_range(start, end)
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
-        # The usual way, once per record: a partition that is staged has been checked.
+        # The usual way, once per record: a partition that is staged or committed has been checked.
         if type(offset) is int and get_ident() == self._writer:
-            staged = self._staged_position.get(partition)
-            if staged is not None and staged < offset < OFFSET_BOUND:
-                self._staged_position[partition] = offset
+            staged = self._staged_position
+            known = staged.get(partition)
+            if known is None:
+                known = self._position.get(partition)
+            if known is not None and known < offset < OFFSET_BOUND:
+                staged[partition] = offset
                 return
         self._check_writer()
         check_partition(partition)
@@ -345,15 +348,16 @@ class EngineStore(KeyValueStore):
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         self._check_writer()
         offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
-        merged = positions.merge(self._position, self._staged_position)
         meta = positions.encode(positions.OFFSET, offsets)
-        if self._staged_position:
-            meta.update(positions.encode(positions.POSITION, merged))
+        advanced = positions.advanced(self._position, self._staged_position)
+        if advanced:
+            meta.update(positions.encode(positions.POSITION, advanced))
         with self._counters.commits:
             self._commit(meta, offsets)
         self._keep(offsets)
         # After the data: for a reader on another thread a position never leads what it reads. See ``position``.
-        self._position = merged
+        if advanced:
+            self._position = {**self._position, **advanced}
         self._staged_position = {}
 
     def persist(self) -> None:
@@ -492,12 +496,15 @@ class EngineStore(KeyValueStore):
     def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
         checked = dict(offsets)
         for partition, offset in checked.items():
+            committed = self._offsets.get(partition, -1)
+            # The usual way, in every commit: a partition that is kept has been checked.
+            if type(partition) is TopicPartition and type(offset) is int and 0 <= committed <= offset < OFFSET_BOUND:
+                continue
             check_partition(partition)
             if offset is None:
                 continue
             check_offset(offset)
-            committed = self._offsets.get(partition)
-            if committed is not None and offset < committed:
+            if offset < committed:
                 raise ValueError(
                     f"store {self._name!r} is at offset {committed} of {partition.topic}-{partition.partition}: "
                     f"a commit can't move it back to {offset}"
