@@ -3,7 +3,8 @@
 A version is one more than that before it, and a step leads from each to the next; a store is brought to the present
 one when it is opened (``stores.migration``). Version 1 is the first there was; from 2 on the records of LMDB and SQLite
 may have checksums, which a release that knows nothing of them would take for data; and an indexed batch may have begun
-a spilled commit, of which one that knows nothing of spills would show a part.
+a spilled commit, of which one that knows nothing of spills would show a part. From 3 on LMDB's meta pages have
+checksums, which an older release would leave as they are in its commits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ def _as_they_are(folder: Path, open_engine: OpenEngine) -> None:
     """From 1 to 2: a store that has no checksums stays without."""
 
 
-STEPS: list[Step] = [_as_they_are]
+def _meta_pages(folder: Path, open_engine: OpenEngine) -> None:
+    """From 2 to 3: meta pages get their checksums when the engine is opened, which it is next."""
+
+
+STEPS: list[Step] = [_as_they_are, _meta_pages]
 """The step at place N leads from version N + 1 to N + 2."""
 
 

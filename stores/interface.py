@@ -301,8 +301,8 @@ class StateStore(Closeable):
 
         Changes nothing, and may be called while writes are staged, which it does not look at. It takes the time of a
         scan of everything or some of those. What it finds is in the store's files: reads may show it as well, but
-        LMDB and SQLite may show a damaged page's keys as absent, without a word. It does not find that LMDB's last
-        commit is gone where the other head has come to be the newer one: what is there is the commit before, whole.
+        LMDB and SQLite may show a damaged page's keys as absent, without a word. Damage to LMDB's meta pages, which
+        tell its last commit, is found when the store is opened.
 
         Raises: StoreCorruptedError for damage, StoreUnavailableError, WrongThreadError, StoreClosedError.
         """

@@ -71,11 +71,9 @@ lead elsewhere. Who does not verify may miss the keys there, and LMDB, which rea
 a record whose length is damaged: these are *harmful unverified*. Where no file at all is left nothing can notice
 that: what is opened then must be new, empty and whole.
 
-One class of damage even verifying does not see: LMDB goes by the one of two heads whose commit number is higher, and
-one bit of either number, that of 2, may turn their order. The store is then back at the commit before its last, whole,
-with that one's offset, so that a task replays what is missing; whoever has no changelog has lost a commit. Other
-damage of the two heads is noticed, or does no harm. A trial that meets that bit stands under *an earlier commit,
-unnoticed*.
+LMDB goes by that of its two meta pages whose transaction ID is higher; a flipped bit there could take a closed store
+back by one commit, unnoticed. Each meta page has a checksum of ours, so that opening detects it: *an earlier commit,
+unnoticed* must be 0.
 """
 
 

@@ -151,28 +151,6 @@ def test_a_head_of_lmdb_that_tells_of_other_pages_is_noticed_on_opening(path: Pa
         open_store("lmdb-indexed-batch", path)
 
 
-@pytest.mark.parametrize("head", [0, 1])
-@pytest.mark.parametrize("commits", range(2, 6))
-def test_the_heads_of_lmdb_take_a_store_back_by_one_whole_commit_at_most(path: Path, commits: int, head: int) -> None:
-    """By the one bit of their numbers that nothing tells of."""
-    with open_store("lmdb-indexed-batch", path) as store:
-        for number in range(commits):
-            store.put(b"key%d" % number, VALUE)
-            store.commit({LOG: number})
-    damaged = bytearray(file_of(path).read_bytes())
-    damaged[144 + head * struct.unpack_from("=I", damaged, 40)[0]] ^= 2
-    file_of(path).write_bytes(damaged)
-    try:
-        store = open_store("lmdb-indexed-batch", path)
-    except StoreCorruptedError:
-        return
-    with store:
-        store.verify()
-        reached = store.committed_offset(LOG)
-        assert reached in (commits - 1, commits - 2)
-        assert list(store.all()) == [(b"key%d" % number, VALUE) for number in range(reached + 1)]
-
-
 def test_databases_of_lmdb_that_are_gone_are_no_new_store(path: Path) -> None:
     filled(path, "lmdb-indexed-batch")
     with lmdb.open(str(path / "data"), max_dbs=2) as env, env.begin(write=True) as txn:

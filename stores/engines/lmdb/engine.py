@@ -23,7 +23,8 @@ import lmdb
 
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
-from stores.engines.lmdb.file import check_heads, check_length, check_structure, has_database, keep_meta_pages, map_for
+from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for
+from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
 from stores.engines.lmdb.ranges import delete_range
 from stores.engines.lmdb.scan import LmdbScan
 from stores.engines.lmdb.transaction import LmdbTransaction
@@ -57,8 +58,8 @@ class LmdbEngine(TransactionalEngine):
     # or all pages of one value that is larger than half a page.
     spills: ClassVar[bool] = False
 
-    def __init__(self, env: Any, *, checksums: bool) -> None:
-        self._env = env
+    def __init__(self, env: Any, meta_pages: Checksums, durability: Durability, *, checksums: bool) -> None:
+        self._env, self._meta_pages, self._durability = env, meta_pages, durability
         self._seal = SEALED if checksums else PLAIN
         self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
         self.max_key_bytes = env.max_key_size()
@@ -76,7 +77,8 @@ class LmdbEngine(TransactionalEngine):
         try:
             size = max(cast(int, options["map_size_bytes"]), map_for(path))
             new = not has_database(path)
-            if check_heads(path):
+            found = check_meta_pages(path)
+            if found.check_structure:
                 # LMDB would map as much as they say, if it can.
                 check_structure(path)
             env = lmdb.open(
@@ -90,14 +92,22 @@ class LmdbEngine(TransactionalEngine):
                 writemap=False,
                 max_spare_txns=4,
             )
+            meta_pages: Checksums | None = None
             try:
                 check_length(env, path)
                 checksums = bool(options["checksums"]) if new else _has_checksums(env, path)
+                page_bytes = int(env.stat()["psize"])
+                meta_pages = Checksums(path, page_bytes)
+                opened = cls(env, meta_pages, durability, checksums=checksums)
+                if found.complete:
+                    meta_pages.complete()
                 if durability is Durability.DISK and not new:
-                    keep_meta_pages(env, path)
-                return cls(env, checksums=checksums)
+                    keep_meta_pages(path, page_bytes)
+                return opened
             except BaseException:
                 env.close()
+                if meta_pages is not None:
+                    meta_pages.close()
                 raise
         except (
             lmdb.InvalidError,
@@ -109,6 +119,10 @@ class LmdbEngine(TransactionalEngine):
             raise damage(error, path) from error
         except (lmdb.Error, OSError) as error:
             raise StoreUnavailableError(f"LMDB can't open {path}: {error}. Mend that and open again") from error
+
+    @classmethod
+    def check_closed(cls, path: Path) -> None:
+        check_closed_meta_pages(path)
 
     def get(self, key: bytes) -> bytes | None:
         with self._map:
@@ -172,11 +186,13 @@ class LmdbEngine(TransactionalEngine):
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         def apply() -> None:
             with self._env.begin(self._data, write=True) as txn:
+                transaction_id = txn.id()
                 for ranges, writes in layers:
                     for start, end in ranges:
                         delete_range(txn, start, end)
                     self._apply(txn, writes)
                 self._apply_meta(txn, meta)
+            self._meta_pages.note(transaction_id)
 
         self._growing(apply)
 
@@ -201,6 +217,7 @@ class LmdbEngine(TransactionalEngine):
 
     def _growing(self, apply: Callable[[], Result]) -> Result:
         """Run a write transaction; where the map is full, double it and run the transaction again."""
+        self._prepare_commit()
         while True:
             try:
                 # Not under the lock: readers go on reading what is committed.
@@ -216,6 +233,14 @@ class LmdbEngine(TransactionalEngine):
                 self._grow(error)
             except lmdb.Error as error:
                 raise writing_error(error) from error
+
+    def _prepare_commit(self) -> None:
+        try:
+            self._meta_pages.prepare()
+        except OSError as error:
+            raise CommitFailedError(
+                f"{self._env.path()} can't be written: {error.strerror}. Mend that and commit again"
+            ) from error
 
     def _grow(self, cause: lmdb.Error) -> None:
         size = self._env.info()["map_size"]
@@ -250,6 +275,7 @@ class LmdbEngine(TransactionalEngine):
                 raise reading_error(error) from error
 
     def begin(self) -> Transaction:
+        self._prepare_commit()
         with self._map:
             try:
                 self._reserve()
@@ -317,7 +343,15 @@ class LmdbEngine(TransactionalEngine):
             self._drop_reader()
             for scan in list(self._scans):
                 scan.close()
-            self._env.close()
+            try:
+                self._meta_pages.finish(synced=self._durability is Durability.DISK)
+            except OSError as error:
+                raise StoreUnavailableError(
+                    f"{self._env.path()} can't be written: {error.strerror}. Mend that and open the store again"
+                ) from error
+            finally:
+                self._env.close()
+                self._meta_pages.close()
 
 
 def _has_checksums(env: Any, path: Path) -> bool:

@@ -64,7 +64,9 @@ class LmdbTransaction(Transaction):
             engine._writing = True
         try:
             engine._apply_meta(self._txn, meta)
+            transaction_id = self._txn.id()
             self._txn.commit()
+            engine._meta_pages.note(transaction_id)
         except lmdb.Error as error:
             raise self._given_up(error) from error
         finally:

@@ -1,0 +1,218 @@
+"""LMDB's meta pages have checksums of ours: damage to them is detected, and no crash is taken for damage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from stores import CommitFailedError, Durability, StoreCorruptedError, TopicPartition, open_store
+from stores.engines.lmdb import LmdbEngine
+from stores.engines.lmdb.meta_pages import Checksums
+from stores.identity import Identity, read_identity
+
+LOG = TopicPartition("changelog", 0)
+BACKENDS = ("lmdb-indexed-batch", "lmdb-native")
+PAGE_BYTES, USED_BYTES, CHECKSUM = 4096, 152, range(192, 208)
+FITTING = CHECKSUM.stop
+
+
+def state(number: int) -> list[tuple[bytes, bytes]]:
+    """What is there after commit ``number``: keys come and go, so that the free list changes in each."""
+    return [(b"%04d" % key, b"%d " % number * 300) for key in range(40 + number % 3 * 20)]
+
+
+def commit(store: object, number: int) -> None:
+    store.delete_range(None, None)  # type: ignore[attr-defined]
+    store.put_all(state(number))  # type: ignore[attr-defined]
+    store.commit({LOG: number})  # type: ignore[attr-defined]
+
+
+def filled(path: Path, commits: int, backend: str = BACKENDS[0]) -> Path:
+    with open_store(backend, path) as store:
+        for number in range(1, commits + 1):
+            commit(store, number)
+    return path / "data" / "data.mdb"
+
+
+def meta_pages(file: Path) -> list[bytes]:
+    content = file.read_bytes()
+    return [content[at : at + FITTING] for at in (0, PAGE_BYTES)]
+
+
+def put_at(file: Path, at: int, content: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(content)
+
+
+@contextmanager
+def killed(path: Path, *, lacking: bool, commits: int, backend: str = BACKENDS[0]) -> Iterator[Path]:
+    """The folder of a store that was killed behind a commit; before its checksum was written, if ``lacking``."""
+    copy = path.with_name("killed")
+    with open_store(backend, path) as store:
+        for number in range(1, commits):
+            commit(store, number)
+        with pytest.MonkeyPatch.context() as patched:
+            if lacking:
+                patched.setattr(Checksums, "note", lambda self, transaction_id: None)
+            commit(store, commits)
+            shutil.copytree(path, copy)
+    try:
+        yield copy
+    finally:
+        shutil.rmtree(copy)
+
+
+def test_every_flipped_bit_of_a_closed_store_s_meta_pages_is_detected(path: Path) -> None:
+    file = filled(path, 3)
+    pages = file.read_bytes()[: 2 * PAGE_BYTES]
+    missed = []
+    for page, byte, bit in product((0, PAGE_BYTES), (*range(USED_BYTES), *CHECKSUM), range(8)):
+        at = page + byte
+        put_at(file, at, bytes([pages[at] ^ 1 << bit]))
+        try:
+            LmdbEngine.check_closed(file.parent)
+            missed.append((page, byte, bit))
+        except StoreCorruptedError:
+            pass
+        put_at(file, at, pages[at : at + 1])
+    assert missed == []
+    LmdbEngine.check_closed(file.parent)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("commits", range(1, 5))
+def test_a_meta_page_that_takes_a_store_back_by_one_commit_is_detected(path: Path, backend: str, commits: int) -> None:
+    """One bit of the transaction ID makes the older page the newer one, or the other way round."""
+    file = filled(path, commits, backend)
+    for page in (0, PAGE_BYTES):
+        at = page + USED_BYTES - 8
+        low = file.read_bytes()[at]
+        put_at(file, at, bytes([low ^ 2]))
+        for _ in range(2):
+            with pytest.raises(StoreCorruptedError):
+                open_store(backend, path)
+        put_at(file, at, bytes([low]))
+    with open_store(backend, path) as store:
+        assert list(store.all()) == state(commits)
+
+
+@pytest.mark.parametrize("lacking", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_kill_before_or_behind_a_checksum_loses_nothing(path: Path, backend: str, lacking: bool) -> None:
+    for commits in (1, 2, 5):
+        with killed(path.with_name(f"{commits}"), lacking=lacking, commits=commits, backend=backend) as copy:
+            with open_store(backend, copy) as store:
+                assert list(store.all()) == state(commits)
+                assert store.committed_offset(LOG) == commits
+                store.verify()
+            LmdbEngine.check_closed(copy / "data")
+
+
+def test_a_meta_page_that_is_torn_inside_of_a_sector_is_a_whole_commit_or_detected(path: Path) -> None:
+    """Torn at each multiple of 64 bytes, its front new or its rest: the transaction ID is at its end."""
+    detected = 0
+    for commits in range(5, 9):
+        with killed(path.with_name(f"{commits}"), lacking=True, commits=commits) as copy:
+            file = copy / "data" / "data.mdb"
+            new = meta_pages(file)
+            before = filled(path.with_name(f"{commits} before"), commits - 1)
+            with before.open("rb") as opened:
+                content = opened.read()
+            old = [content[at : at + FITTING] for at in (0, PAGE_BYTES)]
+            [torn] = [place for place in (0, 1) if new[place][:USED_BYTES] != old[place][:USED_BYTES]]
+            for at, front_is_new in product((64, 128), (True, False)):
+                mixed = new[torn][:at] + old[torn][at:] if front_is_new else old[torn][:at] + new[torn][at:]
+                trial = copy.with_name("trial")
+                shutil.copytree(copy, trial)
+                put_at(trial / "data" / "data.mdb", torn * PAGE_BYTES, mixed)
+                try:
+                    store = open_store(BACKENDS[0], trial)
+                except StoreCorruptedError:
+                    detected += 1
+                else:
+                    with store:
+                        assert list(store.all()) in (state(commits), state(commits - 1))
+                        store.verify()
+                        commit(store, commits + 1)
+                        store.verify()
+                shutil.rmtree(trial)
+    assert detected
+
+
+def test_a_meta_page_that_could_not_be_written_is_not_taken_for_damage(path: Path) -> None:
+    """LMDB then puts the old length and transaction ID behind the new roots, and the process may be killed."""
+    with killed(path, lacking=False, commits=6) as copy:
+        file = copy / "data" / "data.mdb"
+        older = min((0, PAGE_BYTES), key=lambda at: file.read_bytes()[at + USED_BYTES - 8 : at + USED_BYTES])
+        put_at(file, older + 48, b"\1")
+        with open_store(BACKENDS[0], copy) as store:
+            assert list(store.all()) == state(6)
+            commit(store, 7)
+        LmdbEngine.check_closed(copy / "data")
+
+
+def test_a_store_of_an_older_format_gets_checksums_when_it_is_opened(path: Path) -> None:
+    file = filled(path, 3)
+    for at in (0, PAGE_BYTES):
+        put_at(file, at + CHECKSUM.start, bytes(len(CHECKSUM)))
+    (path / "store.json").write_text(Identity(BACKENDS[0], 2).text())
+    with open_store(BACKENDS[0], path) as store:
+        assert list(store.all()) == state(3)
+    assert read_identity(path).format_version == 3
+    assert all(any(page[CHECKSUM.start :]) for page in meta_pages(file))
+    LmdbEngine.check_closed(file.parent)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_commit_whose_checksum_can_not_be_written_is_kept_and_the_next_one_waits_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    def refuse(descriptor: int, content: bytes, at: int) -> int:
+        raise OSError(errno.EIO, "the disk refuses")
+
+    with open_store(backend, path) as store:
+        commit(store, 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", refuse)
+            commit(store, 2)
+            with pytest.raises(CommitFailedError):
+                commit(store, 3)
+            store.rollback()
+            assert store.committed_offset(LOG) == 2
+        commit(store, 4)
+        assert list(store.all()) == state(4)
+    LmdbEngine.check_closed(path / "data")
+
+
+def test_checksums_are_synced_at_a_clean_close_at_disk_and_not_in_commits(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    pwrite, fsync = os.pwrite, os.fsync
+    with open_store(BACKENDS[0], path, durability=Durability.DISK) as store:
+        [file] = path.rglob("data.mdb")
+        status = file.stat()
+
+        def seen_pwrite(descriptor: int, content: bytes, at: int) -> int:
+            done.append("write")
+            return pwrite(descriptor, content, at)
+
+        def seen_fsync(descriptor: int) -> None:
+            if os.path.samestat(os.fstat(descriptor), status):
+                done.append("sync")
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "pwrite", seen_pwrite)
+        monkeypatch.setattr(os, "fsync", seen_fsync)
+        commit(store, 1)
+        commit(store, 2)
+        assert done == ["write", "write"]
+    assert done[-2:] == ["write", "sync"]
