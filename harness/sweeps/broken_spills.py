@@ -62,5 +62,10 @@ def unsynced_spill(subject: str) -> None:
     replace(second_store, "_opened", broken)
 
 
+def unsynced_spill_folders(subject: str) -> None:
+    """Sync the files of the second store, and none of the folders that name them."""
+    replace(second_store, "sync_folder", lambda folder: None)
+
+
 def _module_of(subject: str) -> Any:
     return import_module(backends()[subject].load_strategy().__module__)

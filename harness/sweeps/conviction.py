@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from math import gcd
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from harness.effects.recording import Effect, Kind
 from harness.sweeps.case import Case
 from harness.sweeps.mutants import LEVEL, MUTANTS
 from harness.sweeps.sweep import EXPLORERS, all_points
+from harness.sweeps.workload import LARGE_EVERY
 from harness.sweeps.workshop import Row, Workshop
 
 POSITIONS_AT_ONCE = 4
@@ -76,7 +77,8 @@ def convict(
 def _in_turn(shop: Workshop, points_max: int | None) -> Iterator[range]:
     """The points in slices, from many places rather than in order.
 
-    First where a commit was acknowledged, and behind a renaming: what was not synced before it is missed there.
+    First where a commit was acknowledged, and behind a renaming: what was not synced before it is missed there. Of a
+    mutant that shows in spilled transactions first in large commits, before what was spilled is removed.
     """
     points = all_points(shop)
     power = shop.case.fault == "power"
@@ -88,7 +90,30 @@ def _in_turn(shop: Workshop, points_max: int | None) -> Iterator[range]:
     if power:
         told = {effect.index + (effect.kind is Kind.RENAME) for effect in shop.recording() if _is_telling(effect)}
         order.sort(key=told.isdisjoint)
+        if MUTANTS[shop.case.mutant].spilled:
+            left = _to_removal(shop.recording(), shop.case.commits)
+            order.sort(key=lambda some: min(left.get(position, len(points)) for position in some))
     yield from order if points_max is None else order[: max(1, points_max // width)]
+
+
+def _to_removal(recording: Sequence[Effect], commits: int) -> dict[int, int]:
+    """How many positions lie between a position in a large commit and the first removal of a file in that commit.
+
+    A copy is then nearly complete, and all that is missing comes from what was spilled. Only the first half of the
+    ``commits`` is looked at: the process that opens a store the second time has room in memory for all of them.
+    """
+    left: dict[int, int] = {}
+    begun: int | None = None
+    for effect in recording:
+        told, _, number = effect.text.partition(" ")
+        if told == "attempt" and int(number) in range(LARGE_EVERY, commits // 2 + 1, LARGE_EVERY):
+            begun = effect.index
+        elif begun is not None and effect.kind is Kind.UNLINK:
+            left.update({position: effect.index - position for position in range(begun, effect.index + 1)})
+            begun = None
+        elif told == "ack":
+            begun = None
+    return left
 
 
 def _is_telling(effect: Effect) -> bool:

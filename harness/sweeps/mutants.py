@@ -20,7 +20,13 @@ from harness.sweeps.broken_protocols import (
     removed_in_place,
     unsynced_process_id,
 )
-from harness.sweeps.broken_spills import decided_before_seal, offsets_before_copy, spills_apart, unsynced_spill
+from harness.sweeps.broken_spills import (
+    decided_before_seal,
+    offsets_before_copy,
+    spills_apart,
+    unsynced_spill,
+    unsynced_spill_folders,
+)
 from harness.sweeps.subjects import (
     ADOPTION,
     CHANGELOG,
@@ -48,7 +54,8 @@ LEVEL = "DISK"
 class Mutant:
     """A defect: what it does, and the fault that must convict it in a subject at DISK that it fits.
 
-    ``unseen_by`` is a fault that can't see it, which is shown too: empty where that would say nothing.
+    ``unseen_by`` is a fault that can't see it, which is shown too: empty where that would say nothing. ``spilled`` says
+    that it shows in commits of spilled transactions alone: power is lost there first.
     """
 
     meaning: str
@@ -57,6 +64,7 @@ class Mutant:
     apply: Callable[[str], None]
     variant: str = ""
     unseen_by: str = ""
+    spilled: bool = False
 
     def subjects(self) -> list[str]:
         """The names of the subjects in which it is a defect."""
@@ -194,6 +202,10 @@ def _unsynced_marker(subject: str) -> None:
         write(self, path, durable=False)
 
     replace(marker, "write", broken)
+
+
+def _unsynced_marker_folder(subject: str) -> None:
+    replace(import_module("stores.strategies.marker"), "sync_folder", lambda folder: None)
 
 
 def _marker_removed_early(subject: str) -> None:
@@ -344,7 +356,15 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "write-per-key": Mutant("a commit is one write for each key", "kill", _writes_once, _write_per_key),
         "unsynced-marker": Mutant(
-            "a marker is put in place without a sync", "power", _marks, _unsynced_marker, unseen_by="kill"
+            "a marker is put in place without a sync", "power", _marks, _unsynced_marker, unseen_by="kill", spilled=True
+        ),
+        "unsynced-marker-folder": Mutant(
+            "a marker is put in place, and its folder is not synced",
+            "power",
+            _marks,
+            _unsynced_marker_folder,
+            unseen_by="kill",
+            spilled=True,
         ),
         "marker-removed-early": Mutant(
             "a marker is removed before the copy is synced", "power", _marks, _marker_removed_early, unseen_by="kill"
@@ -364,6 +384,17 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             spills_apart,
             unsynced_spill,
             unseen_by="kill",
+            spilled=True,
+        ),
+        "unsynced-spill-folders": Mutant(
+            "a commit is decided while the folders of what was spilled are not synced",
+            "power",
+            spills_apart,
+            unsynced_spill_folders,
+            # A journal keeps the names in the order in which they were made, and the next sync of any file has them.
+            "strict",
+            unseen_by="kill",
+            spilled=True,
         ),
         "swallowed-error": Mutant(
             "a commit that failed is acknowledged all the same",

@@ -17,7 +17,9 @@ State = Mapping[bytes, bytes]
 COMMITS = 20
 """How many commits a victim makes unless told otherwise."""
 _KEYS = 48
-_LARGE_EVERY, _LARGE_VALUES, _LARGE_BYTES = 5, 6, 4500
+LARGE_EVERY = 5
+"""Every so many commits one is large: where a bound on memory is tight, it is spilled."""
+_LARGE_VALUES, _LARGE_BYTES = 6, 4500
 _RANGE_EVERY = 7
 NUMBER_KEY = b"number"
 _LATER_KEY = b"written-afterwards"
@@ -42,7 +44,7 @@ def changes(seed: int, number: int) -> tuple[Change, ...]:
     for key in choose.sample(range(_KEYS), 7):
         value = choose.randbytes(choose.choice((0, 9, 40, 90, 250)))
         made.append(Change(_key(key), None if choose.random() < 0.2 else value))
-    if number % _LARGE_EVERY == 0:
+    if number % LARGE_EVERY == 0:
         for key in choose.sample(range(_KEYS), _LARGE_VALUES):
             made.append(Change(_key(key), choose.randbytes(_LARGE_BYTES)))
     else:
