@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.checkers.prefix import Found, Judgement, Promised
 from harness.disk.contents import Content
 from harness.disk.files import Tree
-from harness.sweeps.power import check_maps
+from harness.sweeps.power import MAPS_THAT_DO_NOT_MATTER, check_maps
 from harness.sweeps.workshop import Row, Workshop
 
 _PER_FILE, _PER_LARGE_FILE = 8, 64
@@ -75,7 +75,8 @@ def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:
         if variant == "missing":
             planned.append(Damage(path))
         elif content.size and variant == "flipped":
-            times = _PER_LARGE_FILE if content.size >= _LARGE_BYTES else _PER_FILE
+            is_large = content.size >= _LARGE_BYTES and not path.endswith(MAPS_THAT_DO_NOT_MATTER)
+            times = _PER_LARGE_FILE if is_large else _PER_FILE
             planned += [Damage(path, choose.randrange(8 * content.size)) for _ in range(times)]
         elif content.size:
             sectors = choose.choices(range(0, content.size, _SECTOR_BYTES), k=_PER_FILE // 2)

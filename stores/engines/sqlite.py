@@ -18,6 +18,7 @@ from typing import ClassVar, Self, TypeVar, cast
 
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED, Seal
+from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.sqlite_file import HEADER_BYTES, keep_log, missing_bytes, sync_log, write_ahead
@@ -62,6 +63,7 @@ class SqliteEngine(TransactionalEngine):
         self._seal = seal
         self._owner = get_ident()
         self._pool: list[sqlite3.Connection] = []
+        self._snapshots = Snapshots(self._borrow, self._give_back)
         # Re-entrant: a finaliser may give a connection back while one is being borrowed.
         self._lock = RLock()
 
@@ -149,7 +151,8 @@ class SqliteEngine(TransactionalEngine):
                         _delete_range(writer, start, end)
                     _apply(writer, "data", writes, self._seal)
                 _apply(writer, "meta", meta, self._seal)
-                writer.execute("commit")
+                with self._snapshots.writing():
+                    writer.execute("commit")
             except BaseException:
                 if writer.in_transaction:
                     writer.execute("rollback")
@@ -165,7 +168,7 @@ class SqliteEngine(TransactionalEngine):
             self._writer.execute("begin immediate")
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
-        return _SqliteTransaction(self._writer, self._file, self._seal)
+        return _SqliteTransaction(self)
 
     def persist(self) -> None:
         """A killed process loses nothing: every write is in the page cache. At PROCESS power loss takes commits from
@@ -282,25 +285,28 @@ def _size(file: Path) -> int:
 
 
 class _SqliteScan(Scan):
-    """A statement on a connection of its own: its first step takes the snapshot, its last one lets go of it."""
+    """A statement on a connection that scans share: the first to run there takes the snapshot, the last one ends it."""
+
+    _snapshot: Snapshot[sqlite3.Connection] | None = None
 
     def __init__(self, engine: SqliteEngine, statement: str, bounds: list[bytes]) -> None:
         self._engine, self._size = engine, _FETCH_FIRST
         self._lock = RLock()
-        self._reader: sqlite3.Connection | None = None
         try:
-            reader = engine._borrow()
-            self._rows = reader.execute(statement, bounds)
-            self._reader = reader
+            # Given back by the finaliser, should the next lines raise.
+            self._snapshot = taken = engine._snapshots.take()
+            with taken.lock:
+                self._rows = taken.reading.execute(statement, bounds)
         except sqlite3.Error as error:
             raise _reading_error(error, engine._file) from error
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         with self._lock:
-            if self._reader is None:
+            if self._snapshot is None:
                 return []
             try:
-                chunk, ended = take(self._rows, self._size)
+                with self._snapshot.lock:
+                    chunk, ended = take(self._rows, self._size)
             except (sqlite3.Error, TypeError) as error:
                 raise _reading_error(error, self._engine._file) from error
             if ended:
@@ -310,20 +316,26 @@ class _SqliteScan(Scan):
 
     def close(self) -> None:
         with self._lock:
-            if self._reader is not None:
-                self._rows.close()
-                self._engine._give_back(self._reader)
-                self._reader = None
+            snapshot, self._snapshot = self._snapshot, None
+            if snapshot is not None:
+                with snapshot.lock:
+                    self._rows.close()
+                self._engine._snapshots.give_back(snapshot)
 
     def __del__(self) -> None:
-        self.close()
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            # Its statement ends as it is freed: no lock is waited for, since this may run in the middle of anything.
+            self.__dict__.pop("_rows", None)
+            self._engine._snapshots.give_back(snapshot)
 
 
 class _SqliteTransaction(Transaction):
     """The writing connection, while it is in a transaction: outside of one its writes would be committed at once."""
 
-    def __init__(self, writer: sqlite3.Connection, file: Path, seal: Seal) -> None:
-        self._writer, self._file, self._seal = writer, file, seal
+    def __init__(self, engine: SqliteEngine) -> None:
+        self._engine = engine
+        self._writer, self._file, self._seal = engine._writer, engine._file, engine._seal
 
     def get(self, key: bytes) -> bytes | None:
         self._check_open()
@@ -371,7 +383,8 @@ class _SqliteTransaction(Transaction):
         self._check_open()
         try:
             _apply(self._writer, "meta", meta, self._seal)
-            self._writer.execute("commit")
+            with self._engine._snapshots.writing():
+                self._writer.execute("commit")
         except sqlite3.Error as error:
             raise self._failed(error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 
 from stores import CommitFailedError, IsolationLevel, TopicPartition, open_store
 from stores.engines.engine import Writes
+from stores.engines.lmdb.memory_map import MemoryMap, room_bytes
 from stores.ranges import Bounds
 from stores.strategies.store import EngineStore
 
@@ -98,3 +100,33 @@ def test_others_read_what_is_committed_while_a_write_is_under_way(path: Path) ->
         assert seen == [b"old", b"old", None, (b"key", b"old")]
         assert engine.get_many([b"key", b"other"]) == [None, b"new"]
         assert engine.get(b"other") == pool.submit(engine.get, b"other").result(30) == b"new"
+
+
+def test_five_thousand_stores_leave_a_process_a_fifth_of_its_addresses() -> None:
+    """It has 128 TiB; those whose transactions are not lent out take 1 GiB each, by default."""
+    reserved = 0
+    rooms = []
+    for _ in range(5000):
+        rooms.append(room_bytes(reserved))
+        reserved += rooms[-1] + (1 << 30)
+    assert rooms[0] >= 60 << 30
+    assert sorted(rooms, reverse=True) == rooms
+    assert rooms[-1] >= 4 << 30
+    assert reserved <= (128 << 40) * 4 // 5
+
+
+def test_stores_take_the_addresses_that_are_counted_and_give_them_back(tmp_path: Path) -> None:
+    before, reserved = addresses(), MemoryMap._reserved_bytes
+    stores = [open_store("lmdb-native", tmp_path / f"{number}") for number in range(8)]
+    counted = sum(int(store.engine_metrics()["map_size_bytes"]) for store in stores)
+    assert MemoryMap._reserved_bytes == reserved + counted
+    assert counted <= addresses() - before <= counted + (1 << 30)
+    for store in stores:
+        store.close()
+    assert MemoryMap._reserved_bytes == reserved
+    assert addresses() - before <= 1 << 30
+
+
+def addresses() -> int:
+    """What this process has mapped, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE

@@ -1,8 +1,7 @@
 """LMDB: a memory-mapped B+tree with one writer and any number of snapshots.
 
-Data and meta entries are two named databases of one environment, written in one transaction. The map grows by
-itself when a write finds it full; the write is then made again as a whole. A transaction that is lent out can't be made
-again: the map has room for it before it begins.
+Data and meta entries are two named databases of one environment, written in one transaction. The map grows by itself,
+and bounds a transaction that is lent out (``stores.engines.lmdb.memory_map``).
 
 LMDB has no checksums: with ``checksums`` each value lies before one of key and value (``stores.engines.seal``), which
 the names of the databases tell, so that a store stays as it was made. What no record shows, a key that has gone with
@@ -11,9 +10,8 @@ its page, ``verify`` finds, and a lookup does not.
 
 from __future__ import annotations
 
-import mmap
-import shutil
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -24,11 +22,13 @@ import lmdb
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
 from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for
+from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
 from stores.engines.lmdb.ranges import delete_range
 from stores.engines.lmdb.scan import LmdbScan
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED
+from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
 
@@ -36,9 +36,8 @@ Result = TypeVar("Result")
 
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The databases of data and meta entries, by whether their records have checksums."""
-_ROOM_BYTES = 256 << 30
-"""What the map has room for, about, when a transaction begins: far more than one takes. It costs addresses, neither
-memory nor disk; a process has 128 TiB of them, for all of its stores."""
+_SPARE_READERS_MAX = 16
+"""How many slots of readers scans leave to lookups."""
 
 
 class LmdbEngine(TransactionalEngine):
@@ -47,11 +46,12 @@ class LmdbEngine(TransactionalEngine):
     name: ClassVar[str] = "lmdb"
     options: ClassVar[Mapping[str, object]] = {
         "map_size_bytes": 1 << 30,
-        "max_readers": 126,
+        "max_readers": 4096,
         "readahead": True,
         "checksums": True,
     }
-    # A reader's slot takes 64 bytes of the lock file, which is mapped as a whole.
+    # A reader's slot takes 64 bytes of the lock file, which is mapped as a whole and on disk where slots were used. It
+    # takes one for each commit that open scans show, and LMDB looks at those that were ever in use.
     option_values: ClassVar[Mapping[str, Container[object]]] = {"max_readers": range(1, 1 << 20)}
     max_value_bytes = (1 << 32) - 1 - SEAL_BYTES
     # It writes out what its transaction has changed only where that is 2**17 - 1 pieces (``MDB_IDL_UM_MAX``): a page,
@@ -64,13 +64,16 @@ class LmdbEngine(TransactionalEngine):
         self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
         self.max_key_bytes = env.max_key_size()
         self._page_bytes = int(env.stat()["psize"])
+        readers = int(env.info()["max_readers"])
+        self._snapshots_max = readers - min(_SPARE_READERS_MAX, readers // 2)
         self._scans: WeakSet[LmdbScan] = WeakSet()
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
-        self._reader: Any = None
+        self._memory_map = MemoryMap(env, self._page_bytes, self._release_map)
+        self._snapshots: Snapshots[Any] = Snapshots(self._begin_snapshot, lambda txn: txn.abort())
+        self._reader: Snapshot[Any] | None = None
         """What single lookups share while nothing is written."""
         self._writing = False
-        self._room_bytes = _ROOM_BYTES
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -135,8 +138,8 @@ class LmdbEngine(TransactionalEngine):
                 else:
                     reader = self._reader
                     if reader is None:
-                        reader = self._reader = self._env.begin(self._data)
-                    kept = reader.get(key)
+                        reader = self._reader = self._snapshots.take()
+                    kept = reader.reading.get(key)
             except lmdb.BadValsizeError:
                 return None
             except lmdb.Error as error:
@@ -157,13 +160,23 @@ class LmdbEngine(TransactionalEngine):
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         with self._map:
+            if self._snapshots.count >= self._snapshots_max:
+                raise StoreUnavailableError(
+                    f"{self._env.path()} has open scans of {self._snapshots.count:,} different commits: close "
+                    "iterators that nobody reads any more, or open it with a larger max_readers"
+                )
             try:
-                txn = self._env.begin(self._data)
-                scan = LmdbScan(self, txn, start, end, end_open=end_open, reverse=reverse)
+                scan = LmdbScan(self, start, end, end_open=end_open, reverse=reverse)
             except lmdb.Error as error:
                 raise reading_error(error) from error
             self._scans.add(scan)
         return scan
+
+    def _begin_snapshot(self) -> Any:
+        txn = self._env.begin(self._data)
+        # Reads the record of the database: from then on scans on several threads only read what they share.
+        txn.stat(self._data)
+        return txn
 
     def meta(self) -> dict[bytes, bytes]:
         with self._map:
@@ -221,16 +234,11 @@ class LmdbEngine(TransactionalEngine):
         while True:
             try:
                 # Not under the lock: readers go on reading what is committed.
-                with self._map:
-                    self._drop_reader()
-                    self._writing = True
-                try:
+                with self.writing():
                     return apply()
-                finally:
-                    with self._map:
-                        self._writing = False
             except lmdb.MapFullError as error:
-                self._grow(error)
+                with self._map:
+                    self._memory_map.grow(error)
             except lmdb.Error as error:
                 raise writing_error(error) from error
 
@@ -242,35 +250,28 @@ class LmdbEngine(TransactionalEngine):
                 f"{self._env.path()} can't be written: {error.strerror}. Mend that and commit again"
             ) from error
 
-    def _grow(self, cause: lmdb.Error) -> None:
-        size = self._env.info()["map_size"]
-        path = Path(self._env.path())
-        try:
-            free = shutil.disk_usage(path).free
-        except OSError as error:
-            raise CommitFailedError(f"{path}: {error.strerror}. Mend that and commit again") from error
-        if free < (1 << 20):
-            raise CommitFailedError(
-                f"the disk of {path} is full ({free:,} bytes left): make room and commit again"
-            ) from cause
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While a commit is made: no reader goes on with what was committed before."""
         with self._map:
-            try:
-                self._resize(2 * size)
-            except (lmdb.Error, MemoryError, OSError) as error:
-                raise CommitFailedError(f"LMDB can't grow the map of {path} to {2 * size:,} bytes: {error}") from error
+            self._drop_reader()
+            self._writing = True
+        try:
+            with self._snapshots.writing():
+                yield
+        finally:
+            with self._map:
+                self._writing = False
 
-    def _resize(self, size: int) -> None:
-        # Where this fails LMDB is left without any map, and reading ends the process: it is tried elsewhere first.
-        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+    def _release_map(self) -> None:
         self._drop_reader()
         for scan in list(self._scans):
             scan.detach()
-        self._env.set_mapsize(size)
 
     def prepare(self) -> None:
         with self._map:
             try:
-                self._reserve()
+                self._memory_map.reserve()
             except lmdb.Error as error:
                 raise reading_error(error) from error
 
@@ -278,29 +279,15 @@ class LmdbEngine(TransactionalEngine):
         self._prepare_commit()
         with self._map:
             try:
-                self._reserve()
+                self._memory_map.reserve()
                 return LmdbTransaction(self, self._env.begin(self._data, write=True))
             except lmdb.Error as error:
                 raise writing_error(error) from error
 
-    def _reserve(self) -> None:
-        info = self._env.info()
-        used = (info["last_pgno"] + 1) * self._page_bytes
-        if info["map_size"] - used >= self._room_bytes // 2:
-            return
-        while used + self._room_bytes > info["map_size"]:
-            # Where addresses are few, what there is will do for most transactions.
-            try:
-                self._resize(used + self._room_bytes)
-            except (lmdb.Error, MemoryError, OSError):
-                self._room_bytes //= 2
-            else:
-                return
-
     def _drop_reader(self) -> None:
         # A snapshot that outlived the write would pin the pages it replaces.
         if self._reader is not None:
-            self._reader.abort()
+            self._snapshots.give_back(self._reader)
             self._reader = None
 
     def persist(self) -> None:
@@ -351,6 +338,7 @@ class LmdbEngine(TransactionalEngine):
                 ) from error
             finally:
                 self._env.close()
+                self._memory_map.close()
                 self._meta_pages.close()
 
 

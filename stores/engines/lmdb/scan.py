@@ -10,6 +10,7 @@ import lmdb
 from stores.engines.engine import Scan, take
 from stores.engines.lmdb.errors import reading_error
 from stores.engines.lmdb.ranges import cut, pairs_from
+from stores.engines.snapshots import Snapshot
 from stores.errors import StoreCorruptedError
 
 if TYPE_CHECKING:
@@ -19,27 +20,32 @@ _FETCH_FIRST, _FETCH = 32, 512
 
 
 class LmdbScan(Scan):
-    """A read transaction of its own, until the map has to grow: then what is left of it is kept in memory."""
+    """A cursor of a shared snapshot, until the map has to grow: then what is left of it is kept in memory."""
+
+    _snapshot: Snapshot[Any] | None = None
 
     def __init__(
-        self, engine: LmdbEngine, txn: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+        self, engine: LmdbEngine, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
     ) -> None:
         self._engine = engine
-        self._txn: Any = txn
-        self._due = int(txn.stat(engine._data)["entries"]) if start is None and end is None else None
-        """How many pairs are still to come, where that is known."""
         self._size = _FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
-        self._pairs = pairs_from(txn.cursor(), start, end, end_open=end_open, reverse=reverse)
+        # Given back by the finaliser, should one of the next lines raise.
+        self._snapshot = engine._snapshots.take()
+        txn = self._snapshot.reading
+        self._due = int(txn.stat(engine._data)["entries"]) if start is None and end is None else None
+        """How many pairs are still to come, where that is known."""
+        self._cursor = txn.cursor()
+        self._pairs = pairs_from(self._cursor, start, end, end_open=end_open, reverse=reverse)
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         with self._lock:
             if self._rest:
                 chunk, self._rest = self._rest[:_FETCH], self._rest[_FETCH:]
                 return chunk
-            if self._txn is None:
+            if self._snapshot is None:
                 return []
             try:
                 chunk, ended = take(self._pairs, self._size)
@@ -63,19 +69,25 @@ class LmdbScan(Scan):
     def detach(self) -> None:
         """Read the rest into memory and end the transaction."""
         with self._lock:
-            if self._txn is not None:
+            if self._snapshot is not None:
                 rest: list[tuple[bytes, bytes]] = []
                 while chunk := self.fetch():
                     rest += chunk
                 self._rest = rest
 
     def _release(self) -> None:
-        self._pairs = iter(())
-        if self._txn is not None:
-            self._txn.abort()
-            self._txn = None
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            self._pairs = iter(())
+            self._cursor.close()
+            self._engine._snapshots.give_back(snapshot)
 
     def close(self) -> None:
         with self._lock:
             self._rest = []
             self._release()
+
+    def __del__(self) -> None:
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            self._engine._snapshots.give_back(snapshot)

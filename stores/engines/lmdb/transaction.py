@@ -59,19 +59,14 @@ class LmdbTransaction(Transaction):
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         engine = self._engine
-        with engine._map:
-            engine._drop_reader()
-            engine._writing = True
         try:
-            engine._apply_meta(self._txn, meta)
-            transaction_id = self._txn.id()
-            self._txn.commit()
+            with engine.writing():
+                engine._apply_meta(self._txn, meta)
+                transaction_id = self._txn.id()
+                self._txn.commit()
             engine._meta_pages.note(transaction_id)
         except lmdb.Error as error:
             raise self._given_up(error) from error
-        finally:
-            with engine._map:
-                engine._writing = False
 
     def abort(self) -> None:
         self._txn.abort()
@@ -81,6 +76,12 @@ class LmdbTransaction(Transaction):
         told = writing_error(error)
         if not isinstance(told, CommitFailedError) or told.reopen:
             return told
+        if isinstance(error, lmdb.MapFullError):
+            return CommitFailedError(
+                f"the transaction does not fit into LMDB's map: {error}. Close the store, open it again with a larger "
+                "map_size_bytes, or commit less at once, and go on from its committed offset",
+                reopen=True,
+            )
         return CommitFailedError(
             f"LMDB has given up the transaction: {error}. Mend that, close the store, open it again and go on from its "
             "committed offset",

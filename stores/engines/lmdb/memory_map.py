@@ -1,0 +1,105 @@
+"""The memory map of an LMDB store: how it grows, and how much of a process's addresses it takes.
+
+A map costs addresses, neither memory nor disk; a process has 128 TiB of them for all that it maps. A map can only be
+resized between transactions. An ordinary write that finds it full is made again in a map of twice the size. A
+transaction that is lent out can't be made again: its room is reserved before it begins.
+
+That room is for a copy of every page that is in use, and for new pages: up to ``ROOM_MAX_BYTES`` in a process with few
+stores, less in one with many, and at least half of ``ROOM_MIN_BYTES``, as long as the system gives addresses. Pages are
+at least half full of records; a value larger than some 2,000 bytes takes whole pages. So one transaction can change all
+that is there, and add 1 GiB of small records. One that needs more fails (``CommitFailedError``). It can be made after
+the store was opened with a larger ``map_size_bytes``, or in several commits.
+"""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar
+
+import lmdb
+
+from stores.errors import CommitFailedError
+
+ROOM_MAX_BYTES = 64 << 30
+ROOM_MIN_BYTES = 4 << 30
+_RESERVED_MAX_BYTES = 64 << 40
+"""Up to here maps share the addresses of a process: each takes a ``_SHARE``-th of what is left."""
+_SHARE = 1024
+_DISK_LEFT_BYTES = 1 << 20
+
+
+def room_bytes(reserved_bytes: int) -> int:
+    """Return the room for a transaction of one more store in a process whose maps take ``reserved_bytes``."""
+    left = max(0, _RESERVED_MAX_BYTES - reserved_bytes)
+    return max(ROOM_MIN_BYTES, min(ROOM_MAX_BYTES, left // _SHARE))
+
+
+class MemoryMap:
+    """The map of one environment. ``release`` ends all that reads through it, before it is resized.
+
+    Its methods are called while no transaction is open nor can be opened.
+    """
+
+    _reserved_bytes: ClassVar[int] = 0
+    """By all maps of the process."""
+    _reserved_lock: ClassVar[Lock] = Lock()
+
+    def __init__(self, env: Any, page_bytes: int, release: Callable[[], None]) -> None:
+        self._env, self._page_bytes, self._release = env, page_bytes, release
+        self._size = 0
+        self._room_bytes = -1
+        self._count(int(env.info()["map_size"]))
+
+    def grow(self, cause: lmdb.Error) -> None:
+        """Double a map that a write has found full. Raises: CommitFailedError; also where the disk is full."""
+        path, size = Path(self._env.path()), 2 * self._size
+        try:
+            free = shutil.disk_usage(path).free
+        except OSError as error:
+            raise CommitFailedError(f"{path}: {error.strerror}. Mend that and commit again") from error
+        if free < _DISK_LEFT_BYTES:
+            raise CommitFailedError(
+                f"the disk of {path} is full ({free:,} bytes left): make room and commit again"
+            ) from cause
+        try:
+            self._resize(size)
+        except (lmdb.Error, MemoryError, OSError) as error:
+            raise CommitFailedError(f"LMDB can't grow the map of {path} to {size:,} bytes: {error}") from error
+
+    def reserve(self) -> None:
+        """Make room for a transaction, see above. Where the system gives less, what it gives is what there is."""
+        used = (int(self._env.info()["last_pgno"]) + 1) * self._page_bytes
+        if self._room_bytes < 0:
+            self._room_bytes = room_bytes(MemoryMap._reserved_bytes)
+        wanted = 2 * used + self._room_bytes
+        # Not for every transaction: a resize ends all scans that are open.
+        if self._size - 2 * used >= self._room_bytes // 2:
+            return
+        while wanted > self._size:
+            try:
+                self._resize(wanted)
+            except (lmdb.Error, MemoryError, OSError):
+                self._room_bytes //= 2
+                wanted = used + (wanted - used) // 2
+            else:
+                return
+
+    def close(self) -> None:
+        """Count its addresses as free: the environment is closed."""
+        self._count(0)
+
+    def _resize(self, size: int) -> None:
+        # Where this fails LMDB is left without any map, and reading ends the process: it is tried elsewhere first.
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+        self._release()
+        self._env.set_mapsize(size)
+        self._count(size)
+
+    def _count(self, size: int) -> None:
+        with MemoryMap._reserved_lock:
+            MemoryMap._reserved_bytes += size - self._size
+        self._size = size

@@ -1,0 +1,81 @@
+"""Snapshots that scans share: between two commits all of them see the same, so that one read transaction does for all.
+
+Read transactions are few: each takes a slot among an engine's readers, or a connection and its descriptors. Scans that
+are left open so take as many as there are different commits that they show, however many scans there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Generic, TypeVar
+
+Reading = TypeVar("Reading")
+
+
+class Snapshot(Generic[Reading]):
+    """A read transaction, until all who took it have given it back. ``lock`` is for what only one thread may do."""
+
+    __slots__ = ("ended", "lock", "reading", "users")
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.users = 0
+        self.ended = False
+        self.lock = RLock()
+
+
+class Snapshots(Generic[Reading]):
+    """The snapshots of one engine. From any thread; nothing else is locked while its own lock is held.
+
+    ``begin`` makes a read transaction of what is committed, and ``end`` ends it.
+    """
+
+    def __init__(self, begin: Callable[[], Reading], end: Callable[[Reading], None]) -> None:
+        self._begin, self._end = begin, end
+        self._current: Snapshot[Reading] | None = None
+        self._writing = False
+        # Re-entrant: a finaliser may give a snapshot back in the middle of anything.
+        self._lock = RLock()
+        self.count = 0
+        """How many read transactions there are."""
+
+    def take(self) -> Snapshot[Reading]:
+        """Return the snapshot of what is committed now, which is given back once. Raises: what ``begin`` raises."""
+        with self._lock:
+            current = self._current
+            if current is not None:
+                current.users += 1
+                if not current.ended:
+                    return current
+            taken = Snapshot(self._begin())
+            taken.users = 1
+            self.count += 1
+            # A commit may end at any moment while it is written: a snapshot from before must not be taken after it.
+            if not self._writing:
+                self._current = taken
+            return taken
+
+    def give_back(self, snapshot: Snapshot[Reading]) -> None:
+        """End the read transaction with its last user."""
+        with self._lock:
+            snapshot.users -= 1
+            if snapshot.users or snapshot.ended:
+                return
+            snapshot.ended = True
+            if self._current is snapshot:
+                self._current = None
+            self.count -= 1
+            self._end(snapshot.reading)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While a commit is made: who takes a snapshot from now on gets one of its own."""
+        with self._lock:
+            self._current, self._writing = None, True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writing = False
