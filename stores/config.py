@@ -14,6 +14,8 @@ from stores.registry import backend_named, check_options, checked_durability, me
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
+RESTORE_MAX_BYTES = 33_554_432
+"""Default of ``restore.max.bytes``: twice the changelog that fills one of RocksDB's write buffers, at the most."""
 STAGING_BUFFER_OPTION = "staging_buffer_bytes"
 """The option of a strategy that keeps staged writes in memory up to a size, and the others on disk."""
 
@@ -32,6 +34,14 @@ class StoreConfig:
 
     Tasks that share a ``MemoryBudget`` keep to that instead.
     """
+    restore_max_bytes: int = RESTORE_MAX_BYTES
+    """The most bytes of changelog, keys and values, that are replayed into the store after its process was killed; -1
+    for no limit. A task flushes an engine without a log of its own (RocksDB at the level CHANGELOG) before more than
+    this is not persistent. A commit that is larger by itself is replayed whole, so keep ``uncommitted_max_bytes`` below
+    it. Only for a store that keeps its offsets: any other is restored whole where it was not closed.
+    """
+    changelog_coalescing: bool = True
+    """Whether the updates of a key within one commit are one record of the changelog, with the last one's timestamp."""
     processing_guarantee: ProcessingGuarantee | None = None
     """What the task that owns the store promises, where it is not told otherwise. Source: KIP-129."""
     options: Mapping[str, object] = field(default_factory=dict)
@@ -45,6 +55,9 @@ class StoreConfig:
         if self.processing_guarantee is not None:
             member(ProcessingGuarantee, "processing guarantee", self.processing_guarantee)
         checked_uncommitted_max_bytes(self.uncommitted_max_bytes)
+        _check_limit("restore_max_bytes", self.restore_max_bytes)
+        if not isinstance(self.changelog_coalescing, bool):
+            raise TypeError(f"changelog_coalescing is a bool, not {type(self.changelog_coalescing).__name__}")
         check_options(backend, self.options)
 
     @classmethod
@@ -122,11 +135,15 @@ class StoreConfig:
 
 def checked_uncommitted_max_bytes(limit: int) -> int:
     """The limit, if it is one. Raises: TypeError, ConfigError."""
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        raise TypeError(f"uncommitted_max_bytes is an int, not {type(limit).__name__}")
-    if limit < -1:
-        raise ConfigError(f"uncommitted_max_bytes is -1 (no limit) or more, not {limit}")
+    _check_limit("uncommitted_max_bytes", limit)
     return limit
+
+
+def _check_limit(name: str, limit: object) -> None:
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise TypeError(f"{name} is an int, not {type(limit).__name__}")
+    if limit < -1:
+        raise ConfigError(f"{name} is -1 (no limit) or more, not {limit}")
 
 
 def _boolean(text: str) -> bool:
@@ -145,6 +162,8 @@ _PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "default.state.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
     "default.interactive.query.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
     "statestore.uncommitted.max.bytes": ("uncommitted_max_bytes", int),
+    "restore.max.bytes": ("restore_max_bytes", int),
+    "changelog.coalescing": ("changelog_coalescing", _boolean),
     "enable.transactional.statestores": ("transactional", _boolean),
     "processing.guarantee": ("processing_guarantee", lambda text: _GUARANTEES[text]),
     "store.backend": ("backend", str),

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from stores.metrics import StoreMetrics
+from stores.persistence import AT_ONCE, Persistence
 
 
 class TopicPartition(NamedTuple):
@@ -264,6 +265,11 @@ class StateStore(Closeable):
 
         Raises: CommitFailedError, WrongThreadError, StoreClosedError.
         """
+
+    @property
+    def persistence(self) -> Persistence:
+        """How much of what was committed a killed process would lose. By default each commit survives one at once."""
+        return AT_ONCE
 
     @abstractmethod
     def rollback(self) -> None:

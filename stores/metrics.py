@@ -149,6 +149,8 @@ class TaskStoreMetrics(StoreMetrics):
 
     replay_total: int = _total("restored records of a changelog's tail, beyond what the store had kept", "{record}")
     wipe_total: int = _total("times that the local state could not be trusted and was thrown away", "{wipe}")
+    persist_total: int = _total("flushes begun to keep to the bound on what a killed process replays", "{flush}")
+    unpersisted_bytes: int = _current("keys and values of changelog that would be replayed after a kill now", "By")
     recovery_seconds_total: float = _seconds_total("time spent opening the store and restoring it")
 
 

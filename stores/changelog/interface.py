@@ -8,7 +8,7 @@ committed records only, up to the last stable offset. Offsets rise but may have 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from stores.interface import Closeable, TopicPartition
@@ -54,6 +54,11 @@ class Producer(Closeable):
         Raises: ChangelogError for an unknown topic or partition, or where no transaction is open; TypeError and
         ValueError for what is no record: nothing of it is sent.
         """
+
+    def send_all(self, partition: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
+        """``send`` each record, given as key, value and timestamp. Raises as ``send``, after those before it."""
+        for key, value, timestamp_ms in records:
+            self.send(partition, key, value, timestamp_ms)
 
     @abstractmethod
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -6,7 +6,7 @@ A log offers ``LogWriter``: append what is pending, as a part of a transaction t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stores.changelog.arguments import check_name, checked_headers, checked_partition
@@ -135,6 +135,22 @@ class BufferedProducer(Producer):
         pending.extend((key, value, timestamp_ms, headers or None))
         self._pending_records += 1
         self._pending_bytes += size
+
+    def send_all(self, partition: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
+        for key, value, timestamp_ms in records:
+            pending = self._pending.get(partition)
+            if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and pending is not None:
+                size = len(key) + len(value)
+                if (
+                    self._pending_records < PENDING_RECORDS_MAX
+                    and self._pending_bytes + size <= PENDING_BYTES_MAX
+                    and -1 <= timestamp_ms <= TIMESTAMP_MS_MAX
+                ):
+                    pending.extend((key, value, timestamp_ms, None))
+                    self._pending_records += 1
+                    self._pending_bytes += size
+                    continue
+            self.send(partition, key, value, timestamp_ms)
 
     def send_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._check_usable()

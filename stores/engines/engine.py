@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple, Self
 
 from stores.errors import StoreCorruptedError
 from stores.interface import Durability
+from stores.persistence import AT_ONCE, Persistence
 from stores.ranges import Bounds
 
 
@@ -135,6 +136,11 @@ class Engine(ABC):
     @abstractmethod
     def persist(self) -> None:
         """Let everything written so far survive at least a killed process."""
+
+    @property
+    def persistence(self) -> Persistence:
+        """How much of what was written a killed process would lose. A ``write`` with meta entries is a commit."""
+        return AT_ONCE
 
     @abstractmethod
     def sync(self) -> None:

@@ -14,7 +14,9 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar, Self, cast
 
 from rocksdict import (
@@ -22,6 +24,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    CompactOptions,
     DBCompactionStyle,
     DBCompressionType,
     Options,
@@ -34,6 +37,7 @@ from stores.engines.engine import Engine, Scan, Writes, take
 from stores.engines.record_log import has_cut_record, has_foreign_record
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
+from stores.persistence import AT_ONCE, Persistence
 from stores.ranges import Bounds
 
 _OFFSETS_FAMILY = "offsets"
@@ -57,6 +61,8 @@ _COMPRESSION: Mapping[str, Any] = {
 }
 
 
+_UNFLUSHED = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+"""Properties of a family: its entries that are not in a file yet."""
 _FIGURES: Mapping[str, str] = {
     "num_entries_active_mem_table": "num-entries-active-mem-table",
     "num_entries_imm_mem_tables": "num-entries-imm-mem-tables",
@@ -130,6 +136,7 @@ class RocksDBEngine(Engine):
         self._durable.sync = durability is Durability.DISK
         self._sync = durability is Durability.DISK
         db.set_write_options(self._lazy)
+        self._flushes = _Flushes(self._offsets_db)
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -230,6 +237,7 @@ class RocksDBEngine(Engine):
             self._db.write(batch, self._durable if durable else self._lazy)
         except Exception as error:
             raise _writing_error(error) from error
+        self._flushes.wrote(len(meta))
 
     def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes]) -> None:
         start, end = bounds
@@ -249,6 +257,10 @@ class RocksDBEngine(Engine):
                 self._db.put(key, value)
         except Exception as error:
             raise _writing_error(error) from error
+
+    @property
+    def persistence(self) -> Persistence:
+        return AT_ONCE if self._wal else self._flushes
 
     def persist(self) -> None:
         if self._wal:
@@ -292,6 +304,7 @@ class RocksDBEngine(Engine):
 
     def close(self) -> None:
         self._offsets = None
+        self._flushes.wait()
         try:
             # Closing a handle flushes its family alone: all are to be flushed as one before.
             self.persist()
@@ -308,6 +321,53 @@ class RocksDBEngine(Engine):
                 _close(self._offsets_db)
         except Exception as error:
             raise _writing_error(error) from error
+
+
+class _Flushes(Persistence):
+    """Flushes of a database that has no log: all families as one, on a thread of their own.
+
+    A mark is the number of meta entries written so far: of those, only what is in a memtable is not persistent. With
+    ``atomic_flush`` a manual compaction of one family begins with a flush of all of them, during which other threads
+    run (a checkpoint, which flushes all of them as well, holds Python's lock). The family of the meta entries is the
+    one to compact: it is the smallest. Source: RocksDB, ``DBImpl::CompactRangeInternal``.
+    """
+
+    def __init__(self, offsets_db: Any) -> None:
+        self._db = offsets_db
+        self._written = 0
+        self._options = CompactOptions()
+        # Else it would wait for the compactions that are under way.
+        self._options.set_exclusive_manual_compaction(False)
+        self._thread: Thread | None = None
+
+    def wrote(self, entries: int) -> None:
+        """Count a write of so many meta entries."""
+        self._written += entries
+
+    def mark(self) -> int:
+        return self._written
+
+    def persisted(self) -> int:
+        written = self._written
+        try:
+            return written - sum(int(self._db.property_int_value(name) or 0) for name in _UNFLUSHED)
+        except Exception as error:
+            raise _reading_error(error) from error
+
+    def begin(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._flush, name="rocksdb-flush")
+            self._thread.start()
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _flush(self) -> None:
+        # Where it fails RocksDB takes no more writes: the next commit raises, and says why.
+        with suppress(Exception):
+            self._db.compact_range(None, None, self._options)
 
 
 def _close(handle: Any) -> None:

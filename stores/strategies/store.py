@@ -34,6 +34,7 @@ from stores.interface import (
 )
 from stores.merge import Pair
 from stores.metrics import StoreMetrics
+from stores.persistence import Persistence
 from stores.ranges import prefix_bounds
 from stores.strategies.arguments import OFFSET_BOUND, as_bytes, check_bounds, check_offset, check_partition
 from stores.strategies.iterator import Pin, StoreIterator
@@ -359,6 +360,11 @@ class EngineStore(KeyValueStore):
         if advanced:
             self._position = {**self._position, **advanced}
         self._staged_position = {}
+
+    @property
+    def persistence(self) -> Persistence:
+        self._check_open()
+        return self._engine.persistence
 
     def persist(self) -> None:
         self._check_writer()

@@ -21,6 +21,7 @@ from stores.interface import (
 from stores.metrics import StoreMetrics
 from stores.tasks.context import TaskContext
 from stores.tasks.memory_budget import WrittenBytes
+from stores.tasks.store_log import StoreLog
 
 _REFUSED = (TypeError, ValueError)
 """What a store raises before anything is staged."""
@@ -33,10 +34,10 @@ class LoggedStore(KeyValueStore):
     no record is being processed.
     """
 
-    def __init__(self, inner: KeyValueStore, partition: TopicPartition, context: TaskContext) -> None:
+    def __init__(self, inner: KeyValueStore, log: StoreLog, context: TaskContext) -> None:
         self.inner = inner
         """The store itself; the task replaces it where it has to open it again."""
-        self._partition = partition
+        self._log = log
         self._context = context
         # What a store does not keep apart must not make anybody commit (KIP-892, non-transactional stores).
         self._written = context.written if inner.transactional else WrittenBytes()
@@ -49,9 +50,13 @@ class LoggedStore(KeyValueStore):
         # committed, whether or not the user's function lets the error through.
         try:
             self.inner.put(key, value)
-            context.producer.send(self._partition, key, value, context.record.timestamp_ms)
         except _REFUSED:
             raise
+        except BaseException as error:
+            context.failure = error
+            raise
+        try:
+            self._log.send(key, value, context.record.timestamp_ms)
         except BaseException as error:
             context.failure = error
             raise
@@ -62,21 +67,21 @@ class LoggedStore(KeyValueStore):
         self._check_active()
         with self._staged_or_failed():
             self.inner.put_all(staged)
-        self._log(staged)
+        self._log_all(staged)
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         self._check_active()
         with self._staged_or_failed():
             existing = self.inner.put_if_absent(key, value)
         if existing is None:
-            self._log([(key, value)])
+            self._log_all([(key, value)])
         return existing
 
     def delete(self, key: bytes) -> bytes | None:
         self._check_active()
         with self._staged_or_failed():
             existing = self.inner.delete(key)
-        self._log([(key, None)])
+        self._log_all([(key, None)])
         return existing
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
@@ -85,7 +90,7 @@ class LoggedStore(KeyValueStore):
             with self._staged_or_failed():
                 self.inner.delete_range(start, end)
             self._written.num_bytes += len(start or b"") + len(end or b"")
-            self._log((key, None) for key, _ in doomed)
+            self._log_all((key, None) for key, _ in doomed)
 
     @contextmanager
     def _staged_or_failed(self) -> Iterator[None]:
@@ -99,11 +104,12 @@ class LoggedStore(KeyValueStore):
             self._context.failure = error
             raise
 
-    def _log(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        context = self._context
+    def _log_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        context, log = self._context, self._log
+        timestamp_ms = context.record.timestamp_ms
         try:
             for key, value in pairs:
-                context.producer.send(self._partition, key, value, context.record.timestamp_ms)
+                log.send(key, value, timestamp_ms)
                 self._written.num_bytes += len(key) if value is None else len(key) + len(value)
         except BaseException as error:
             context.failure = error

@@ -16,6 +16,7 @@ from stores.interface import (
     RecoveryOutcome,
     TopicPartition,
 )
+from stores.tasks.replay_bound import ReplayBound
 
 BEFORE_WRITE = declare(
     "task.restore.before_write", "a piece of the changelog's tail is read, the store has not seen it"
@@ -86,6 +87,7 @@ def restore(
     offset: int | None,
     position: Position,
     on_restore: OnRestore | None,
+    bound: ReplayBound,
 ) -> Restored:
     """Write the committed records after ``offset`` (None: all there are) into the store, and keep each piece's offset.
 
@@ -103,7 +105,10 @@ def restore(
     def write(position: Position | None = None) -> None:
         reach(BEFORE_WRITE)
         assert done.last_offset is not None
+        bound.make_room(piece_bytes)
         store.restore(piece, {partition: done.last_offset}, position)
+        if store.manages_offsets:
+            bound.committed(piece_bytes)
         reach(AFTER_WRITE)
         done.records += len(piece)
         done.bytes += piece_bytes

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
 from threading import Lock
 
+from stores.errors import StoreError
 from stores.interface import KeyValueStore
 from stores.metrics import StoreMetrics, TaskStoreMetrics
+from stores.tasks.replay_bound import ReplayBound
 
 
 class TaskStoreCounters:
     """Adds up the metrics of the stores that follow each other under one name. Read from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, bound: ReplayBound) -> None:
+        self._bound = bound
         self._store: KeyValueStore | None = None
         self._before: StoreMetrics | None = None
         # A reader must not see a store that is gone and its counts added to those before as well.
@@ -33,11 +37,16 @@ class TaskStoreCounters:
             counted = self._counted()
         if counted is None:
             return None
+        unpersisted_bytes = 0
+        with suppress(StoreError):
+            unpersisted_bytes = self._bound.num_bytes
         return TaskStoreMetrics(
             **{entry.name: getattr(counted, entry.name) for entry in fields(counted)},
             replay_total=self.replay_total,
             wipe_total=self.wipe_total,
             recovery_seconds_total=self.recovery_seconds_total,
+            persist_total=self._bound.persist_total,
+            unpersisted_bytes=unpersisted_bytes,
         )
 
     def _counted(self) -> StoreMetrics | None:

@@ -103,6 +103,16 @@ class StoreGroup:
         """The stores by name, as the task's function sees them."""
         return {store.name: store.logged(context) for store in self._stores}
 
+    def begin(self) -> None:
+        """Begin a transaction of the changelogs."""
+        for store in self._stores:
+            store.begin()
+
+    def finish_logs(self) -> None:
+        """Send what is held for the changelogs, which are about to be committed. Raises as ``Producer.send``."""
+        for store in self._stores:
+            store.finish_log()
+
     def uncommitted_bytes(self) -> int:
         """Bytes of keys and values that they have staged together."""
         return sum(store.store.approximate_num_uncommitted_bytes() for store in self._opened)

@@ -322,6 +322,7 @@ class StreamTask:
     def _commit(self) -> None:
         producer = self._context.producer
         try:
+            self._stores.finish_logs()
             reach(BEFORE_LOG_COMMIT)
             if self._exactly_once:
                 producer.send_offsets(self.application_id, self._next)
@@ -424,6 +425,7 @@ class StreamTask:
         return _reached({partition: committed.get(partition, 0) for partition in self._inputs})
 
     def _begin_transaction(self) -> None:
+        self._stores.begin()
         if self._exactly_once:
             self._context.producer.begin()
         self._context.commit_requested = False

@@ -27,8 +27,10 @@ from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.logged_store import LoggedStore
 from stores.tasks.origin_file import Origin
-from stores.tasks.restore import OnRestore, RestoreReport, restore
+from stores.tasks.replay_bound import ReplayBound
+from stores.tasks.restore import OnRestore, Restored, RestoreReport, restore
 from stores.tasks.store_counters import TaskStoreCounters
+from stores.tasks.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
 SWITCHED = "it was written at least once and not closed cleanly: it may have writes that were never committed"
@@ -82,8 +84,10 @@ class TaskStore:
         """Whether it may have writes that are in no changelog, beside those that are."""
         self._wiped_because: str | None = None
         self._logged: LoggedStore | None = None
+        self._log: StoreLog
         self._opened_in_s = 0.0
-        self.counters = TaskStoreCounters()
+        self.bound = ReplayBound(config.restore_max_bytes)
+        self.counters = TaskStoreCounters(self.bound)
         self.report: RestoreReport | None = None
         """What the last restore of it did: that of opening, or of a return to the last commit."""
         self.store: KeyValueStore
@@ -166,10 +170,10 @@ class TaskStore:
         with self._restoring():
             self._check_changelog(self.offset)
             try:
-                done = restore(self.store, self._changelog, self.partition, self.offset, position, on_restore)
+                done = self._restore(self.offset, position, on_restore)
             except (OffsetOutOfRangeError, StoreCorruptedError) as error:
                 self._wipe(str(error))
-                done = restore(self.store, self._changelog, self.partition, None, position, on_restore)
+                done = self._restore(None, position, on_restore)
         if self.offset is not None:
             self.counters.replay_total += done.records
         if done.last_offset is not None:
@@ -190,10 +194,31 @@ class TaskStore:
         )
         return self.report
 
+    def _restore(self, offset: int | None, position: Position, on_restore: OnRestore | None) -> Restored:
+        return restore(self.store, self._changelog, self.partition, offset, position, on_restore, self.bound)
+
     def logged(self, context: TaskContext) -> LoggedStore:
         """The store as the user's function sees it."""
-        self._logged = LoggedStore(self.store, self.partition, context)
+        if self._config.changelog_coalescing:
+            limit = self._config.uncommitted_max_bytes
+            held = COALESCED_BYTES_MAX if limit == -1 else min(COALESCED_BYTES_MAX, limit)
+            self._log = CoalescingLog(self.partition, context, held)
+        else:
+            self._log = StoreLog(self.partition, context)
+        self._logged = LoggedStore(self.store, self._log, context)
         return self._logged
+
+    def begin(self) -> None:
+        """Begin a transaction of the changelog: nothing is held of an earlier one."""
+        self._log.begin()
+
+    def finish_log(self) -> None:
+        """Send what is held for the changelog, which is about to be committed, and make room for its replay.
+
+        Raises as ``Producer.send``.
+        """
+        self._log.finish()
+        self.bound.make_room(self._log.sent_bytes)
 
     def commit(self, offset: int | None) -> Failure | None:
         """Commit what is staged with the offset it got in the changelog (None: no record was logged).
@@ -207,6 +232,8 @@ class TaskStore:
             return error
         if offset is not None:
             self.offset = offset
+            if self.store.manages_offsets:
+                self.bound.committed(self._log.sent_bytes)
         return None
 
     def catch_up(self, error: Failure, position: Position, on_restore: OnRestore | None) -> RestoreReport:
@@ -309,6 +336,7 @@ class TaskStore:
     def _open(self) -> None:
         self.store = self._config.open(self.path, name=self.name)
         self.counters.follow(self.store)
+        self.bound.follow(self.store.persistence)
         if self._logged is not None:
             self._logged.inner = self.store
 

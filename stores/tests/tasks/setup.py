@@ -92,6 +92,11 @@ def checkpoint(folder: Path) -> CheckpointFile:
     return CheckpointFile(folder / "state" / str(TASK) / ".checkpoint")
 
 
+def logging_all(backend: str, durability: Durability = Durability.CHANGELOG) -> StoreConfig:
+    """A configuration that does not coalesce, so that each write is a record of the changelog."""
+    return StoreConfig(backend, durability, changelog_coalescing=False)
+
+
 def counting_task(
     folder: Path,
     log: Changelog,
@@ -101,7 +106,7 @@ def counting_task(
     durability: Durability = Durability.CHANGELOG,
     **settings: Any,
 ) -> StreamTask:
-    stores = {"left": StoreConfig(left, durability), "right": StoreConfig(right or left, durability)}
+    stores = {"left": logging_all(left, durability), "right": logging_all(right or left, durability)}
     return StreamTask(
         "app",
         TASK,
@@ -125,7 +130,7 @@ def single(
     **settings: Any,
 ) -> StreamTask:
     """A task with one store, ``s``, and the given function."""
-    return counting_task(folder, log, process=process, **{"stores": {"s": StoreConfig(backend)}, **settings})
+    return counting_task(folder, log, process=process, **{"stores": {"s": logging_all(backend)}, **settings})
 
 
 def begun(task: StreamTask) -> StreamTask:

@@ -12,7 +12,6 @@ import pytest
 from stores import failpoints
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.changelog.producer import BufferedProducer
-from stores.config import StoreConfig
 from stores.errors import CommitFailedError, ProducerFencedError, StoreClosedError, StoreError, StoreUnavailableError
 from stores.interface import Durability, TopicPartition
 from stores.registry import backends
@@ -34,6 +33,7 @@ from stores.tests.tasks.setup import (
     expected_state,
     feed,
     keeping,
+    logging_all,
     outputs,
     raising_at,
     run_until_killed,
@@ -62,7 +62,7 @@ def count_in_all(record: Record, context: TaskContext) -> None:
 def trio(folder: Path, log: MemoryChangelog, backend: str = "sqlite-indexed-batch", **settings: Any) -> StreamTask:
     """A task with three stores."""
     return counting_task(
-        folder, log, **{"process": count_in_all, "stores": dict.fromkeys(NAMES, StoreConfig(backend)), **settings}
+        folder, log, **{"process": count_in_all, "stores": dict.fromkeys(NAMES, logging_all(backend)), **settings}
     )
 
 

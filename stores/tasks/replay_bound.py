@@ -1,0 +1,89 @@
+"""A bound on the bytes of changelog that are replayed into a store after its process was killed.
+
+At the level CHANGELOG an engine without a log of its own comes back at its last flush. A flush is begun in the
+background once half of the bound is not persistent; a commit that would pass the bound waits for one first, before the
+changelog has it. So no more is replayed than the bound, or the last commit, if that is larger by itself.
+
+Source: KIP-892, "In-memory Transaction Buffers" and "Restoring".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from stores.persistence import AT_ONCE, Persistence
+
+_GROUPS = 32
+"""Commits are counted in about this many groups: one for each would take memory where commits are small."""
+_GROUP_BYTES = 1 << 20
+"""The size of a group where there is no bound."""
+
+
+class ReplayBound:
+    """The changelog bytes of one store that are not persistent yet. For one thread; ``num_bytes`` for any.
+
+    ``max_bytes`` of -1 is no bound: the engine flushes when it wants to.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.persist_total = 0
+        """How many flushes were begun to keep to the bound."""
+        self._group_bytes = _GROUP_BYTES if max_bytes == -1 else max_bytes // _GROUPS
+        self._persistence = AT_ONCE
+        self._groups: deque[tuple[int, int]] = deque()
+        """Marks and bytes, oldest first: all commits up to the mark, and after the one before."""
+        self._counted_bytes = 0
+
+    def follow(self, persistence: Persistence) -> None:
+        """Go on with a store that was opened just now: all that it has is persistent."""
+        self._persistence = persistence
+        self._groups = deque()
+        self._counted_bytes = 0
+
+    def committed(self, num_bytes: int) -> None:
+        """Count a commit, or a restored piece, whose records in the changelog have so many bytes."""
+        if self._persistence is AT_ONCE or not num_bytes:
+            return
+        mark, groups = self._persistence.mark(), self._groups
+        if groups and groups[-1][1] + num_bytes <= self._group_bytes:
+            groups[-1] = (mark, groups[-1][1] + num_bytes)
+        else:
+            groups.append((mark, num_bytes))
+        self._counted_bytes += num_bytes
+        if self.max_bytes == -1:
+            if len(groups) > _GROUPS:
+                self._counted()
+        elif self._counted_bytes > self.max_bytes // 2 and self._counted() > self.max_bytes // 2:
+            self._begin()
+
+    def make_room(self, num_bytes: int) -> None:
+        """Wait until a commit of so many bytes keeps to the bound. Where a flush fails the commit is left to say so."""
+        if self.max_bytes == -1 or not self._counted_bytes or self._counted_bytes + num_bytes <= self.max_bytes:
+            return
+        if not self._counted() or self._counted_bytes + num_bytes <= self.max_bytes:
+            return
+        # One that is going on may have begun before the latest commit.
+        self._persistence.wait()
+        if self._counted() and self._counted_bytes + num_bytes > self.max_bytes:
+            self._begin()
+            self._persistence.wait()
+            self._counted()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of changelog that would be replayed if the process was killed now."""
+        groups = list(self._groups)
+        persisted = self._persistence.persisted() if groups else 0
+        return sum(num_bytes for mark, num_bytes in groups if mark > persisted)
+
+    def _counted(self) -> int:
+        """The bytes that are not persistent, after leaving out what has become so."""
+        groups, persisted = self._groups, self._persistence.persisted()
+        while groups and groups[0][0] <= persisted:
+            self._counted_bytes -= groups.popleft()[1]
+        return self._counted_bytes
+
+    def _begin(self) -> None:
+        self.persist_total += 1
+        self._persistence.begin()

@@ -1,0 +1,188 @@
+"""What a killed process makes its successor replay is bounded at every level. Source: KIP-892, restoring."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stores import failpoints
+from stores.changelog import MemoryChangelog, Record, SqliteChangelog
+from stores.changelog.producer import AFTER_COMMIT
+from stores.config import StoreConfig
+from stores.engines.rocksdb import _Flushes
+from stores.interface import Durability
+from stores.persistence import Persistence
+from stores.tasks import TaskContext
+from stores.tasks.replay_bound import ReplayBound
+from stores.tests.tasks.setup import INDEXED, feed, single, state
+
+BOUND = 40_000
+VALUE_BYTES = 94
+"""A record of the changelog is 100 bytes."""
+RECORDS, PER_COMMIT = 1_500, 50
+
+
+class Flushes(Persistence):
+    """Notes what is asked of it; ``wait`` lets the flush that was begun succeed."""
+
+    def __init__(self) -> None:
+        self.at = self.kept = self.begun_at = 0
+        self.asked: list[str] = []
+
+    def mark(self) -> int:
+        return self.at
+
+    def persisted(self) -> int:
+        return self.kept
+
+    def begin(self) -> None:
+        self.asked.append("begin")
+        self.begun_at = self.at
+
+    def wait(self) -> None:
+        self.asked.append("wait")
+        self.kept = self.begun_at
+
+
+def commit(bound: ReplayBound, flushes: Flushes, num_bytes: int) -> None:
+    flushes.at += 1
+    bound.committed(num_bytes)
+
+
+def test_a_flush_begins_at_half_of_the_bound_and_is_waited_for_where_a_commit_would_pass_it() -> None:
+    flushes, bound = Flushes(), ReplayBound(1_000)
+    bound.follow(flushes)
+    for _ in range(5):
+        bound.make_room(100)
+        commit(bound, flushes, 100)
+    assert (flushes.asked, bound.num_bytes) == ([], 500)
+    commit(bound, flushes, 100)
+    assert (flushes.asked, bound.num_bytes, bound.persist_total) == (["begin"], 600, 1)
+    bound.make_room(400)
+    assert flushes.asked == ["begin"]
+    bound.make_room(401)
+    assert (flushes.asked, bound.num_bytes) == (["begin", "wait"], 0)
+    flushes.kept = flushes.at = 100
+    commit(bound, flushes, 1)
+    commit(bound, flushes, 600)
+    assert (flushes.asked[2:], bound.num_bytes) == (["begin"], 601)
+    # The flush that is going on has none of the next commits.
+    flushes.begun_at = 100
+    bound.make_room(600)
+    assert (flushes.asked[3:], bound.num_bytes) == (["wait", "begin", "wait"], 0)
+
+
+def test_a_commit_that_is_larger_than_the_bound_waits_only_for_those_before_it() -> None:
+    flushes, bound = Flushes(), ReplayBound(1_000)
+    bound.follow(flushes)
+    bound.make_room(5_000)
+    assert flushes.asked == []
+    commit(bound, flushes, 5_000)
+    assert flushes.asked == ["begin"]
+    bound.make_room(1)
+    assert (flushes.asked, bound.num_bytes) == (["begin", "wait"], 0)
+
+
+def test_without_a_bound_nothing_is_flushed_and_small_commits_are_counted_together() -> None:
+    flushes, bound = Flushes(), ReplayBound(-1)
+    bound.follow(flushes)
+    for _ in range(10_000):
+        bound.make_room(1_000)
+        commit(bound, flushes, 1_000)
+    assert (flushes.asked, bound.num_bytes, bound.persist_total) == ([], 10_000_000, 0)
+    assert len(bound._groups) < 20
+
+
+def killed_after(folder: Path, bound: int, backend: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    arguments = [str(folder), str(bound), backend]
+    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("backend", "at_least", "at_most"),
+    [
+        (f"{INDEXED} {BOUND}", 1, BOUND),
+        (f"{INDEXED} -1", 100 * RECORDS, 100 * RECORDS),
+        (f"lmdb-indexed-batch {BOUND}", 0, 0),
+        (f"sqlite-native {BOUND}", 0, 0),
+    ],
+)
+def test_a_successor_of_a_killed_process_replays_no_more_than_the_bound(
+    tmp_path: Path, backend: str, at_least: int, at_most: int
+) -> None:
+    name, bound = backend.split()
+    killed_after(tmp_path, int(bound), name)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        task = single(tmp_path, log, put, stores={"s": StoreConfig(name)})
+        [report] = task.open()
+        assert (report.wiped, at_least <= report.bytes <= at_most) == (False, True)
+        assert state(task, "s") == {b"%06d" % number: bytes(VALUE_BYTES) for number in range(RECORDS)}
+        task.close()
+
+
+def test_a_commit_waits_for_a_flush_that_is_slow_before_the_changelog_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any moment, also between the changelog's commit and the store's, it replays no more."""
+    in_doubt: list[int] = []
+    with MemoryChangelog() as log:
+        feed(log, range(RECORDS))
+        config = StoreConfig(INDEXED, restore_max_bytes=BOUND)
+        task = single(tmp_path, log, put, stores={"s": config}, commit_every_records=PER_COMMIT)
+
+        def note() -> None:
+            in_doubt.append(task.metrics.stores["s"].unpersisted_bytes + 100 * PER_COMMIT)
+
+        # As slow as can be: it ends when somebody waits for it.
+        monkeypatch.setattr(_Flushes, "begin", lambda flushes: None)
+        monkeypatch.setattr(_Flushes, "wait", _Flushes._flush)
+        failpoints.arm(AFTER_COMMIT, note)
+        try:
+            task.open()
+            task.run()
+        finally:
+            failpoints.disarm(AFTER_COMMIT)
+        task.close()
+    assert (len(in_doubt), max(in_doubt)) == (RECORDS // PER_COMMIT, BOUND)
+
+
+def test_a_large_restore_is_persisted_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stores.tasks.restore.PIECE_BYTES_MAX", 5_000)
+    log = MemoryChangelog()
+    feed(log, range(RECORDS))
+    task = single(tmp_path, log, put, stores={"s": StoreConfig("memory-indexed-batch")})
+    task.open()
+    task.run(commit=True)
+    task.close()
+    task = single(tmp_path, log, put, stores={"s": StoreConfig(INDEXED, restore_max_bytes=BOUND)})
+    [report] = task.open()
+    metrics = task.metrics.stores["s"]
+    assert report.bytes == 100 * RECORDS
+    assert (metrics.unpersisted_bytes <= BOUND, metrics.persist_total > 3) == (True, True)
+    task.close()
+
+
+def put(record: Record, context: TaskContext) -> None:
+    context.store("s").put(b"%06d" % record.offset, bytes(VALUE_BYTES))
+
+
+def main() -> None:
+    folder, bound, backend = sys.argv[1:]
+    log = SqliteChangelog(Path(folder) / "log.sqlite", Durability.PROCESS)
+    feed(log, range(RECORDS))
+    config = StoreConfig(backend, restore_max_bytes=int(bound))
+    task = single(Path(folder), log, put, stores={"s": config}, commit_every_records=PER_COMMIT)
+    task.open()
+    task.run()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
