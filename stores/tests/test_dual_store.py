@@ -23,6 +23,7 @@ from stores import (
     StoreCorruptedError,
     StoreUnavailableError,
     TopicPartition,
+    failpoints,
     open_store,
 )
 from stores.engines.engine import Writes
@@ -236,6 +237,58 @@ def test_a_marker_of_a_commit_that_is_long_in_the_store_does_no_harm(path: Path)
         assert store.committed_offset(LOG) == 3
         assert dict(store.all()) == {**SECOND, b"next": b"1"}
     assert not (path / "commit").exists()
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
+def test_a_marker_is_not_carried_out_with_the_staged_writes_of_another_commit_of_its_number(
+    path: Path, options: dict[str, object]
+) -> None:
+    """The first try was rolled back, and the kill took that and the second one's writes out of the second store.
+
+    At CHANGELOG: then the first one's lie there sealed, and the marker is the second one's, of the same number.
+    """
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    store = open_store(BACKEND, path, options=options)
+    store.put_all(FIRST.items())
+    store.commit({LOG: 1})
+    store.put_all((key, b"first try") for key in SECOND)
+    failpoints.arm(dual_store.SPILLED, stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            store.commit({LOG: 2})
+    finally:
+        failpoints.disarm()
+    # Writes what the second store has into its files, sealed for commit 2.
+    store.close()
+    crash_at_second_try(path)
+    assert assert_recovered(path, Durability.CHANGELOG, committed=1) is RecoveryOutcome.ROLLED_BACK
+
+
+def crash_at_second_try(path: Path) -> None:
+    """Kill a process in a commit that fits into memory, as soon as its marker stands."""
+    with StoreProcess() as process:
+        process.call("open", BACKEND, path, Durability.CHANGELOG, AT_ONCE)
+        process.call("put_many", 60, 200, b"n" * 50)
+        process.call("kill_at", marker.MARKER_SYNCED)
+        process.call_until_killed("commit", {LOG: 2})
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_the_second_store_is_emptied_by_each_end_of_a_transaction(
+    path: Path, options: dict[str, object], ending: str
+) -> None:
+    """A store that stays open for months must not keep all that it was ever given a second time."""
+    with open_store(BACKEND, path, options=options) as store:
+        assert isinstance(store, DualStore)
+        for number in range(3):
+            store.put_all((key, value + b"%d" % number) for key, value in SECOND.items())
+            getattr(store, ending)()
+            assert store._staging.scan(None, None).fetch() == []
+            assert set(store._staging.meta().values()) <= {None}
 
 
 def test_a_marker_can_be_read_by_a_person(path: Path) -> None:

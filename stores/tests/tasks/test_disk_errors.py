@@ -131,6 +131,77 @@ def test_a_store_that_fails_twice_in_a_row_is_given_up_and_the_others_are_not(
     task.close()
 
 
+class GivenUp:
+    """A disk that fails under the store "left": until the store is opened again, that takes no write any more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fails = False
+        self._failed: list[EngineStore] = []
+        for call in ("commit", "restore"):
+            monkeypatch.setattr(EngineStore, call, self._wrapped(getattr(EngineStore, call)))
+
+    def fail(self, store: EngineStore) -> StoreError:
+        """What the store raises, now and from now on."""
+        self.fails = False
+        self._failed.append(store)
+        return ERRORS["must be opened again"]()
+
+    def _wrapped(self, original: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(store: EngineStore, *given: object, **named: object) -> object:
+            if any(store is failed for failed in self._failed) or (self.fails and store.name == "left"):
+                raise self.fail(store)
+            return original(store, *given, **named)
+
+        return wrapped
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+@pytest.mark.parametrize("backend", [INDEXED, "rocksdb-dual-store", "sqlite-native"])
+def test_a_store_whose_disk_failed_in_a_commit_is_opened_again_and_not_rolled_back(
+    tmp_path: Path,
+    log: MemoryChangelog,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    guarantee: ProcessingGuarantee,
+) -> None:
+    """Its engine refuses all writes until then: to replay the commit into the same store would fail as well."""
+    feed(log, KEYS)
+    disk = GivenUp(monkeypatch)
+    task = begun(counting_task(tmp_path, log, backend, guarantee=guarantee))
+    task.run(2)
+    disk.fails = True
+    task.commit()
+    assert not disk.fails
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:3])
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
+def test_a_store_whose_disk_failed_in_the_function_is_opened_again_and_not_rolled_back(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = GivenUp(monkeypatch)
+    stores: list[EngineStore] = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        count(record, context)
+        if record.offset == 2 and not stores:
+            store = context.store("left").inner  # type: ignore[attr-defined]
+            stores.append(store)
+            raise disk.fail(store)
+
+    feed(log, KEYS)
+    task = begun(counting_task(tmp_path, log, process=process))
+    with pytest.raises(StoreError):
+        task.run()
+    assert [store.is_open for store in stores] == [False]
+    assert state(task, "left") == state(task, "right") == expected_state(KEYS[:1])
+    task.run()
+    task.close()
+    assert outputs(log) == expected_outputs(KEYS)
+
+
 @pytest.mark.parametrize("what", ["must be opened again", "can't be read"])
 def test_a_store_that_fails_in_the_function_is_opened_again(tmp_path: Path, log: MemoryChangelog, what: str) -> None:
     broken = [2]
