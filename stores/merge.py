@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from stores.engines.engine import Scan
 from stores.ranges import KeyRanges
@@ -15,8 +15,6 @@ from stores.ranges import KeyRanges
 Pair = tuple[bytes, bytes]
 Staged = tuple[bytes, bytes | None]
 """A staged write; None deletes."""
-
-_REST = 512
 
 
 def chunks_of(scan: Scan) -> Iterator[list[Pair]]:
@@ -38,33 +36,42 @@ class StagedWrites(ABC):
 
 
 class MappedWrites(StagedWrites):
-    """Writes that are in memory: those of ``writes`` under ``keys[low:high]``, ascending; neither may change."""
+    """Writes that are in memory: those of ``writes`` under ``keys``, which come in lists as a ``SortedMap`` merges
+    them; nothing of either may change."""
 
-    def __init__(
-        self, keys: Sequence[bytes], low: int, high: int, writes: Mapping[bytes, bytes | None], *, reverse: bool
-    ) -> None:
+    def __init__(self, keys: Iterator[list[bytes]], writes: Mapping[bytes, bytes | None], *, reverse: bool) -> None:
         self._keys, self._writes, self._reverse = keys, writes, reverse
-        self._low, self._high = low, high
+        self._next: list[bytes] = []
+        """Ascending; what of it is still to come lies from ``_low`` to ``_high``."""
+        self._low = self._high = 0
 
     def take_to(self, key: bytes) -> Iterator[list[Staged]]:
-        if self._reverse:
-            taken = self._take(bisect_left(self._keys, key, self._low, self._high), self._high)
-        else:
-            taken = self._take(self._low, bisect_right(self._keys, key, self._low, self._high))
-        return iter([taken] if taken else [])
+        while self._fill():
+            if self._reverse:
+                cut = bisect_left(self._next, key, self._low, self._high)
+                taken, self._high = self._next[cut : self._high], cut
+            else:
+                cut = bisect_right(self._next, key, self._low, self._high)
+                taken, self._low = self._next[self._low : cut], cut
+            if taken:
+                yield self._with_values(taken)
+            if self._low < self._high:
+                break
 
     def take_some(self) -> list[Staged]:
-        if self._reverse:
-            return self._take(max(self._low, self._high - _REST), self._high)
-        return self._take(self._low, min(self._high, self._low + _REST))
+        self._fill()
+        taken = self._next[self._low : self._high]
+        self._low = self._high
+        return self._with_values(taken)
 
-    def _take(self, low: int, high: int) -> list[Staged]:
-        taken = self._keys[low:high]
-        if self._reverse:
-            self._high = low
-        else:
-            self._low = high
-        return list(zip(taken, map(self._writes.__getitem__, taken), strict=True))
+    def _fill(self) -> bool:
+        if self._low == self._high:
+            self._next = next(self._keys, [])
+            self._low, self._high = 0, len(self._next)
+        return bool(self._next)
+
+    def _with_values(self, keys: list[bytes]) -> list[Staged]:
+        return list(zip(keys, map(self._writes.__getitem__, keys), strict=True))
 
 
 def lay_over(
@@ -75,7 +82,9 @@ def lay_over(
     Both are in the same order, descending if ``reverse``; so is what comes out, in lists that may be empty.
     """
     for chunk in filter(None, below):
-        shown = [pair for pair in chunk if pair[0] not in hidden] if hidden else chunk
+        shown = chunk
+        if hidden and hidden.reach_into(*sorted((chunk[0][0], chunk[-1][0]))):
+            shown = [pair for pair in chunk if pair[0] not in hidden]
         for staged in above.take_to(chunk[-1][0]):
             cut = _count_to(shown, staged[0][0] if reverse else staged[-1][0], reverse=reverse)
             yield merged(shown[:cut], staged, reverse=reverse)

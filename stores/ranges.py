@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from stores.sorted_keys import SortedKeys
 
 Bounds = tuple[bytes | None, bytes | None]
 
@@ -17,57 +18,85 @@ def prefix_bounds(prefix: bytes) -> Bounds:
 class KeyRanges:
     """A set of keys given as ranges: disjoint, ascending, merged where they overlap."""
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ("_ends", "_num_bytes", "_starts")
 
     def __init__(self) -> None:
-        self._starts: list[bytes] = []
-        self._ends: list[bytes | None] = []
+        self._starts = SortedKeys()
+        self._ends: dict[bytes, bytes | None] = {}
+        self._num_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._starts)
+        return bool(self._ends)
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._ends)
 
     def __iter__(self) -> Iterator[Bounds]:
         """The ranges as bounds, ascending."""
-        return iter([(start or None, end) for start, end in zip(self._starts, self._ends, strict=True)])
+        return iter([(start or None, self._ends[start]) for start in self._starts])
 
     def __contains__(self, key: bytes) -> bool:
-        at = bisect_right(self._starts, key) - 1
-        if at < 0:
+        start = self._starts.last_to(key)
+        if start is None:
             return False
-        end = self._ends[at]
+        end = self._ends[start]
         return end is None or key <= end
+
+    def reach_into(self, low: bytes, high: bytes) -> bool:
+        """Whether any key from ``low`` to ``high``, both included, is in a range."""
+        start = self._starts.last_to(high)
+        return start is not None and _reaches(self._ends[start], low)
 
     def num_bytes(self) -> int:
         """Bytes of all bounds together."""
-        return sum(map(len, self._starts)) + sum(len(end) for end in self._ends if end is not None)
+        return self._num_bytes
 
     def add(self, start: bytes | None, end: bytes | None) -> None:
         """Add the keys from ``start`` to ``end``; nothing where start lies behind end."""
         low, high = start or b"", end
         if high is not None and low > high:
             return
-        first = bisect_right(self._starts, low) - 1
-        if first < 0 or not _reaches(self._ends[first], low):
-            first += 1
-        else:
-            low = self._starts[first]
-        last = first
-        while last < len(self._starts) and (high is None or self._starts[last] <= high):
-            end_there = self._ends[last]
+        before = self._starts.last_to(low)
+        if before is not None and _reaches(self._ends[before], low):
+            low = before
+        for swallowed in self._starts.remove_between(low, high):
+            end_there = self._ends.pop(swallowed)
+            self._num_bytes -= len(swallowed) + len(end_there or b"")
             if end_there is None or (high is not None and end_there > high):
                 high = end_there
-            last += 1
-        self._starts[first:last] = [low]
-        self._ends[first:last] = [high]
+        self._starts.add(low)
+        self._ends[low] = high
+        self._num_bytes += len(low) + len(high or b"")
 
     def update(self, other: KeyRanges) -> None:
         """Add every range of ``other``."""
         for start, end in other:
             self.add(start, end)
 
+    def gaps(self, stretches: Iterable[Bounds]) -> list[Bounds]:
+        """What of ``stretches`` is in no range. They, and the result, are half-open: ``start <= key < end``."""
+        found: list[Bounds] = []
+        for start, end in stretches:
+            low: bytes | None = start or b""
+            before = self._starts.last_to(low or b"")
+            if before is not None and _reaches(self._ends[before], low or b""):
+                low = _behind(self._ends[before])
+            if low is not None:
+                for next_start in self._starts.between(low, end, end_open=True):
+                    if low != next_start:
+                        found.append((low or None, next_start))
+                    low = _behind(self._ends[next_start])
+                    if low is None:
+                        break
+            if low is not None and (end is None or low < end):
+                found.append((low or None, end))
+        return found
+
 
 def _reaches(end: bytes | None, key: bytes) -> bool:
     return end is None or end >= key
+
+
+def _behind(end: bytes | None) -> bytes | None:
+    """The first key behind a range that ends with ``end``; None where it has no end."""
+    return None if end is None else end + b"\x00"

@@ -1,67 +1,205 @@
 """A map of bytes to anything that is written often and read in key order now and then.
 
-Writing costs one dict assignment. The key order is brought up to date only when somebody asks for it: a few new
-keys are inserted one by one, many are sorted in. (Kafka's implementation of KIP-892 keeps a sorted tree instead
-and pays at every write.)
+Writing costs one dict assignment. New keys are put in order when somebody asks for it, or when ``cut`` is called: in
+*runs*, sorted lists of a few thousand keys that may overlap, so that no single step takes long. A scan merges the runs
+a piece at a time. Only removing keys needs one order of all, which is then kept (``SortedKeys``).
+
+(Kafka's implementation of KIP-892 keeps a sorted tree instead and pays at every write.)
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from itertools import islice
-from typing import Generic, TypeVar
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import islice, starmap
+from typing import Final, Generic, NamedTuple, Self, TypeVar
+
+from stores.sorted_keys import SortedKeys
 
 Value = TypeVar("Value")
 
-_INSERT_AT_MOST = 16
-"""New keys up to this many are inserted one by one: moving a tail of pointers is cheaper than merging a list."""
+SORTED_AT_ONCE: Final = 2048
+"""Keys that are sorted in one call: it keeps all other threads waiting."""
+RUN_KEYS: Final = 8192
+"""Runs are merged up to this length. Merging two takes no longer than sorting ``SORTED_AT_ONCE`` keys."""
+_PIECE_KEYS_FIRST, _PIECE_KEYS_MAX = 64, 4096
+"""Keys that a scan merges at a time, at first and later."""
+_KEYS_OF_EACH = 4
+"""It merges at least so many of each run, where there are many."""
+
+
+class _Order(NamedTuple):
+    """The order of a map's keys. Replaced as a whole: a reader on another thread sees one that fits."""
+
+    keys: SortedKeys
+    runs: tuple[list[bytes], ...] = ()
+    """Sorted lists that never change, of keys that are not in ``keys``."""
+    num_keys: int = 0
+    """How many of the map's keys are in either: the first so many, since a dict keeps the order of insertion."""
 
 
 class SortedMap(Generic[Value]):
-    """``writes`` is the map itself, for anyone to read and assign. Deleting goes through ``discard_range``."""
+    """``writes`` is the map itself, for anyone to read and assign. Deleting goes through ``discard_range``.
+
+    One thread writes. While it does not, any number may read in order (``merge``, ``keys_between``).
+    """
 
     __slots__ = ("_order", "writes")
 
     def __init__(self, writes: dict[bytes, Value] | None = None) -> None:
         self.writes: dict[bytes, Value] = {} if writes is None else writes
-        self._order: list[bytes] = []
+        self._order = _Order(SortedKeys())
 
-    def sorted_keys(self) -> list[bytes]:
-        """All keys, ascending. The list is the map's own: don't change it, nor keep it past the next write."""
-        order, fresh = self._order, len(self.writes) - len(self._order)
+    def copy(self) -> Self:
+        """A map of its own with the same keys and values."""
+        copied = type(self)(dict(self.writes))
+        order = self._order
+        copied._order = order._replace(keys=SortedKeys.of(order.keys.blocks))
+        return copied
+
+    def num_fresh(self) -> int:
+        """How many keys are in no order yet."""
+        return len(self.writes) - self._order.num_keys
+
+    def num_unordered(self) -> int:
+        """How many keys are not in the one order of all yet, which removing a range needs."""
+        return len(self.writes) - len(self._order.keys)
+
+    def cut(self) -> None:
+        """Put all keys into runs that are in none yet. Two threads that do so at once come to the same result."""
+        self._cut()
+
+    def _cut(self) -> _Order:
+        order = self._order
+        fresh = len(self.writes) - order.num_keys
         if fresh:
-            # A dict keeps insertion order, so the keys that are not in the order yet are its last ones.
-            newest = list(islice(reversed(self.writes), fresh))
-            if fresh <= _INSERT_AT_MOST:
-                for key in newest:
-                    insort(order, key)
-            else:
-                newest.sort()
-                order.extend(newest)
-                order.sort()
+            runs = list(order.runs)
+            newest = islice(reversed(self.writes), fresh)
+            while run := list(islice(newest, SORTED_AT_ONCE)):
+                run.sort()
+                # As long as that doubles it: so each key is merged a few times, and there are few runs.
+                while runs and len(runs[-1]) <= 2 * len(run) and len(runs[-1]) + len(run) <= RUN_KEYS:
+                    run = runs.pop() + run
+                    run.sort()
+                runs.append(run)
+            self._order = order = _Order(order.keys, tuple(runs), order.num_keys + fresh)
         return order
+
+    def is_mostly_unordered(self) -> bool:
+        """Whether one order of all keys is made anew rather than key by key."""
+        return 8 * self.num_unordered() >= len(self._order.keys)
+
+    def order_anew(self) -> None:
+        """Make one order of all keys, in short steps. For the thread that writes; another may read meanwhile."""
+        order = self._cut()
+        self._order = _Order(SortedKeys.of(self.merge(None, None)), (), order.num_keys)
+
+    def order_some(self, count: int) -> None:
+        """Bring up to ``count`` keys more into the one order. Nobody may read meanwhile."""
+        keys, runs, num_keys = self._cut()
+        if runs:
+            for key in runs[-1][-count:]:
+                keys.add(key)
+            rest = runs[-1][:-count]
+            self._order = _Order(keys, (*runs[:-1], rest) if rest else runs[:-1], num_keys)
+
+    def merge(
+        self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False
+    ) -> Iterator[list[bytes]]:
+        """The keys from ``start`` to ``end``, a list at a time; ``end`` itself only if not ``end_open``.
+
+        The lists come in the order of the scan, and each is ascending whatever that is. They are those of this moment,
+        and each is made when it is asked for, the first ones short: to stop early costs little.
+        """
+        order = self._cut()
+        cut = bisect_left if end_open else bisect_right
+        pieces = []
+        for run in order.runs:
+            low = 0 if start is None else bisect_left(run, start)
+            high = len(run) if end is None else cut(run, end)
+            if low < high:
+                pieces.append(_Piece(run, low, high))
+        blocks = order.keys.pieces(start, end, end_open=end_open)
+        if reverse:
+            blocks.reverse()
+        return _merged(pieces, starmap(_Piece, blocks), reverse=reverse)
 
     def keys_between(self, start: bytes | None, end: bytes | None, *, end_open: bool = False) -> list[bytes]:
         """A new list of the keys from ``start`` to ``end``, ascending; ``end`` itself only if not ``end_open``."""
-        low, high = self.bounds_between(start, end, end_open=end_open)
-        return self._order[low:high]
-
-    def bounds_between(self, start: bytes | None, end: bytes | None, *, end_open: bool = False) -> tuple[int, int]:
-        """Where among the sorted keys those from ``start`` to ``end`` begin and end."""
-        order = self.sorted_keys()
-        low = 0 if start is None else bisect_left(order, start)
-        high = len(order) if end is None else bisect_left(order, end) if end_open else bisect_right(order, end)
-        return low, max(low, high)
+        if not self.writes:
+            return []
+        return [key for keys in self.merge(start, end, end_open=end_open) for key in keys]
 
     def discard_range(self, start: bytes | None, end: bytes | None) -> list[tuple[bytes, Value]]:
         """Remove the keys from ``start`` to ``end``, both included; returns what was removed, ascending."""
-        removed = [(key, self.writes.pop(key)) for key in self.keys_between(start, end)]
-        if removed:
-            low = bisect_left(self._order, removed[0][0])
-            del self._order[low : low + len(removed)]
+        writes, order = self.writes, self._order
+        if not writes or (start is not None and start == end and start not in writes):
+            return []
+        if start == end and start is not None and not order.num_keys:
+            return [(start, writes.pop(start))]
+        if self.num_unordered() and self.is_mostly_unordered():
+            self.order_anew()
+        while self.num_unordered():
+            self.order_some(RUN_KEYS)
+        keys, _, num_keys = self._order
+        removed = [(key, writes.pop(key)) for key in keys.remove_between(start, end)]
+        self._order = _Order(keys, (), num_keys - len(removed))
         return removed
 
     def discard(self, key: bytes) -> None:
         """Remove one key, if it is there."""
-        if key in self.writes:
-            self.discard_range(key, key)
+        self.discard_range(key, key)
+
+
+class _Piece:
+    """A sorted list, and what of it a scan is still to show."""
+
+    __slots__ = ("high", "keys", "low")
+
+    def __init__(self, keys: list[bytes], low: int, high: int) -> None:
+        self.keys, self.low, self.high = keys, low, high
+
+    def last_of(self, count: int) -> bytes:
+        """The last of the first ``count`` keys."""
+        return self.keys[min(self.low + count, self.high) - 1]
+
+    def take_to(self, bound: bytes, count: int) -> list[bytes]:
+        """The keys up to ``bound``, which are ``count`` at most."""
+        low = self.low
+        self.low = bisect_right(self.keys, bound, low, min(low + count, self.high))
+        return self.keys[low : self.low]
+
+    def first_of(self, count: int) -> bytes:
+        """The first of the last ``count`` keys."""
+        return self.keys[max(self.high - count, self.low)]
+
+    def take_from(self, bound: bytes, count: int) -> list[bytes]:
+        """The keys from ``bound`` on, which are ``count`` at most."""
+        high = self.high
+        self.high = bisect_left(self.keys, bound, max(high - count, self.low), high)
+        return self.keys[self.high : high]
+
+
+def _merged(pieces: list[_Piece], blocks: Iterator[_Piece], *, reverse: bool) -> Iterator[list[bytes]]:
+    """Merge ``pieces``, and ``blocks``, which follow each other: a few keys of each at a time."""
+    size = _PIECE_KEYS_FIRST
+    block = next(blocks, None)
+    while pieces or block is not None:
+        open_pieces = pieces if block is None else [*pieces, block]
+        count = max(_KEYS_OF_EACH, size // len(open_pieces))
+        merged: list[bytes] = []
+        if reverse:
+            bound = max([piece.first_of(count) for piece in open_pieces])
+            for piece in open_pieces:
+                merged += piece.take_from(bound, count)
+        else:
+            bound = min([piece.last_of(count) for piece in open_pieces])
+            for piece in open_pieces:
+                merged += piece.take_to(bound, count)
+        if len(open_pieces) > 1:
+            merged.sort()
+        size = min(2 * size, _PIECE_KEYS_MAX)
+        yield merged
+        pieces = [piece for piece in pieces if piece.low < piece.high]
+        if block is not None and block.low == block.high:
+            block = next(blocks, None)

@@ -26,6 +26,10 @@ class Writes(NamedTuple):
     ranges: Iterable[Bounds]
     writes: Mapping[bytes, bytes | None]
 
+    def keys_in_order(self) -> Iterable[list[bytes]]:
+        """The keys of ``writes``, ascending, in one list or more."""
+        return [sorted(self.writes)]
+
 
 FETCH_BYTES_MAX = 1 << 20
 """A fetch ends at the pair whose value takes it to this many bytes, so that large values don't pile up in memory."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
@@ -48,12 +49,9 @@ class MemoryEngine(Engine):
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         with self._lock:
-            keys = self._data.keys_between(start, end, end_open=end_open)
-            values = self._data.writes
+            keys = self._data.merge(start, end, end_open=end_open, reverse=reverse)
             self._shared = True
-        if reverse:
-            keys.reverse()
-        return _MemoryScan(values, keys)
+            return _MemoryScan(self._data.writes, keys, reverse=reverse)
 
     def meta(self) -> dict[bytes, bytes]:
         return dict(self._meta)
@@ -61,7 +59,7 @@ class MemoryEngine(Engine):
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         with self._lock:
             # Open scans keep the map that they have.
-            data: SortedMap[bytes] = SortedMap(dict(self._data.writes)) if self._shared else self._data
+            data: SortedMap[bytes] = self._data.copy() if self._shared else self._data
             for ranges, writes in layers:
                 for start, end in ranges:
                     data.discard_range(start, end)
@@ -97,13 +95,13 @@ class MemoryEngine(Engine):
 
 
 class _MemoryScan(Scan):
-    def __init__(self, values: Mapping[bytes, bytes], keys: list[bytes]) -> None:
-        self._values, self._keys, self._at = values, keys, 0
+    def __init__(self, values: Mapping[bytes, bytes], keys: Iterator[list[bytes]], *, reverse: bool) -> None:
+        self._pairs: Iterator[tuple[bytes, bytes]] = (
+            (key, values[key]) for some in keys for key in (reversed(some) if reverse else some)
+        )
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
-        values, keys = self._values, self._keys[self._at : self._at + _FETCH]
-        self._at += len(keys)
-        return [(key, values[key]) for key in keys]
+        return list(islice(self._pairs, _FETCH))
 
     def close(self) -> None:
-        self._values, self._keys = {}, []
+        self._pairs = iter(())

@@ -213,7 +213,8 @@ class RocksDBEngine(Engine):
         batch = WriteBatch(True)
         put, delete = batch.put, batch.delete
         try:
-            for ranges, writes in layers:
+            for layer in layers:
+                ranges, writes = layer
                 if ranges:
                     for bounds in ranges:
                         self._delete_range(batch, bounds, layers)
@@ -225,8 +226,8 @@ class RocksDBEngine(Engine):
                         else:
                             put(key, value)
                 elif len(writes) >= _SORT_FROM:
-                    keys = sorted(writes)
-                    _exhaust(map(put, keys, map(writes.__getitem__, keys)))
+                    for keys in layer.keys_in_order():
+                        _exhaust(map(put, keys, map(writes.__getitem__, keys)))
                 else:
                     _exhaust(map(put, writes, writes.values()))
             for name, entry in meta.items():

@@ -35,6 +35,9 @@ class DirectStore(EngineStore):
     def _stage(self, key: bytes, value: bytes | None) -> None:
         self._engine.put(key, value)
 
+    def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
+        self._engine.write([Writes((), writes)], {}, durable=False)
+
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
         self._engine.write([Writes([(start, end)], {})], {}, durable=False)
 

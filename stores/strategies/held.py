@@ -54,8 +54,7 @@ class HeldState:
             spill, scan, hidden = self._spilled
             chunks = lay_over(chunks, SpilledWrites(scan, spill.token, reverse=reverse), hidden, reverse=reverse)
         for layer in self._layers:
-            with self._batch.lock:
-                staged = layer.scan(start, end, end_open=end_open, reverse=reverse)
+            staged = layer.scan(start, end, end_open=end_open, reverse=reverse)
             chunks = lay_over(chunks, staged, layer.ranges, reverse=reverse)
         yield from chunks
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Self, cast
 
 from stores.directory import StoreDirectory, system_errors_told
-from stores.engines.engine import Engine, Writes
+from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.interface import RecoveryOutcome, TopicPartition
@@ -103,16 +103,9 @@ class IndexedBatchStore(SpillingStore):
             self._commit_spilled(cast(SecondStore, self._spill), meta)
             return
         batch = self._batch
-        # In this order: a reader that freezes the layer says so before it puts another one in its place. So where
-        # nothing lies below, these are all of the writes, and nobody has to wait.
-        writes = batch.writes
-        if batch.deep:
-            with batch.lock:
-                layers = [layer.as_writes() for layer in batch.layers()]
-        else:
-            layers = [Writes((), writes)] if writes else []
         # Without the lock: what is staged hides the same keys whether or not the engine has it already, and only this
         # thread changes a layer.
+        layers = batch.as_writes()
         if layers or meta:
             self._engine.write(layers, meta)
         reach(AFTER_WRITE)

@@ -68,14 +68,22 @@ class NativeStore(EngineStore):
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         with self._lock:
-            transaction = self._transaction or self._begin()
-            if self._undo.layers:
-                self._note(transaction, key)
-            transaction.put(key, value)
-            lengths, length = self._lengths.writes, 0 if value is None else len(value)
-            old = lengths.get(key)
-            self._num_bytes += len(key) + length if old is None else length - old
-            lengths[key] = length
+            self._stage_locked(key, value)
+
+    def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
+        with self._lock:
+            for key, value in writes.items():
+                self._stage_locked(key, value)
+
+    def _stage_locked(self, key: bytes, value: bytes | None) -> None:
+        transaction = self._transaction or self._begin()
+        if self._undo.layers:
+            self._note(transaction, key)
+        transaction.put(key, value)
+        lengths, length = self._lengths.writes, 0 if value is None else len(value)
+        old = lengths.get(key)
+        self._num_bytes += len(key) + length if old is None else length - old
+        lengths[key] = length
 
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
         with self._lock:
@@ -233,9 +241,7 @@ class NativeStore(EngineStore):
     def _lay_over(self, below: Scan, layers: list[Layer], scan: LiveScan) -> Iterator[list[Pair]]:
         chunks = chunks_of(below)
         for layer in layers:
-            with self._lock:
-                # Sorts the layer, which other scans may have as well.
-                staged = layer.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
+            staged = layer.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
             chunks = lay_over(chunks, staged, layer.ranges, reverse=scan.reverse)
         yield from chunks
 

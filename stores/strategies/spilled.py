@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from stores.buffer import MISSING, Layer, Missing
 from stores.engines.engine import Engine, Scan, Writes
@@ -34,10 +35,10 @@ class Spill:
             if layer.ranges and not self._empty:
                 self._write(self._bounds_of(layer), {})
             self._empty = False
-            writes, keys = layer.staged.writes, iter(layer.staged.sorted_keys())
+            writes = layer.staged.writes
             part: dict[bytes, bytes | None] = {}
             num_bytes = 0
-            for key in keys:
+            for key in chain.from_iterable(layer.staged.merge(None, None)):
                 value = writes[key]
                 part[self.token + key] = tagged(value)
                 num_bytes += len(key) + len(value or b"")
@@ -59,13 +60,21 @@ class Spill:
             for number, layer in enumerate(layers)
         ]
 
-    def num_bytes_between(self, start: bytes | None, end: bytes | None) -> int:
-        """Bytes of the keys and values of the writes from ``start`` to ``end``."""
-        return sum(
-            len(key) - len(self.token) + len(kept) - 1
-            for pairs in chunks_of(self.scan(start, end))
-            for key, kept in pairs
-        )
+    def pairs_between(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, int]]:
+        """The keys of ``start <= key < end`` that have a write here, with the bytes of key and value."""
+        if start is not None and end == start + b"\x00":
+            # Of one key, a lookup costs less than a scan.
+            value = self.get(start)
+            if not isinstance(value, Missing):
+                yield start, len(start) + len(value or b"")
+            return
+        scan = self.scan(start, end, end_open=True)
+        try:
+            for pairs in chunks_of(scan):
+                for key, kept in pairs:
+                    yield key[len(self.token) :], len(key) - len(self.token) + len(kept) - 1
+        finally:
+            scan.close()
 
     def get(self, key: bytes) -> bytes | Missing | None:
         """The write of ``key`` that is here, None for a delete, MISSING where there is none."""

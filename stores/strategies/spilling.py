@@ -83,23 +83,37 @@ class SpillingStore(EngineStore):
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         batch = self._batch
-        if len(key) + len(value or b"") > batch.room_bytes and not batch.is_empty():
-            # Before it is staged: where the disk refuses, only this write was not made.
-            self._spill_staged()
+        self._make_room(len(key) + len(value or b""))
         batch.put(key, value)
-        if batch.room_bytes < 0:
-            # Larger than the batch by itself: where it can't be spilled it stays until the next one, which says why.
-            with suppress(CommitFailedError):
-                self._spill_staged()
+        self._spill_what_is_too_large()
+
+    def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
+        num_bytes = sum([len(key) + len(value or b"") for key, value in writes.items()])
+        if num_bytes > self._batch.room_bytes and not self._batch.make_room(num_bytes):
+            # Also where nothing is staged: a list that has to be spilled by itself is refused here, where it can't be.
+            self._spill_staged()
+        self._batch.put_all(writes)
+        self._spill_what_is_too_large()
 
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
-        spilled_bytes = 0
-        if self._spill is not None:
-            self._spill_staged()
-            spilled_bytes = self._spill.num_bytes_between(start, end)
+        self._make_room(len(start or b"") + len(end or b""))
         self._batch.delete_range(start, end)
-        # Until the next spill, which brings the range, they are there and hidden by it.
-        self._batch.forget_drained(spilled_bytes)
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Spill what is staged where so much more has no room beside it.
+
+        Before that is staged: where the disk refuses, only this write was not made.
+        """
+        batch = self._batch
+        if num_bytes > batch.room_bytes and not batch.make_room(num_bytes) and not batch.is_empty():
+            self._spill_staged()
+
+    def _spill_what_is_too_large(self) -> None:
+        """Spill a write that is larger than the batch by itself: where that can't be, it stays until the next one,
+        which says why."""
+        if self._batch.room_bytes < 0:
+            with suppress(CommitFailedError):
+                self._spill_staged()
 
     def _spill_staged(self) -> None:
         """Move what is staged in memory to where it is spilled to."""
@@ -114,7 +128,7 @@ class SpillingStore(EngineStore):
             if self._spill is None:
                 self._spill = self._begin_spill()
             self._spill.add(self._batch.layers())
-            self._batch.drain(self._spill.get)
+            self._batch.drain(self._spill)
 
     def approximate_num_uncommitted_bytes(self) -> int:
         self._check_open()

@@ -158,6 +158,10 @@ class EngineStore(KeyValueStore):
         """Stage one checked write."""
 
     @abstractmethod
+    def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
+        """Stage checked writes, which are this method's from now on: readers see all of them or none."""
+
+    @abstractmethod
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
         """Stage one checked range delete."""
 
@@ -228,12 +232,14 @@ class EngineStore(KeyValueStore):
         self._stage(key, value)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        checked = list(pairs)
-        for key, value in checked:
+        writes: dict[bytes, bytes | None] = {}
+        # All of them before any is checked: they may come from a scan of this store.
+        for key, value in list(pairs):
             self._check_write(key, value)
+            writes[key] = value
         self._check_writer()
-        for key, value in checked:
-            self._stage(key, value)
+        if writes:
+            self._stage_all(writes)
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         self._check_write(key, value)

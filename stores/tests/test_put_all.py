@@ -1,0 +1,81 @@
+"""``put_all`` as readers of uncommitted data see it: whole or not at all. Source: KAFKA-20933."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import IsolationLevel, KeyValueStore, open_store
+from stores.engines.engine import Writes
+from stores.engines.rocksdb import RocksDBEngine
+from stores.registry import backends
+
+KEYS = [b"%d" % number for number in range(5)]
+READER_GETS_S = 0.02
+"""How long a reader is waited for; one that is kept out answers afterwards."""
+
+
+class Looked(bytes):
+    """A value that lets a reader in whenever a store asks for its length."""
+
+    look: Callable[[], None]
+
+    def __len__(self) -> int:
+        type(self).look()
+        return super().__len__()
+
+
+@pytest.fixture
+def opened(path: Path, backend: str, room: str) -> Any:
+    options = {"staging_buffer_bytes": 0 if room == "none" else 150, "copy_part_bytes": 1}
+    known = backends()[backend].load_strategy()
+    limited = room != "enough" and "staging_buffer_bytes" in {**known.options, **known.persistent_options}
+    if room != "enough" and (not limited or not backends()[backend].persistent):
+        pytest.skip("it has no bound to spill at")
+    with open_store(backend, path, options=options if limited else None) as store:
+        yield store
+
+
+@pytest.mark.parametrize("room", ["enough", "for some", "none"])
+@pytest.mark.parametrize("backend", backends())
+def test_a_reader_sees_a_list_whole_or_not_at_all(opened: KeyValueStore) -> None:
+    """At any moment that a value is looked at, also where the list is spilled, or has others spilled before it."""
+    store, reader = opened, opened.read_only(IsolationLevel.READ_UNCOMMITTED)
+    seen: list[Future[Any]] = []
+
+    with ThreadPoolExecutor(2) as pool:
+
+        def look() -> None:
+            seen.extend((pool.submit(lambda: [v for _, v in reader.all()]), pool.submit(reader.get_many, KEYS)))
+            wait(seen[-2:], READER_GETS_S)
+
+        store.put_all([(key, b"before") for key in KEYS])
+        store.put(b"8", b"")
+        store.put(b"9", b"")
+        store.delete_range(b"8", b"9")
+        Looked.look = staticmethod(look)
+        store.put_all([(key, Looked(b"after" * 5)) for key in KEYS])
+        Looked.look = staticmethod(lambda: None)
+        assert seen
+        shown = {tuple(future.result(timeout=60)) for future in seen}
+    assert shown <= {(b"before",) * 5, (b"after" * 5,) * 5}
+    assert [value for _, value in reader.all()] == [b"after" * 5] * 5
+
+
+def test_a_store_without_transactions_writes_a_list_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store("rocksdb-direct", path) as store:
+        written: list[int] = []
+        write = RocksDBEngine.write
+
+        def seen(self: RocksDBEngine, layers: Sequence[Writes], *given: Any, **named: Any) -> None:
+            written.append(sum(len(layer.writes) for layer in layers))
+            write(self, layers, *given, **named)
+
+        monkeypatch.setattr(RocksDBEngine, "write", seen)
+        store.put_all([(key, b"value") for key in KEYS])
+        assert written == [len(KEYS)]
+        assert list(store.all()) == [(key, b"value") for key in KEYS]

@@ -1,0 +1,139 @@
+"""What staging, deleting and scanning cost, counted in comparisons: no step may cost what all that is staged does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import ClassVar
+
+import pytest
+
+from stores.buffer import IndexedBatch
+from stores.engines.engine import Writes
+from stores.engines.memory import MemoryEngine
+from stores.merge import lay_over
+
+
+class Counted(bytes):
+    """A key that counts how often it is compared, and its length asked for."""
+
+    looks: ClassVar[int] = 0
+
+    def __lt__(self, other: bytes) -> bool:
+        Counted.looks += 1
+        return super().__lt__(other)
+
+    def __len__(self) -> int:
+        Counted.looks += 1
+        return super().__len__()
+
+    __hash__ = bytes.__hash__
+
+
+def keys(count: int) -> list[Counted]:
+    rng = Random(count)
+    return [Counted(rng.randbytes(8)) for _ in range(count)]
+
+
+def counted(work: Callable[[], object]) -> int:
+    Counted.looks = 0
+    work()
+    return Counted.looks
+
+
+def only_ranges(count: int) -> int:
+    batch, made = IndexedBatch(), keys(count)
+
+    def write() -> None:
+        for key in made:
+            batch.delete_range(key, key)
+
+    return counted(write)
+
+
+def ranges_between_writes(count: int) -> int:
+    batch, made = IndexedBatch(), keys(count)
+
+    def write() -> None:
+        for number, key in enumerate(made):
+            batch.put(key, b"")
+            if number % 2:
+                batch.delete_range(made[number - 1], Counted(made[number - 1] + b"\xff"))
+
+    return counted(write)
+
+
+def ranges_under_a_scan(count: int) -> int:
+    """All of them over the same writes, which a scan holds."""
+    batch, made = IndexedBatch(), keys(count)
+    for key in made:
+        batch.put(key, b"")
+    with batch.lock:
+        batch.freeze()
+
+    def write() -> None:
+        for _ in made:
+            batch.delete_range(Counted(b"\x00"), Counted(b"\xff" * 9))
+
+    return counted(write)
+
+
+def ranges_merged_by_scans(count: int) -> int:
+    """A scan is made and given back after each."""
+    batch, made = IndexedBatch(), keys(count)
+
+    def write() -> None:
+        for number, key in enumerate(made):
+            batch.delete_range(key, key)
+            batch.put(made[number // 2], b"")
+            with batch.lock:
+                batch.release(batch.freeze())
+
+    return counted(write)
+
+
+def deletes_of_the_memory_engine(count: int) -> int:
+    engine, made = MemoryEngine(), keys(count)
+    engine.write([Writes((), dict.fromkeys(made, b"v"))], {})
+
+    def delete() -> None:
+        for key in made:
+            engine.put(key, None)
+
+    return counted(delete)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [only_ranges, ranges_between_writes, ranges_under_a_scan, ranges_merged_by_scans, deletes_of_the_memory_engine],
+)
+def test_each_of_many_deletes_costs_what_each_of_a_few_does(work: Callable[[int], int]) -> None:
+    few, many = work(250) / 250, work(4000) / 4000
+    assert many <= 3 * few
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_first_step_of_a_scan_costs_what_it_returns_however_much_is_staged(reverse: bool) -> None:
+    def first_step(count: int) -> int:
+        batch = IndexedBatch()
+        with batch.lock:
+            batch.release(batch.freeze())
+        for key in keys(count):
+            # As a store's put: what has no room asks for some.
+            if batch.room_bytes < 8:
+                batch.make_room(8)
+            batch.put(key, b"")
+        with batch.lock:
+            layers = batch.freeze()
+
+        def step() -> None:
+            [layer] = layers
+            next(
+                lay_over(
+                    iter([]), layer.scan(None, None, end_open=False, reverse=reverse), layer.ranges, reverse=reverse
+                )
+            )
+
+        return counted(step)
+
+    assert first_step(32_500) <= 2 * first_step(2_500)
