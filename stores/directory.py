@@ -23,6 +23,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
+from stores.descriptors import descriptors_lacking
 from stores.errors import (
     CommitFailedError,
     ConfigError,
@@ -34,7 +35,7 @@ from stores.failpoints import declare, reach
 from stores.identity import FILE as IDENTITY_FILE
 from stores.identity import Identity, checked_identity, present_version
 from stores.interface import Durability
-from stores.locks import take
+from stores.locks import HeldLock, take
 
 CREATE_BUILDING = declare("create.building", "the new store's files are being made beside its final place")
 CREATE_BUILT = declare("create.built", "the new store is complete beside its final place, not yet synced")
@@ -55,7 +56,7 @@ class StoreDirectory:
     def __init__(self, path: Path, identity: Identity, lock: int, durability: Durability, *, tearable: bool) -> None:
         self.path = path
         self.identity = identity
-        self._lock = lock
+        self._lock: HeldLock | None = HeldLock(lock)
         self._durability = durability
         self._tearable = tearable
         self._unsynced = False
@@ -122,10 +123,11 @@ class StoreDirectory:
         lock = take(path / "lock")
         try:
             # Once more: until the lock was taken another process may have migrated it.
-            return cls(path, checked_identity(path, backend), lock, durability, tearable=tearable)
+            identity = checked_identity(path, backend)
         except BaseException:
             os.close(lock)
             raise
+        return cls(path, identity, lock, durability, tearable=tearable)
 
     def _check_mark(self) -> None:
         mark = self.path / "open"
@@ -192,7 +194,7 @@ class StoreDirectory:
 
         Raises: StoreUnavailableError where the disk refuses; the next one to open it then finds it unclean.
         """
-        if self._lock < 0:
+        if self._lock is None:
             return
         try:
             if clean:
@@ -208,9 +210,9 @@ class StoreDirectory:
 
     def give_up(self) -> None:
         """Close this process's handle of the lock and touch nothing else. May be called more than once."""
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
 
 
 @contextmanager
@@ -219,9 +221,8 @@ def system_errors_told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreUnavailableError(
-            f"{error.filename or path}: {error.strerror or error}. Make it writable, make room, or choose another path"
-        ) from error
+        advice = descriptors_lacking() or "Make it writable, make room, or choose another path"
+        raise StoreUnavailableError(f"{error.filename or path}: {error.strerror or error}. {advice}") from error
 
 
 def checked_path(path: str | PathLike[str]) -> Path:

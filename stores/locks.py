@@ -5,7 +5,9 @@ The lock is the system's (flock), not the file: one that a dead process has left
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import mmap
 import os
 from pathlib import Path
 
@@ -33,6 +35,44 @@ def take(file: Path, *, note: bool = True) -> int:
             os.close(descriptor)
             raise
         return descriptor
+
+
+class HeldLock:
+    """A lock that ``take`` has returned, until ``close``; where the system allows it, without a descriptor.
+
+    A lock belongs to the open file, which a mapping keeps open when its descriptor is closed. A process has few
+    descriptors (often 1,024, at most some thousands), and each store of it has a lock. Source: flock(2); mmap(2).
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._address = _mapped(descriptor)
+        if self._address:
+            self._descriptor = -1
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Give the lock back. May be called more than once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        address, self._address = self._address, 0
+        if address:
+            _LIBC.munmap(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE))
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+def _mapped(descriptor: int) -> int:
+    """Where the file is mapped now, 0 where it can't be. Python's own maps keep a descriptor each."""
+    map_file = _LIBC.mmap
+    map_file.restype = ctypes.c_void_p
+    address: int | None = map_file(
+        None, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0)
+    )
+    failed = ctypes.c_void_p(-1).value
+    return 0 if address in (None, failed) else int(address or 0)
 
 
 def _lock(descriptor: int, file: Path) -> None:

@@ -33,6 +33,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Engine, Scan, Writes, take
 from stores.engines.record_log import has_cut_record, has_foreign_record
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
@@ -502,7 +503,7 @@ def _opening_error(error: Exception, path: Path) -> StoreError:
     damaged = text.startswith(("Corruption", "Invalid argument", "NotFound")) or "MANIFEST" in text or "CURRENT" in text
     if damaged and not _is_refused_by_system(text):
         return StoreCorruptedError(f"RocksDB refuses {path}: {text}. Wipe the store and restore it from its changelog")
-    return StoreUnavailableError(f"RocksDB can't open {path}: {text}")
+    return StoreUnavailableError(f"RocksDB can't open {path}: {text}. {descriptors_lacking()}".rstrip())
 
 
 def _is_refused_by_system(text: str) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
+from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED, Seal
 from stores.engines.snapshots import Snapshot, Snapshots
@@ -483,7 +484,7 @@ def _damage(error: Exception, file: Path) -> StoreError:
 def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
     if _is_damage(error) or any(told in str(error) for told in ("no such table", "unsupported file format")):
         return _damage(error, file)
-    return StoreUnavailableError(f"SQLite can't open {file}: {error}")
+    return StoreUnavailableError(f"SQLite can't open {file}: {error}. {descriptors_lacking()}".rstrip())
 
 
 def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
@@ -491,7 +492,7 @@ def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
     # for a page that can't be.
     if isinstance(error, TypeError) or _is_damage(error) or _name(error) == "SQLITE_FULL":
         return _damage(error, file)
-    return StoreUnavailableError(f"SQLite can't read {file}: {error}")
+    return StoreUnavailableError(f"SQLite can't read {file}: {error}. {descriptors_lacking()}".rstrip())
 
 
 def _given_up(reason: object, file: Path) -> StoreError:

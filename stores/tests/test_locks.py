@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stores.errors import StoreLockedError
-from stores.locks import take
+from stores.locks import HeldLock, take
 
 
 def test_a_lock_keeps_out_this_process_too_until_it_is_closed(tmp_path: Path) -> None:
@@ -19,6 +21,24 @@ def test_a_lock_keeps_out_this_process_too_until_it_is_closed(tmp_path: Path) ->
     with pytest.raises(StoreLockedError):
         take(file)
     os.close(descriptor)
+    os.close(take(file))
+
+
+def test_a_lock_that_is_held_takes_no_descriptor_and_keeps_out_everybody_until_it_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    before = os.listdir("/proc/self/fd")
+    lock = HeldLock(take(file))
+    assert os.listdir("/proc/self/fd") == before
+    with pytest.raises(StoreLockedError):
+        take(file)
+    script = "import sys; from pathlib import Path; from stores.locks import take; take(Path(sys.argv[1]))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    other = subprocess.run(
+        [sys.executable, "-c", script, str(file)], env=environment, capture_output=True, check=False, timeout=60
+    )
+    assert b"StoreLockedError" in other.stderr
+    for _ in range(2):
+        lock.close()
     os.close(take(file))
 
 

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 import lmdb
 
+from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
 from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for
@@ -121,7 +122,8 @@ class LmdbEngine(TransactionalEngine):
         ) as error:
             raise damage(error, path) from error
         except (lmdb.Error, OSError) as error:
-            raise StoreUnavailableError(f"LMDB can't open {path}: {error}. Mend that and open again") from error
+            advice = descriptors_lacking() or "Mend that and open again"
+            raise StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}") from error
 
     @classmethod
     def check_closed(cls, path: Path) -> None:
