@@ -215,3 +215,27 @@ def test_a_manifest_of_rocksdb_that_seems_to_be_cut_short_is_noticed_after_a_cle
                 open_store(backend, path)
         manifest.write_bytes(whole)
     open_store(backend, path).close()
+
+
+@pytest.mark.parametrize("backend", ["sqlite-indexed-batch", "sqlite-native"])
+def test_damage_to_sqlite_s_list_of_free_pages_which_no_read_touches_is_found_by_verify(
+    path: Path, backend: str
+) -> None:
+    """Writes would go on and put data into pages that are in use: only SQLite's own check of its structure looks."""
+    pairs = [(b"%06d" % number, VALUE * 10) for number in range(1000)]
+    with open_store(backend, path) as store:
+        store.put_all(pairs)
+        store.commit()
+        store.delete_range(b"000100", b"000900")
+        store.commit({LOG: 7})
+    content = bytearray(file_of(path).read_bytes())
+    # The number of free pages. Source: SQLite's manual, "Database File Format", 1.3.6.
+    content[39] ^= 1
+    file_of(path).write_bytes(content)
+    with open_store(backend, path) as store:
+        left = pairs[:100] + pairs[901:]
+        assert list(store.all()) == left
+        assert store.get_many([key for key, _ in left]) == [value for _, value in left]
+        assert store.committed_offset(LOG) == 7
+        with pytest.raises(StoreCorruptedError):
+            store.verify()
