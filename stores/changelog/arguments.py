@@ -27,6 +27,8 @@ def check_name(what: str, name: object) -> None:
 
 def checked_partition(partition: object) -> TopicPartition:
     """``partition`` as the pair that it is. Raises: TypeError."""
+    if type(partition) is TopicPartition and type(partition[0]) is str:
+        return partition
     if not isinstance(partition, tuple) or len(partition) != 2 or not isinstance(partition[0], str):
         raise TypeError(f"a record belongs to a TopicPartition, not to {partition!r}")
     return TopicPartition(*partition)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 
 class Attempts:
@@ -20,16 +20,23 @@ class Attempts:
         """Whether a step has raised anything so far."""
         return self._first is not None
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Take a step, and keep what it raises."""
-        try:
-            yield
-        except Exception as error:
-            if self._first is None:
-                self._first = error
-            elif error is not self._first:
-                self._first.add_note(f"Then {type(error).__name__} was raised, too: {error}")
+    def one(self) -> Self:
+        """Take a step in a ``with`` block, and keep what it raises."""
+        return self
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before a step: a commit of a task takes one for each store."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if self._first is None:
+            self._first = error
+        elif error is not self._first:
+            self._first.add_note(f"Then {type(error).__name__} was raised, too: {error}")
+        return True
 
     def end(self) -> None:
         """Raise the first error, if there was one."""

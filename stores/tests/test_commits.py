@@ -14,15 +14,20 @@ import pytest
 
 from stores import IsolationLevel, TopicPartition, open_store
 from stores.buffer import IndexedBatch
+from stores.changelog import MemoryChangelog, Record
+from stores.config import StoreConfig
 from stores.engines.engine import Writes
 from stores.position import OFFSET, POSITION, encode
 from stores.registry import backends
 from stores.strategies.spilling import SpillingStore
 from stores.strategies.store import EngineStore
+from stores.tasks import StreamTask, TaskContext, TaskId
 
 _LOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
-_CALLS_MAX = 48
+_CALLS_MAX = 60
 """Calls of a commit of one record over the memory engine, that of ``commit`` and the engine's own included."""
+_TASK_CALLS_MAX = 230
+"""Calls of a commit of a task with two stores, one record in each, with all those of the changelog and the stores."""
 
 
 def _calls_of(action: Callable[[], object]) -> int:
@@ -50,6 +55,32 @@ def test_a_commit_makes_few_calls_beside_those_for_its_records(path: Path) -> No
         store.put(b"key", b"value")
         store.advance_position(_INPUT, 3)
         assert _calls_of(lambda: store.commit({_LOG: 3})) <= _CALLS_MAX
+
+
+def test_a_commit_of_a_task_makes_few_calls_beside_those_for_its_records(path: Path) -> None:
+    def process(record: Record, context: TaskContext) -> None:
+        context.store("one").put(b"key", b"value")
+        context.store("other").put(b"key", b"value")
+
+    changelog = MemoryChangelog()
+    changelog.create_topic("input", 1)
+    stores = {name: StoreConfig("memory-indexed-batch") for name in ("one", "other")}
+    task = StreamTask(
+        "application",
+        TaskId(0, 0),
+        state_dir=path,
+        changelog=changelog,
+        stores=stores,
+        process=process,
+        inputs=[_INPUT],
+    )
+    with closing(task):
+        task.open()
+        for number in range(3):
+            task.process(_INPUT, Record(number, None, None))
+            task.commit()
+        task.process(_INPUT, Record(3, None, None))
+        assert _calls_of(task.commit) <= _TASK_CALLS_MAX
 
 
 def test_a_commit_writes_the_positions_that_have_advanced_and_no_others(
