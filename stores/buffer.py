@@ -418,15 +418,20 @@ class IndexedBatch:
 
     def clear(self) -> None:
         """Forget everything staged; frozen stacks that are still pinned stay readable. The caller holds ``lock``."""
-        self._frozen = ()
-        self._drained = None
-        self._drained_bytes = 0
-        self._start_layer(Layer())
+        staged = self._active.staged
+        if self.deep or staged.is_partly_ordered():
+            self._frozen = ()
+            self._drained = None
+            self._drained_bytes = 0
+            self._start_layer(Layer())
+        else:
+            # As after most commits: there is one layer, no scan has it, and nothing but its writes is to be forgotten.
+            staged.writes = self.writes = {}
         self._hold_nothing()
 
     def _hold_nothing(self) -> None:
-        self._granted_bytes = self.room_bytes = 0
-        self.make_room(0)
+        """Make the room that there is in an empty batch."""
+        self._granted_bytes = self.room_bytes = min(self._capacity_bytes, _ROOM_MAX, SORTED_AT_ONCE * self._pair_bytes)
 
 
 def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | Missing | None:

@@ -61,6 +61,10 @@ class SortedMap(Generic[Value]):
         """How many keys are in no order yet."""
         return len(self.writes) - self._order.num_keys
 
+    def is_partly_ordered(self) -> bool:
+        """Whether any key is in some order."""
+        return self._order.num_keys > 0
+
     def num_unordered(self) -> int:
         """How many keys are not in the one order of all yet, which removing a range needs."""
         return len(self.writes) - len(self._order.keys)
