@@ -3,51 +3,67 @@
     store.json   backend and format version (see ``stores.identity``)
     lock         held (flock) while the store is open; names the process
     open         there while the store is open: the boot it was opened in, the level, and whether a sync has failed
+    unfinished   there while the store is made or removed: nothing in the folder counts (see ``stores.creation``)
     data/        the engine's files
     data.tmp/    the second store of a dual store, and ``commit`` the marker of its commit, while there is one;
                  of an indexed batch those of transactions that have outgrown memory, while there are any
 
-Creation builds all that in ``NAME.new``, syncs it, renames it and syncs the parent: no engine does the last step,
-and LMDB, cut in its first writes, would stay unreadable for ever.
+Anything else in the folder is foreign, and left alone.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from stores.descriptors import descriptors_lacking
+from stores.creation import (
+    CREATE_BUILDING,
+    CREATE_BUILT,
+    CREATE_FINISHED,
+    CREATE_SYNCED,
+    FAILPOINTS,
+    LOCK_FILE,
+    check_parts,
+    create,
+    foreign_names,
+    is_plain,
+    is_store,
+    is_unfinished,
+    is_vacant,
+    prepare_folder,
+    remove_folder,
+    wipe,
+)
 from stores.errors import (
-    CommitFailedError,
     ConfigError,
     StoreCorruptedError,
     StoreIncompatibleError,
     StoreUnavailableError,
 )
-from stores.failpoints import declare, reach
+from stores.files import read_json, replace_file, sync_folder, sync_tree, system_errors_told
 from stores.identity import FILE as IDENTITY_FILE
-from stores.identity import Identity, checked_identity, present_version
+from stores.identity import Identity, checked_identity
 from stores.interface import Durability
 from stores.locks import HeldLock, take
 
-CREATE_BUILDING = declare("create.building", "the new store's files are being made beside its final place")
-CREATE_BUILT = declare("create.built", "the new store is complete beside its final place, not yet synced")
-CREATE_SYNCED = declare("create.synced", "the new store is complete and synced beside its final place")
-CREATE_RENAMED = declare("create.renamed", "the new store is at its final place, its parent folder not yet synced")
-FAILPOINTS = (CREATE_BUILDING, CREATE_BUILT, CREATE_SYNCED, CREATE_RENAMED)
-
-_PARTS = frozenset({"store", "lock", "open", "data", "commit"})
-"""How the names of all that is in a store's folder begin, up to a dot."""
-
-_REMAINS = (".new", ".wiped")
-"""How the names of folders end in which a store is being made or removed."""
+__all__ = [
+    "CREATE_BUILDING",
+    "CREATE_BUILT",
+    "CREATE_FINISHED",
+    "CREATE_SYNCED",
+    "FAILPOINTS",
+    "StoreDirectory",
+    "boot_id",
+    "checked_path",
+    "is_store",
+    "wipe",
+]
 
 
 class StoreDirectory:
@@ -85,16 +101,15 @@ class StoreDirectory:
         store was open, at a level that power loss may tear, in an earlier boot of the machine.
         """
         with system_errors_told(path):
-            if path.exists() and not path.is_dir():
+            if os.path.lexists(path) and not path.is_dir():
                 raise StoreUnavailableError(f"{path} is a file, not a store's folder: choose another path")
-            if _is_vacant(path):
-                _create(path, backend, build)
-            directory = cls._held(path, backend, durability, tearable=tearable)
+            directory = cls._made_or_held(path, backend, durability, build, tearable=tearable)
             try:
                 if durability is Durability.DISK:
                     # Whoever created it may have been killed before it did so.
                     sync_folder(path.parent)
                 directory._check_mark()
+                # This syncs the folder as well, from which that one may have removed the marker of its creation.
                 directory._write_mark()
             except BaseException:
                 directory.give_up()
@@ -113,16 +128,63 @@ class StoreDirectory:
         return held
 
     @classmethod
+    def _made_or_held(
+        cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool
+    ) -> Self:
+        while True:
+            is_new = prepare_folder(path)
+            try:
+                if is_vacant(path) or is_unfinished(path):
+                    cls._make(path, backend, build, is_new=is_new)
+                return cls._held(path, backend, durability, tearable=tearable)
+            except FileNotFoundError:
+                # Another process has removed the folder meanwhile, with a store in it or the lock alone.
+                if path.exists():
+                    raise
+
+    @staticmethod
+    def _make(path: Path, backend: str, build: Callable[[Path], None], *, is_new: bool) -> None:
+        """Create the store, unless another process has done so by the time that its lock is ours."""
+        was_cut_short = is_unfinished(path)
+        try:
+            lock = take(path / LOCK_FILE)
+        except OSError:
+            if is_new:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
+        try:
+            if is_vacant(path) or is_unfinished(path):
+                create(path, backend, build)
+        except BaseException:
+            with suppress(OSError):
+                remove_folder(path)
+                if not (is_new or was_cut_short):
+                    path.mkdir(exist_ok=True)
+            raise
+        finally:
+            os.close(lock)
+
+    @classmethod
     def _held(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
         if not is_store(path):
             raise StoreIncompatibleError(
-                f"{path} is a folder of something else: choose another path; nothing was changed"
+                f"{path} is a folder of something else, with {', '.join(foreign_names(path)[:3]) or 'files'} in it: "
+                "choose another path; nothing was changed"
             )
         # Before anything is touched: what this release can't read is left as it is.
         checked_identity(path, backend)
-        lock = take(path / "lock")
+        if os.path.lexists(path / LOCK_FILE) and not is_plain(path / LOCK_FILE):
+            raise StoreCorruptedError(
+                f"{path / LOCK_FILE} is not the lock file of the store: wipe the store and restore it from its "
+                "changelog"
+            )
+        lock = take(path / LOCK_FILE)
         try:
-            # Once more: until the lock was taken another process may have migrated it.
+            # Once more: until the lock was taken another process may have migrated it, or begun to remove it.
+            if is_unfinished(path):
+                raise StoreCorruptedError(f"{path} was being removed: open it again, or restore it from its changelog")
+            check_parts(path)
             identity = checked_identity(path, backend)
         except BaseException:
             os.close(lock)
@@ -131,12 +193,15 @@ class StoreDirectory:
 
     def _check_mark(self) -> None:
         mark = self.path / "open"
-        if not mark.exists():
-            return
-        self.clean = False
         try:
-            told = json.loads(mark.read_text())
+            self.clean = False
+            told = read_json(mark)
+            if not isinstance(told, dict):
+                raise TypeError(f"it is a {type(told).__name__}")
             boot, tearable, unsynced = told["boot"], told["tearable"], told.get("unsynced", False)
+        except FileNotFoundError:
+            self.clean = True
+            return
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorruptedError(
                 f"{mark} can't be read: wipe the store and restore it from its changelog"
@@ -215,16 +280,6 @@ class StoreDirectory:
             lock.close()
 
 
-@contextmanager
-def system_errors_told(path: Path) -> Iterator[None]:
-    """Turn what the system refuses in this block into a StoreUnavailableError that says for which file."""
-    try:
-        yield
-    except OSError as error:
-        advice = descriptors_lacking() or "Make it writable, make room, or choose another path"
-        raise StoreUnavailableError(f"{error.filename or path}: {error.strerror or error}. {advice}") from error
-
-
 def checked_path(path: str | PathLike[str]) -> Path:
     """``path``, absolute: it goes on meaning the same when the process changes its folder.
 
@@ -240,140 +295,10 @@ def checked_path(path: str | PathLike[str]) -> Path:
     return found.absolute()
 
 
-def wipe(path: Path) -> None:
-    """Remove the store at ``path``, or what is left of one. Nothing to do where there is none.
-
-    Raises: StoreLockedError where it is open, StoreIncompatibleError where ``path`` is not a store's folder,
-    StoreUnavailableError where the disk refuses.
-    """
-    with system_errors_told(path):
-        unfinished = path.with_name(path.name + ".new")
-        if unfinished.is_dir():
-            shutil.rmtree(unfinished)
-        if not path.exists():
-            return
-        if not path.is_dir() or not (is_store(path) or _is_vacant(path)):
-            raise StoreIncompatibleError(f"{path} is not a store's folder: nothing was removed")
-        # Renamed first, so that a wipe cut short never leaves half a store behind.
-        doomed = path.with_name(path.name + ".wiped")
-        lock = take(path / "lock")
-        try:
-            if doomed.exists():
-                shutil.rmtree(doomed)
-            path.rename(doomed)
-            sync_folder(path.parent)
-        finally:
-            os.close(lock)
-        shutil.rmtree(doomed)
-
-
 def boot_id() -> str:
     """A name for the machine's present boot; another one after every restart."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        import time
-
         # Without Linux's own: the moment of boot, to the minute.
         return f"boot-{int((time.time() - time.monotonic()) // 60)}"
-
-
-def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make the folder ``path`` and those above it that are missing; their names survive power loss.
-
-    ``mode`` is that of ``path`` where it is made here, less what the process's mask takes away. Raises: OSError.
-    """
-    missing = []
-    folder = path
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for folder in reversed(missing):
-        folder.mkdir(mode if folder == path else 0o777, exist_ok=True)
-        sync_folder(folder.parent)
-
-
-def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
-    """Put a file with ``text`` at ``path`` in one move; unless ``durable``, power loss may tear it. Raises: OSError."""
-    new = path.with_name(path.name + ".new")
-    with open(new, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    new.replace(path)
-    if durable:
-        sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive power loss."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_tree(path: Path) -> None:
-    """Make everything below ``path`` survive power loss: each file, then each folder."""
-    for folder, _, files in os.walk(path, topdown=False):
-        for name in files:
-            _sync_file(Path(folder, name))
-        sync_folder(Path(folder))
-
-
-def _is_vacant(path: Path) -> bool:
-    return not path.exists() or not any(path.iterdir())
-
-
-def is_store(path: Path) -> bool:
-    """Whether the folder is a store's, also one that has lost its identity, or what is left of one that was cut short.
-
-    It has a lock, data, and nothing foreign. Raises: OSError.
-    """
-    if (path / IDENTITY_FILE).exists():
-        return True
-    names = {entry.name for entry in path.iterdir()}
-    complete = names >= {"lock", "data"} or path.suffix in _REMAINS
-    return complete and {name.split(".")[0] for name in names} <= _PARTS
-
-
-def _create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
-    make_folder(path.parent)
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        # One creator at a time; who comes second finds the store there.
-        fcntl.flock(parent, fcntl.LOCK_EX)
-        if not _is_vacant(path):
-            return
-        new = path.with_name(path.name + ".new")
-        for leftover in (new, path.with_name(path.name + ".wiped")):
-            shutil.rmtree(leftover, ignore_errors=True)
-        try:
-            new.mkdir()
-            (new / "lock").touch()
-            (new / IDENTITY_FILE).write_text(Identity(backend, present_version()).text())
-            reach(CREATE_BUILDING)
-            build(new)
-            reach(CREATE_BUILT)
-            sync_tree(new)
-            reach(CREATE_SYNCED)
-            new.rename(path)
-        except (CommitFailedError, StoreCorruptedError) as error:
-            # Nothing is there yet that could be damaged.
-            raise StoreUnavailableError(f"{path} can't be created: {error.__cause__ or error}") from error
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-        reach(CREATE_RENAMED)
-        os.fsync(parent)
-    finally:
-        os.close(parent)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreTooNewError
+from stores.files import read_json
 
 FILE = "store.json"
 
@@ -68,8 +69,10 @@ def read_identity(path: Path) -> Identity:
     """What the store at ``path`` says it is. Raises: OSError, StoreCorruptedError where it says nothing sensible."""
     file = path / FILE
     try:
-        told = json.loads(file.read_text())
-        identity = Identity(told["backend"], int(told["format_version"]))
+        told = read_json(file)
+        if not isinstance(told, dict) or type(told["format_version"]) is not int:
+            raise TypeError("it has no format version")
+        identity = Identity(told["backend"], told["format_version"])
         if not identity.fits(told):
             raise ValueError("its checksum does not fit")
     except FileNotFoundError as error:

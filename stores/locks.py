@@ -9,19 +9,26 @@ import ctypes
 import fcntl
 import mmap
 import os
+import time
 from pathlib import Path
 
 from stores.errors import StoreLockedError
+from stores.files import open_plain
+
+TIMEOUT_S = 30.0
+"""How long to wait for a lock that is held for milliseconds, unless its holder is stopped."""
+_PAUSE_S = 0.01
 
 
 def take(file: Path, *, note: bool = True) -> int:
     """Lock ``file``, making it where there is none; returns the descriptor, whose closing gives the lock back.
 
     ``note`` writes this process's number into the file, for whoever is refused; without it nothing is changed.
-    Raises: OSError; StoreLockedError where somebody has it, also this process.
+    Raises: OSError; StrangeFileError where it is a link or no file; StoreLockedError where somebody has it, also this
+    process. One that was made now is removed again where its number can't be written.
     """
     while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor, is_new = _opened(file)
         try:
             _lock(descriptor, file)
             if not _is_still_there(descriptor, file):
@@ -29,8 +36,13 @@ def take(file: Path, *, note: bool = True) -> int:
                 os.close(descriptor)
                 continue
             if note:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                try:
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                except OSError:
+                    if is_new:
+                        file.unlink()
+                    raise
         except BaseException:
             os.close(descriptor)
             raise
@@ -75,6 +87,30 @@ def _mapped(descriptor: int) -> int:
     return 0 if address in (None, failed) else int(address or 0)
 
 
+def take_in_time(file: Path, timeout_s: float = TIMEOUT_S) -> int:
+    """Lock ``file`` as ``take`` does, waiting for whoever has it. For work of some milliseconds.
+
+    Raises: as ``take``; StoreLockedError, which names the holder, once ``timeout_s`` is up.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return take(file)
+        except StoreLockedError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _opened(file: Path) -> tuple[int, bool]:
+    """The file's descriptor, and whether the file was made now."""
+    try:
+        return open_plain(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        # It may go before it is opened: then it is made after all.
+        return open_plain(file, os.O_RDWR | os.O_CREAT, 0o600), False
+
+
 def _lock(descriptor: int, file: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,6 +122,6 @@ def _lock(descriptor: int, file: Path) -> None:
 
 def _is_still_there(descriptor: int, file: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(file))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(file))
     except FileNotFoundError:
         return False

@@ -10,10 +10,11 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from stores.directory import StoreDirectory, system_errors_told
+from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
+from stores.files import system_errors_told
 from stores.identity import STEPS, OpenEngine, present_version
 
 STEP_DONE = declare("migration.step_done", "a store's files have the next format, its identity names the one before")

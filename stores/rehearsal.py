@@ -12,12 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stores.directory import system_errors_told
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError
+from stores.files import system_errors_told
 
 DEADLINE_S = 5
 """How long the process may take, and one second more for each ``BYTES_PER_S`` that lie in the engine's folder: it takes
@@ -26,6 +26,20 @@ BYTES_PER_S = 8 << 20
 
 _PR_SET_PDEATHSIG = 1
 """Source: prctl(2)."""
+
+_PROGRAM = """
+import json, site, sys
+told = json.load(sys.stdin)
+installed = {*site.getsitepackages(), site.getusersitepackages()}
+sys.path[:] = dict.fromkeys([*(entry for entry in sys.path if entry not in installed), *told.pop("path")])
+from stores.rehearsal import open_as_told
+open_as_told(**told)
+"""
+"""What the process runs, in Python's isolated mode: neither the working folder nor the environment adds to its path.
+
+The standard library stays first; then come the entries of this process's own path, in their order: what only this
+process has on its path must be found there as well. Nothing in them can stand for a module of the standard library.
+"""
 
 
 def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) -> None:
@@ -41,6 +55,7 @@ def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) 
         size = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
         told = json.dumps(
             {
+                "path": [os.path.abspath(entry) for entry in sys.path],
                 "parent": os.getpid(),
                 "engine": [engine.__module__, engine.__qualname__],
                 "folder": str(folder),
@@ -48,14 +63,11 @@ def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) 
                 "deadline_s": DEADLINE_S + size // BYTES_PER_S,
             }
         )
-        # Packages that only this process has on its path must be found there as well.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         status = subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-I", "-c", _PROGRAM],
             input=told.encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment,
             check=False,
         ).returncode
     if status < 0:
@@ -65,19 +77,17 @@ def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) 
         )
 
 
-def _main() -> None:
-    told = json.load(sys.stdin)
+def open_as_told(
+    parent: int, engine: Sequence[str], folder: str, options: Mapping[str, object], deadline_s: int
+) -> None:
+    """Rehearse in this process, which was started for it and ends with ``parent``, or at the deadline."""
     # The kernel's own doing, both: while an engine is busy no Python runs here.
-    signal.alarm(told["deadline_s"])
+    signal.alarm(deadline_s)
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != told["parent"]:
+    if os.getppid() != parent:
         return
-    module, name = told["engine"]
-    engine: type[Engine] = getattr(importlib.import_module(module), name)
-    engine.rehearse(Path(told["folder"]), told["options"])
-
-
-if __name__ == "__main__":
-    _main()
+    module, name = engine
+    kind: type[Engine] = getattr(importlib.import_module(module), name)
+    kind.rehearse(Path(folder), options)

@@ -79,7 +79,7 @@ def _measure(case: Case, profile: str, seed: int) -> list[float]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         result = Path(folder, "benchmark.json")
         command = [
-            sys.executable, "-m", "pytest", "-q", "-p", "pytest_benchmark.plugin", "-p", "pytest_timeout",
+            sys.executable, "-P", "-m", "pytest", "-q", "-p", "pytest_benchmark.plugin", "-p", "pytest_timeout",
             "-p", "no:cacheprovider",
             f"{_ROOT}/harness/benchmarks/bench_stores.py::test_case[{case.id}]",
             "--profile", profile, "--load-seed", str(seed),

@@ -56,7 +56,7 @@ def _compile(source: bytes, library: Path) -> None:
 def _compilers() -> list[list[str]]:
     found = [[path] for path in map(shutil.which, ("cc", "gcc", "clang")) if path is not None]
     if importlib.util.find_spec("ziglang") is not None:
-        found.append([sys.executable, "-m", "ziglang", "cc"])
+        found.append([sys.executable, "-P", "-m", "ziglang", "cc"])
     return found
 
 

@@ -218,8 +218,13 @@ def _code_files() -> Iterator[tuple[Path, str]]:
 
 @contextlib.contextmanager
 def _environment(on_this_machine: bool) -> Iterator[None]:
-    """What Spark reads from the environment: the Python of its tasks, and no search for this machine's address."""
-    added = {"PYSPARK_PYTHON": sys.executable} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if on_this_machine else {})
+    """What Spark reads from the environment: the Python of its tasks, and no search for this machine's address.
+
+    That Python imports nothing from the folder which it is started in.
+    """
+    added = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"} | (
+        {"SPARK_LOCAL_IP": "127.0.0.1"} if on_this_machine else {}
+    )
     added = {name: value for name, value in added.items() if name not in os.environ}
     os.environ.update(added)
     try:

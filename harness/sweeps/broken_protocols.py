@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.breaking import replace
-from stores.directory import StoreDirectory, replace_file
+from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import StoreLockedError
+from stores.files import replace_file
 from stores.identity import STEPS, OpenEngine, present_version
 from stores.locks import take
 from stores.registry import Backend

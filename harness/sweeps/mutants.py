@@ -36,9 +36,10 @@ from harness.sweeps.subjects import (
     is_transactional,
     subjects,
 )
-from stores import directory
+from stores import creation, directory
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError, ConfigError
+from stores.files import sync_folder
 from stores.identity import Identity, present_version
 from stores.interface import Durability, TopicPartition
 from stores.ranges import Bounds
@@ -244,7 +245,7 @@ def _swallowed_error(subject: str) -> None:
 
 
 def _unsynced_rename(subject: str) -> None:
-    for module in ("stores.directory", "stores.tasks.checkpoint"):
+    for module in ("stores.files", "stores.tasks.checkpoint"):
         replace(import_module(module), "sync_folder", lambda path: None)
 
 
@@ -268,14 +269,22 @@ def _checkpoint_in_place(subject: str) -> None:
     replace(module.CheckpointFile, "write", broken)
 
 
-def _creation_in_place(subject: str) -> None:
+def _unmarked_creation(subject: str) -> None:
     def broken(path: Path, backend: str, build: Callable[[Path], None]) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "lock").touch()
+        (path / "unfinished").unlink(missing_ok=True)
         (path / "store.json").write_text(Identity(backend, present_version()).text())
         build(path)
 
-    replace(directory, "_create", broken)
+    replace(directory, "create", broken)
+
+
+def _unsynced_store_name(subject: str) -> None:
+    def broken(folder: Path) -> None:
+        if (folder / creation.LOCK_FILE).exists():
+            sync_folder(folder)
+
+    for module in (creation, directory):
+        replace(module, "sync_folder", broken)
 
 
 def _trusted_log(subject: str) -> None:
@@ -413,8 +422,17 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "checkpoint-in-place": Mutant(
             "the checkpoint file is written where it lies", "kill", _only(CHECKPOINT), _checkpoint_in_place
         ),
-        "creation-in-place": Mutant(
-            "a store is created where it is to lie, without a sync", "kill", _keeps_apart, _creation_in_place
+        "unmarked-creation": Mutant(
+            "a store is made without a mark that it does not count yet", "kill", _keeps_apart, _unmarked_creation
+        ),
+        "unsynced-store-name": Mutant(
+            "a new store is synced, and the folder that its name is in is not",
+            "power",
+            _keeps_apart,
+            _unsynced_store_name,
+            # The others take a name for synced with any file below it, as ext4 and xfs do.
+            variant="strict",
+            unseen_by="kill",
         ),
         "trusted-log": Mutant(
             "a log that a killed process left is gone on with, though a sync of it may have failed",

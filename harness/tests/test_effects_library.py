@@ -72,7 +72,7 @@ def test_ziglang_is_asked_last_and_only_where_it_is_installed(monkeypatch: pytes
     monkeypatch.setattr(shutil, "which", lambda name: f"/somewhere/{name}" if name == "gcc" else None)
     found = ModuleSpec("ziglang", None) if there else None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
-    zig = [sys.executable, "-m", "ziglang", "cc"]
+    zig = [sys.executable, "-P", "-m", "ziglang", "cc"]
     assert library._compilers() == [["/somewhere/gcc"], *([zig] if there else [])]
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stores.changelog.schema import check_file, check_schema, create_unless_there, sync_file
-from stores.directory import sync_folder
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, StoreClosedError
+from stores.files import sync_folder
 from stores.forks import WHOSE, keep_for_good, watch
 from stores.interface import Durability
 from stores.sqlite_file import keep_log, write_ahead

@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
-from stores.directory import StoreDirectory, system_errors_told
+from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
+from stores.files import system_errors_told
 from stores.interface import RecoveryOutcome, TopicPartition
 from stores.strategies.marker import DamagedMarkerError, Marker
 from stores.strategies.second_store import SecondStore

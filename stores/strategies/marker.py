@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from stores.directory import sync_folder
 from stores.failpoints import declare, reach
+from stores.files import StrangeFileError, make_file, read_file, sync_folder
 from stores.ranges import Bounds
 
 MARKER_WRITTEN = declare("dual_store.marker_written", "the marker is written beside its place, not yet synced")
@@ -23,6 +23,10 @@ MARKER_SYNCED = declare(
     "dual_store.marker_synced",
     "the marker is in place, and synced where the level asks for it; nothing is copied",
 )
+
+
+_BYTES_MAX = 1 << 30
+"""More than the bounds of all range deletes of a transaction take."""
 
 
 class DamagedMarkerError(ValueError):
@@ -67,7 +71,7 @@ class Marker:
     def write(self, path: Path, *, durable: bool) -> None:
         """Put the marker at ``path``; ``durable`` syncs it and its folder."""
         new = path.with_name(path.name + ".new")
-        with open(new, "w") as file:
+        with open(make_file(new), "w") as file:
             file.write(self.text())
             file.flush()
             reach(MARKER_WRITTEN)
@@ -82,9 +86,11 @@ class Marker:
     def read(cls, path: Path) -> Marker | None:
         """The marker at ``path``, or None where there is none. Raises DamagedMarkerError."""
         try:
-            raw = path.read_bytes()
+            raw = read_file(path, _BYTES_MAX)
         except FileNotFoundError:
             return None
+        except StrangeFileError as error:
+            raise DamagedMarkerError(str(error)) from error
         return cls.read_text(raw, path)
 
     @classmethod

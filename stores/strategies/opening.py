@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from stores.directory import StoreDirectory, sync_folder, system_errors_told
+from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError, StoreError
+from stores.files import sync_folder, system_errors_told
 from stores.identity import present_version
 from stores.interface import Durability
 from stores.migration import migrate

@@ -14,9 +14,9 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import Self
 
-from stores.directory import sync_folder
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreError
+from stores.files import sync_folder
 from stores.interface import Durability
 from stores.strategies.marker import Marker
 from stores.strategies.opening import open_engine

@@ -16,10 +16,11 @@ from weakref import WeakSet
 
 from stores import position as positions
 from stores.counters import StoreCounters
-from stores.directory import StoreDirectory, system_errors_told
+from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
 from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
 from stores.failpoints import declare, reach
+from stores.files import system_errors_told
 from stores.interface import (
     Durability,
     IsolationLevel,

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stores.config import StoreConfig
-from stores.directory import StoreDirectory, system_errors_told
+from stores.creation import is_unfinished
+from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.failpoints import declare, reach
+from stores.files import system_errors_told
 from stores.identity import read_identity
 from stores.interface import Durability, TopicPartition
 from stores.migration import migrate
@@ -37,7 +39,7 @@ def is_adoptable(path: Path, config: StoreConfig) -> bool:
     Both must be of one engine, whose files then are the same. Raises: StoreUnavailableError, StoreCorruptedError.
     """
     with system_errors_told(path):
-        if not (path / "store.json").exists():
+        if not (path / "store.json").exists() or is_unfinished(path):
             return False
         named = read_identity(path).backend
     former, chosen = backends().get(named), backend_named(config.backend)

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from zlib import crc32
 
-from stores.directory import sync_folder, system_errors_told
 from stores.errors import StoreCorruptedError
+from stores.files import StrangeFileError, make_file, read_file, sync_folder, system_errors_told
 from stores.interface import TopicPartition
 
 VERSION = 0
 _BLANKS = b" \t"
+_BYTES_MAX = 64 << 20
+"""More than a file has of a line for each of 200,000 stores."""
 UNKNOWN_OFFSET = -4
 """Stands for a store whose offset is not known. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
 _PARTITIONS, _OFFSETS = range(1 << 31), range(UNKNOWN_OFFSET, 1 << 63)
@@ -40,11 +42,14 @@ class CheckpointFile:
         Raises: StoreCorruptedError for garbage, and for a checksum that does not fit.
         """
         with system_errors_told(self.path):
-            if not self.path.exists():
+            try:
+                raw = read_file(self.path, _BYTES_MAX)
+            except FileNotFoundError:
                 return {}
+            except StrangeFileError as error:
+                raise self._garbage("it is no file of this size that was written") from error
             # Whoever put it there may have been killed before its name was synced: what is gone on from must stay.
             sync_folder(self.path.parent)
-            raw = self.path.read_bytes()
         if not raw.endswith(b"\n"):
             raise self._garbage("its last line has no end")
         told = raw[:-1].rstrip(_BLANKS)
@@ -84,7 +89,7 @@ class CheckpointFile:
         new = self.path.with_name(self.path.name + ".new")
         with system_errors_told(self.path):
             told = "\n".join(lines).encode("ascii")
-            with open(new, "wb") as file:
+            with open(make_file(new), "wb") as file:
                 file.write(told + _checksum(told) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -103,7 +108,7 @@ class CheckpointFile:
 
     def _remove(self) -> None:
         with system_errors_told(self.path):
-            if self.path.exists():
+            if os.path.lexists(self.path):
                 self.path.unlink()
                 sync_folder(self.path.parent)
 

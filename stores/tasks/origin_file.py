@@ -13,12 +13,15 @@ Source: KIP-129, ``processing.guarantee`` ("swap and restart").
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from zlib import crc32
 
-from stores.directory import replace_file, sync_folder, system_errors_told
+from stores.files import read_json, replace_file, sync_folder, system_errors_told
+
+_BYTES_MAX = 16 << 20
 
 
 class Origin(StrEnum):
@@ -41,17 +44,21 @@ class OriginFile:
     def read(self, names: Iterable[str]) -> dict[str, Origin]:
         """The origins of the stores ``names`` that have an entry. A damaged file says AT_LEAST_ONCE of each."""
         with system_errors_told(self.path):
-            if not self.path.exists():
+            try:
+                told = read_json(self.path, _BYTES_MAX)
+            except FileNotFoundError:
                 return {}
+            except ValueError:
+                told = None
             # Its writer may have been killed before the name was synced: a later write relies on it.
             sync_folder(self.path.parent)
-            raw = self.path.read_bytes()
         try:
-            told = json.loads(raw)
+            if not isinstance(told, dict):
+                raise TypeError("it is no object")
             stores = {name: Origin(origin) for name, origin in told["stores"].items()}
             if told["checksum"] == _checksum(stores):
                 return stores
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             pass
         return dict.fromkeys(names, Origin.AT_LEAST_ONCE)
 
@@ -61,7 +68,7 @@ class OriginFile:
             if stores:
                 entries = dict(sorted(stores.items()))
                 replace_file(self.path, json.dumps({"stores": entries, "checksum": _checksum(entries)}) + "\n")
-            elif self.path.exists():
+            elif os.path.lexists(self.path):
                 self.path.unlink()
                 sync_folder(self.path.parent)
 

@@ -10,19 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from stores.directory import replace_file, sync_folder
-from stores.errors import StoreLockedError
-from stores.locks import take
+from stores.files import read_json, replace_file, sync_folder
+from stores.locks import take_in_time
 
 PROCESS_FILE = "kafka-streams-process-metadata"
 _LOCK_FILE = ".process"
 _FIELD = "processId"
-_PAUSE_S = 0.01
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +27,8 @@ _log = logging.getLogger(__name__)
 def process_id(folder: Path) -> UUID:
     """The id that ``folder`` bears, drawn now where it has none; the same for everybody, whoever asks first.
 
-    A file that can't be read is replaced. Raises: OSError.
+    A file that can't be read is replaced. Raises: OSError; StrangeFileError; StoreLockedError where another process has
+    been at it for half a minute.
     """
     file = folder / PROCESS_FILE
     while True:
@@ -39,14 +37,10 @@ def process_id(folder: Path) -> UUID:
             # Whoever put it there may have been killed before its name was synced.
             sync_folder(folder)
             return known
-        try:
-            lock = take(folder / _LOCK_FILE, note=False)
-        except StoreLockedError:
-            time.sleep(_PAUSE_S)
-            continue
+        lock = take_in_time(folder / _LOCK_FILE)
         try:
             if _read(file) is None:
-                if file.exists():
+                if os.path.lexists(file):
                     _log.warning("%s can't be read: the state directory gets another process id", file)
                 replace_file(file, json.dumps({_FIELD: str(uuid4())}))
         finally:
@@ -54,6 +48,7 @@ def process_id(folder: Path) -> UUID:
 
 
 def _read(file: Path) -> UUID | None:
-    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return UUID(json.loads(file.read_text(encoding="utf-8"))[_FIELD])
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        told = read_json(file)
+        return UUID(told[_FIELD]) if isinstance(told, dict) else None
     return None

@@ -24,9 +24,10 @@ from pathlib import Path
 from stat import S_IMODE
 from uuid import UUID
 
-from stores.directory import is_store, make_folder, sync_folder, system_errors_told
+from stores.creation import foreign_names, is_store, is_vacant
 from stores.errors import StoreCorruptedError, StoreLockedError
 from stores.failpoints import declare, reach
+from stores.files import StrangeFileError, make_folder, sync_folder, system_errors_told
 from stores.interface import TopicPartition
 from stores.locks import take
 from stores.tasks.checkpoint import CheckpointFile
@@ -111,7 +112,7 @@ class StateDirectory:
             except StoreLockedError:
                 return []
             for entry in self.path.iterdir():
-                if entry.name.endswith(_REMOVED) and _is_task(entry.name.removesuffix(_REMOVED)):
+                if entry.name.endswith(_REMOVED) and _is_task(entry.name.removesuffix(_REMOVED)) and _is_left(entry):
                     shutil.rmtree(entry)
             oldest = time.time() - older_than_s
             return [task_id for task_id in self.tasks() if self._removed(self.folder(task_id), oldest)]
@@ -151,16 +152,19 @@ class StateDirectory:
             with ExitStack() as held:
                 _hold(held, folder / LOCK_FILE)
                 for entry in folder.iterdir():
-                    if entry.is_dir() and (entry / "lock").exists():
+                    if (entry / "lock").exists():
                         _hold(held, entry / "lock")
                 # Until it was locked somebody may have come and gone.
                 if _last_used(folder) > oldest:
                     return False
                 doomed = folder.with_name(folder.name + _REMOVED)
+                if os.path.lexists(doomed):
+                    # Of somebody else: what a removal has left was removed before.
+                    return False
                 folder.rename(doomed)
                 sync_folder(self.path)
                 reach(REMOVING)
-        except (StoreLockedError, FileNotFoundError):
+        except (StoreLockedError, FileNotFoundError, StrangeFileError):
             # Where a file goes away meanwhile, somebody is at work.
             return False
         shutil.rmtree(doomed)
@@ -185,8 +189,24 @@ def _is_ours(entry: Path) -> bool:
     if entry.is_symlink():
         return False
     if entry.is_dir():
-        return is_store(entry)
+        return not foreign_names(entry) and (is_store(entry) or _was_begun(entry))
     return entry.name in _FILES or entry.name.removesuffix(".new").endswith(".position")
+
+
+def _was_begun(folder: Path) -> bool:
+    """Whether a store was to be made there and is not: nothing is there, or a lock file, as private as ours are."""
+    lock = folder / "lock"
+    return is_vacant(folder) and (not lock.exists() or not S_IMODE(lock.lstat().st_mode) & 0o077)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether the folder is what a removal has left: some of what the library makes in a task's folder, or nothing."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return all(
+        not foreign_names(entry) if entry.is_dir() and not entry.is_symlink() else _is_ours(entry)
+        for entry in folder.iterdir()
+    )
 
 
 def _last_used(folder: Path) -> float:

@@ -31,7 +31,8 @@ class TaskLock:
     @classmethod
     def take(cls, file: Path, owner: object) -> TaskLock:
         """Raises: OSError; StoreLockedError where another owner has it, in this process or another."""
-        file = file.resolve()
+        # Not a link in its own place, which ``take`` refuses.
+        file = file.parent.resolve() / file.name
         with _taken.guard:
             held = _taken.locks.get(file)
             if held is None or held._owner != owner:

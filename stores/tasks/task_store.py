@@ -9,7 +9,7 @@ from time import perf_counter
 
 from stores.changelog.interface import Changelog
 from stores.config import StoreConfig
-from stores.directory import wipe
+from stores.creation import counts, wipe
 from stores.errors import (
     ChangelogLostError,
     CommitFailedError,
@@ -20,6 +20,7 @@ from stores.errors import (
     StoreUnavailableError,
     TaskCorruptedError,
 )
+from stores.files import system_errors_told
 from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
 from stores.position import merge
 from stores.tasks.adoption import adopt, is_adoptable
@@ -122,9 +123,10 @@ class TaskStore:
         began = perf_counter()
         # Until it is restored: the commit that it is at may be an earlier one than a view has shown.
         self.restores |= 1
-        if not self.path.exists():
-            # Whoever removed it has left the checkpoint behind, which vouches for what is gone.
-            checkpointed_offset = None
+        with system_errors_told(self.path):
+            if not counts(self.path):
+                # Whoever removed it, or began to make it, has left the checkpoint behind, of what is gone.
+                checkpointed_offset = None
         try:
             if is_adoptable(self.path, self._config):
                 self._adopt(checkpointed_offset, origin)

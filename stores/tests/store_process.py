@@ -42,7 +42,7 @@ class StoreProcess:
         # Packages that only the caller has on its path must be found there as well.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            [sys.executable, "-P", "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
 
     def call(self, command: str, *arguments: Any, **named: Any) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,15 @@ from stores import (
     StoreIncompatibleError,
     StoreLockedError,
     StoreUnavailableError,
+    creation,
     directory,
+    files,
     open_store,
 )
 from stores.changelog import SqliteChangelog, log_file
-from stores.directory import CREATE_RENAMED, FAILPOINTS, wipe
+from stores.directory import CREATE_BUILT, CREATE_FINISHED, FAILPOINTS, wipe
 from stores.failpoints import arm, disarm
+from stores.files import remove, sync_folder
 from stores.strategies import opening
 from stores.tests.store_process import StoreProcess
 
@@ -36,23 +41,152 @@ def refuse(*_: object) -> None:
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_kill_during_creation_leaves_a_store_or_none(path: Path, backend: str, failpoint: str) -> None:
+    letters = [path.with_name(f"store{end}") / "letter" for end in (".new", ".wiped")]
+    for letter in letters:
+        letter.parent.mkdir()
+        letter.write_text("dear")
     with StoreProcess() as process:
         process.call("kill_at", failpoint)
         process.call_until_killed("open", backend, path, Durability.CHANGELOG, {})
-    assert path.exists() is (failpoint == CREATE_RENAMED)
+    assert (path / "unfinished").exists() is (failpoint != CREATE_FINISHED)
     with open_store(backend, path) as store:
         assert list(store.all()) == []
         store.put(b"key", b"value")
         store.commit()
-    assert [entry.name for entry in path.parent.iterdir()] == ["store"]
+    assert [letter.read_text() for letter in letters] == ["dear", "dear"]
+    assert {entry.name for entry in path.parent.iterdir()} == {"store", "store.new", "store.wiped"}
+    assert not (path / "unfinished").exists()
 
 
-def test_leftovers_of_a_creation_are_removed_by_the_next(path: Path) -> None:
-    for leftover in ("store.new", "store.wiped"):
-        (path.parent / leftover / "deep").mkdir(parents=True)
-        (path.parent / leftover / "deep" / "file").touch()
-    open_store("lmdb", path).close()
-    assert [entry.name for entry in path.parent.iterdir()] == ["store"]
+def test_neither_making_nor_wiping_a_store_touches_what_lies_beside_it(path: Path) -> None:
+    """Another store, open or not, whatever it is called; files and folders of anybody's."""
+    beside = [path.with_name(f"store{end}") for end in (".new", ".wiped", ".tmp")]
+    for folder in beside:
+        with open_store("sqlite", folder) as store:
+            store.put(b"key", folder.name.encode())
+            store.commit()
+    held = open_store("sqlite", beside[0])
+    (path.parent / "letter.txt").write_text("dear")
+    for _ in range(2):
+        open_store("sqlite", path).close()
+        wipe(path)
+    assert held.get(b"key") == b"store.new"
+    held.close()
+    for folder in beside:
+        with open_store("sqlite", folder) as store:
+            assert store.get(b"key") == folder.name.encode()
+    assert (path.parent / "letter.txt").read_text() == "dear"
+
+
+@pytest.mark.parametrize("made", ["data.csv", "open.txt", "notes/letter.txt"])
+def test_what_is_foreign_in_a_store_folder_survives_its_wiping_and_a_store_can_be_made_there_again(
+    path: Path, made: str
+) -> None:
+    for number in range(2):
+        with open_store("lmdb", path) as store:
+            assert store.get(b"key") is None
+            store.put(b"key", b"%d" % number)
+            store.commit()
+        (path / made).parent.mkdir(exist_ok=True)
+        (path / made).write_text("dear")
+        wipe(path)
+        assert (path / made).read_text() == "dear"
+        assert not (path / "data").exists()
+    wipe(path)
+    assert (path / made).read_text() == "dear"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"store.json": '{"name": "my shop"}', "orders.csv": "1"},
+        {"store.json": '{"name": "my shop"}', "data/orders.csv": "1"},
+        {"lock": "of my bicycle"},
+        {"unfinished": "symphony"},
+        {"unfinished.new": "symphony", "lock": "12"},
+        {"lock": "12", "data/orders.csv": "1", "letter.txt": "dear"},
+        {"data/orders.csv": "1"},
+    ],
+)
+def test_a_folder_of_something_else_is_refused_and_left_as_it_was(path: Path, found: dict[str, str]) -> None:
+    for name, content in found.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(content)
+    before = sorted(path.rglob("*"))
+    for refused in (lambda: open_store("sqlite", path), lambda: wipe(path)):
+        with pytest.raises(StoreIncompatibleError):
+            refused()
+    assert sorted(path.rglob("*")) == before
+    assert {name: (path / name).read_text() for name in found} == found
+
+
+def test_a_wiping_that_is_cut_short_leaves_no_part_of_the_store(path: Path) -> None:
+    """Killed anywhere in it, the next opening finds nothing."""
+    with open_store("lmdb", path) as store:
+        store.put(b"key", b"value")
+        store.commit()
+    removed: list[Path] = []
+
+    def killed(part: Path) -> None:
+        if len(removed) == cut:
+            raise KeyboardInterrupt
+        removed.append(part)
+        remove(part)
+
+    for cut in range(16):
+        removed.clear()
+        with pytest.MonkeyPatch.context() as patched, suppress(KeyboardInterrupt):
+            patched.setattr(creation, "remove", killed)
+            wipe(path)
+        assert not creation.counts(path)
+        with open_store("lmdb", path) as store:
+            assert store.get(b"key") is None
+            store.put(b"key", b"value")
+            store.commit()
+        if len(removed) < cut:
+            break
+    else:
+        raise AssertionError("no wiping came to its end")
+
+
+def test_a_lock_on_the_folder_above_keeps_nobody_from_making_a_store(path: Path) -> None:
+    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(above, fcntl.LOCK_EX)
+        with StoreProcess(deadline_s=20) as process:
+            process.call("open", "sqlite", path, Durability.CHANGELOG, {})
+    finally:
+        os.close(above)
+
+
+def test_a_store_that_is_being_made_is_locked_for_everybody_else(path: Path) -> None:
+    def second() -> None:
+        for refused in (lambda: open_store("sqlite", path), lambda: wipe(path)):
+            with pytest.raises(StoreLockedError):
+                refused()
+
+    for failpoint in FAILPOINTS:
+        arm(failpoint, second)
+        open_store("sqlite", path).close()
+        disarm()
+        wipe(path)
+
+
+def test_a_store_folder_may_be_a_link_to_another_place_and_an_empty_folder_stays_where_creation_fails(
+    path: Path,
+) -> None:
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.mkdir()
+    path.symlink_to(elsewhere)
+    arm(CREATE_BUILT, refuse)
+    with pytest.raises(StoreUnavailableError):
+        open_store("sqlite", path)
+    disarm()
+    assert list(elsewhere.iterdir()) == []
+    open_store("sqlite", path).close()
+    wipe(path)
+    assert list(elsewhere.iterdir()) == []
+    assert path.is_symlink()
 
 
 def test_wiping_removes_a_store_and_its_leftovers_and_nothing_else(path: Path) -> None:
@@ -61,7 +195,6 @@ def test_wiping_removes_a_store_and_its_leftovers_and_nothing_else(path: Path) -
     with pytest.raises(StoreLockedError):
         wipe(path)
     store.close()
-    (path.parent / "store.new").mkdir()
     wipe(path)
     assert list(path.parent.iterdir()) == []
     path.mkdir()
@@ -111,7 +244,7 @@ def test_a_creation_that_ends_in_an_error_leaves_nothing_behind(path: Path) -> N
         raise LookupError
 
     for failpoint in FAILPOINTS:
-        if failpoint != CREATE_RENAMED:
+        if failpoint != CREATE_FINISHED:
             arm(failpoint, fail)
             with pytest.raises(LookupError):
                 open_store("sqlite", path)
@@ -138,7 +271,7 @@ def test_a_disk_that_refuses_when_a_store_is_closed_is_told_and_the_store_given_
         assert store.get(b"key") == b"value"
 
 
-@pytest.mark.parametrize("call", ["rename", "fsync"])
+@pytest.mark.parametrize("call", ["unlink", "fsync"])
 def test_a_disk_that_refuses_a_wipe_is_told_and_the_lock_given_back(
     path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -156,16 +289,16 @@ def test_a_disk_that_refuses_a_wipe_is_told_and_the_lock_given_back(
 def test_the_names_of_the_folders_above_a_store_survive_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is synced in the folder above it: of the new ones, and of the one that was there."""
     synced: list[Path] = []
-    original = directory.sync_folder
 
     def sync(folder: Path) -> None:
         synced.append(folder)
-        original(folder)
+        sync_folder(folder)
 
-    monkeypatch.setattr(directory, "sync_folder", sync)
+    for module in (files, creation, directory):
+        monkeypatch.setattr(module, "sync_folder", sync)
     store = path / "state" / "0_0" / "store"
     open_store("sqlite", store).close()
-    assert {path.parent, path, path / "state"} <= set(synced)
+    assert {path.parent, path, path / "state", store.parent} <= set(synced)
     synced.clear()
     open_store("sqlite", store, durability=Durability.DISK).close()
     assert store.parent in synced

@@ -10,6 +10,7 @@ import pytest
 
 from stores import directory
 from stores.errors import StoreCorruptedError
+from stores.files import sync_folder, sync_tree
 from stores.interface import Durability, KeyValueStore
 from stores.registry import backend_named, open_store
 from stores.tests.store_process import StoreProcess
@@ -74,11 +75,10 @@ def test_what_a_process_left_unsynced_is_synced_by_who_opens_it_at_a_level_that_
     """And is then trusted in the next boot, however that one ended."""
     killed(path, backend, Durability.PROCESS)
     synced: list[Path] = []
-    sync = directory.sync_tree
 
     def watched(folder: Path) -> None:
         synced.append(folder)
-        sync(folder)
+        sync_tree(folder)
 
     monkeypatch.setattr(directory, "sync_tree", watched)
     store = reopened(path, backend, Durability.DISK)
@@ -98,6 +98,24 @@ def test_a_store_that_was_open_at_a_level_that_survives_power_loss_is_trusted_at
         for asked in sorted(Durability):
             with reopened(path, LMDB, asked) as store:
                 assert store.get(b"key") == b"value"
+
+
+@pytest.mark.parametrize("level", sorted(Durability))
+def test_the_removal_of_the_mark_survives_power_loss(
+    path: Path, monkeypatch: pytest.MonkeyPatch, level: Durability
+) -> None:
+    """Else a store that was closed would be restored for nothing."""
+    store = reopened(path, LMDB, level)
+    marked: list[bool] = []
+
+    def watched(folder: Path) -> None:
+        if folder == path:
+            marked.append((path / "open").exists())
+        sync_folder(folder)
+
+    monkeypatch.setattr(directory, "sync_folder", watched)
+    store.close()
+    assert marked == [False]
 
 
 @pytest.mark.parametrize(("backend", "level"), TORN)

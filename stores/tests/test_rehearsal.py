@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,7 +13,7 @@ from random import Random
 
 import pytest
 
-from stores import Durability, StoreCorruptedError, TopicPartition, open_store
+from stores import Durability, StoreCorruptedError, TopicPartition, open_store, rehearsal
 from stores.directory import wipe
 from stores.engines.record_log import has_foreign_record
 from stores.strategies.indexed_batch import AFTER_WRITE
@@ -68,6 +69,38 @@ def impatient() -> Iterator[StoreProcess]:
 def test_junk_in_a_log_on_which_opening_never_ends_is_damage(path: Path, impatient: StoreProcess, kind: int) -> None:
     killed(path)
     append(last_log(path / "data"), record(kind, b"x" * (kind - 5)))
+    with pytest.raises(StoreCorruptedError):
+        impatient.call("open", INDEXED, path, Durability.PROCESS, {})
+
+
+def test_a_rehearsal_runs_nothing_that_lies_in_the_working_folder(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from the folder itself, nor where the path of this process names it first, as ``python -m`` does."""
+    killed(path)
+    append(last_log(path / "data"), record(5))
+    executed = tmp_path / "executed"
+    for module in ("json", "ctypes", "signal"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(executed)!r}, 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    for first in ("", str(tmp_path)):
+        monkeypatch.setattr(sys, "path", [first, *sys.path])
+        monkeypatch.setattr(rehearsal, "DEADLINE_S", 1)
+        with pytest.raises(StoreCorruptedError):
+            open_store(INDEXED, path, durability=Durability.PROCESS)
+    assert not executed.exists()
+
+
+def test_junk_behind_the_first_megabyte_of_a_log_is_seen_before_it_is_opened(
+    path: Path, impatient: StoreProcess
+) -> None:
+    with StoreProcess() as process:
+        process.call("open", INDEXED, path, Durability.PROCESS, {})
+        process.call("commit_numbers", 0, COMMITS, 1, bytes(100_000))
+        process.kill()
+    log = last_log(path / "data")
+    assert log.stat().st_size > 3 << 19
+    append(log, record(5))
     with pytest.raises(StoreCorruptedError):
         impatient.call("open", INDEXED, path, Durability.PROCESS, {})
 

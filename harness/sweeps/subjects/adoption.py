@@ -15,8 +15,8 @@ from harness.sweeps.subjects.subject import COMMITS, NAME
 from harness.sweeps.workload import State
 from stores.changelog.memory import MemoryChangelog
 from stores.config import StoreConfig
-from stores.directory import make_folder, sync_folder, system_errors_told
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
+from stores.files import make_folder, sync_folder, system_errors_told
 from stores.interface import Durability
 from stores.registry import Backend, backend_named, backends, open_store
 from stores.tasks.checkpoint import CheckpointFile

@@ -6,12 +6,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.sweeps.subjects.neighbours import Neighbours
 from harness.sweeps.subjects.subject import COMMITS, Subject
 from harness.sweeps.workload import Change, State
 from stores.changelog.interface import Producer
 from stores.changelog.sqlite import SqliteChangelog
 from stores.errors import ChangelogError, StoreError
 from stores.interface import Durability, TopicPartition
+
+_BESIDE = ("-wal", "-shm", "-journal")
 
 
 class ChangelogSubject(Subject):
@@ -24,6 +27,7 @@ class ChangelogSubject(Subject):
         super().__init__(root, level)
         self._log: SqliteChangelog | None = None
         self._producer: Producer | None = None
+        self._neighbours = Neighbours(self.path)
 
     def open(self) -> int | None:
         self._log = SqliteChangelog(self.path, self.level)
@@ -72,10 +76,12 @@ class ChangelogSubject(Subject):
             log.close()
 
     def wipe(self) -> None:
-        for file in self.path.parent.glob(f"{self.path.name}*"):
-            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        self._neighbours.place()
+        for file in (self.path, *(self.path.with_name(self.path.name + end) for end in _BESIDE)):
+            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
 
     def restore(self, state: State, number: int) -> None:
+        self._neighbours.check()
         self.stage((), state)
         self.commit(number)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from harness.sweeps.subjects.store import StoreSubject
 from harness.sweeps.workload import Change, State
-from stores.directory import system_errors_told
+from stores.creation import counts
 from stores.engines.engine import Writes
+from stores.files import system_errors_told
 from stores.identity import STEPS, OpenEngine, present_version, read_identity
 from stores.interface import Durability
 
@@ -33,7 +34,7 @@ class MigrationSubject(StoreSubject):
 
     def open(self) -> int | None:
         with system_errors_told(self.path):
-            is_there = (self.path / "store.json").exists()
+            is_there = counts(self.path)
         # One step more than has been made: who comes upon an interrupted one makes that.
         STEPS[:] = [_restamp] * (read_identity(self.path).format_version if is_there else 0)
         return super().open()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 from harness.sweeps.subjects.checkpoint import CheckpointSubject
 from harness.sweeps.subjects.subject import COMMITS
 from harness.sweeps.workload import State
-from stores.directory import make_folder, replace_file, sync_folder, system_errors_told, wipe
+from stores.creation import counts, create, wipe
 from stores.errors import StoreCorruptedError, TaskCorruptedError
-from stores.identity import Identity, present_version, read_identity
+from stores.files import make_folder, system_errors_told
+from stores.identity import read_identity
 from stores.interface import Durability, TopicPartition
+from stores.locks import take
 from stores.tasks import StateDirectory, TaskId
 from stores.tasks.checkpoint import CheckpointFile
 
@@ -71,7 +74,7 @@ class StateDirectorySubject(CheckpointSubject):
         task_id = _task_of(offsets[COMMITS])
         lock = self._state.lock(task_id, self)
         try:
-            if not (self._state.folder(task_id) / _STORE).exists():
+            if not counts(self._state.folder(task_id) / _STORE):
                 self._make_store(self._state.folder(task_id) / _STORE)
             self._checkpoint(task_id).write({**offsets, _PROCESS: self._process()})
             if len(self._state.tasks()) > 1:
@@ -86,13 +89,13 @@ class StateDirectorySubject(CheckpointSubject):
     @staticmethod
     def _make_store(store: Path) -> None:
         wipe(store)
-        new = store.with_name(f"{_STORE}.new")
         with system_errors_told(store):
-            make_folder(new / "data")
-            (new / "lock").touch()
-            replace_file(new / "store.json", Identity("made up", present_version()).text())
-            new.rename(store)
-            sync_folder(store.parent)
+            make_folder(store)
+            lock = take(store / "lock")
+            try:
+                create(store, "made up", lambda folder: (folder / "data").mkdir())
+            finally:
+                os.close(lock)
 
     def _last(self) -> dict[TopicPartition, int]:
         """What the last task that is whole has in its checkpoint file."""
@@ -117,9 +120,9 @@ class StateDirectorySubject(CheckpointSubject):
 
     def _has_store(self, task_id: TaskId) -> bool:
         store = self._state.folder(task_id) / _STORE
-        if not store.is_dir():
+        if not counts(store):
             return False
-        # Whoever opened it would look here first. It is made beside its place: without it, it is damaged.
+        # Whoever opened it would look here first.
         read_identity(store)
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.sweeps.subjects.neighbours import Neighbours
 from harness.sweeps.subjects.subject import COMMITS, NAME, Subject
 from harness.sweeps.workload import Change, State
 from stores.directory import wipe
@@ -35,6 +36,7 @@ class StoreSubject(Subject):
         self._options = {name: value for name, value in PRESSURE.items() if name in self._backend.options}
         self._store: KeyValueStore | None = None
         self._openings = 0
+        self._neighbours = Neighbours(self.path)
 
     @property
     def _open(self) -> KeyValueStore:
@@ -86,7 +88,10 @@ class StoreSubject(Subject):
             store.close()
 
     def wipe(self) -> None:
+        self._neighbours.place()
         wipe(self.path)
+        self._neighbours.check()
 
     def restore(self, state: State, number: int) -> None:
+        self._neighbours.check()
         self._open.restore(list(state.items()), {COMMITS: number})

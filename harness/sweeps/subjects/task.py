@@ -15,8 +15,8 @@ from harness.sweeps.workload import Change, State
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
-from stores.directory import make_folder, system_errors_told
 from stores.errors import StoreError
+from stores.files import make_folder, system_errors_told
 from stores.interface import Durability
 from stores.registry import backends
 from stores.tasks import StreamTask, TaskContext, TaskId

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE
 from threading import Barrier
@@ -17,6 +18,7 @@ from uuid import UUID
 
 import pytest
 
+from stores import locks
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreLockedError, StoreUnavailableError
 from stores.interface import TopicPartition
@@ -223,7 +225,7 @@ def test_locked_folders_stay_whoever_has_locked_what(state: StateDirectory) -> N
     assert state.clean(WEEK_S) == [TASK]
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "folder/file", "counts.old/lock", "counts.new/mine"])
+@pytest.mark.parametrize("name", ["notes.txt", "folder/file", "counts.old/lock", "counts.new/mine", "counts/mine"])
 def test_a_folder_with_anything_foreign_in_it_stays_as_it_is(state: StateDirectory, name: str) -> None:
     folder = used(state)
     (folder / name).parent.mkdir(exist_ok=True)
@@ -232,6 +234,50 @@ def test_a_folder_with_anything_foreign_in_it_stays_as_it_is(state: StateDirecto
     before = sorted(folder.rglob("*"))
     assert state.clean(WEEK_S) == []
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_folder_of_somebody_else_with_the_name_of_a_removed_one_stays_and_nothing_is_renamed_over_it(
+    state: StateDirectory,
+) -> None:
+    folder = used(state)
+    other = folder.with_name(f"{folder.name}.removed")
+    other.mkdir()
+    (other / "letter").write_text("dear")
+    age(folder)
+    assert state.clean(WEEK_S) == []
+    assert (other / "letter").read_text() == "dear"
+    assert folder.is_dir()
+
+
+@pytest.mark.parametrize("name", [".lock", ".checkpoint.new", "kafka-streams-process-metadata.new", ".process"])
+def test_a_link_in_the_place_of_a_file_is_never_written_through(
+    state: StateDirectory, tmp_path: Path, name: str
+) -> None:
+    used(state)
+    target = tmp_path / "target"
+    target.write_text("dear")
+    link = (state.folder(TASK) if name in (".lock", ".checkpoint.new") else state.path) / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+    with suppress(StoreUnavailableError):
+        lock = state.lock(TASK, "me")
+        CheckpointFile(state.folder(TASK) / ".checkpoint").write({TopicPartition("topic", 0): 1})
+        lock.release()
+    with suppress(StoreUnavailableError):
+        state.process_id()
+    assert target.read_text() == "dear"
+
+
+def test_a_process_id_that_is_being_made_is_waited_for_by_a_deadline(
+    state: StateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used(state)
+    monkeypatch.setattr(locks.take_in_time, "__defaults__", (0.02,))
+    held = locks.take(state.path / ".process")
+    with pytest.raises(StoreLockedError):
+        state.process_id()
+    os.close(held)
+    state.process_id()
 
 
 def test_links_are_foreign(state: StateDirectory, tmp_path: Path) -> None:
@@ -382,5 +428,5 @@ def test_an_id_that_somebody_has_drawn_until_it_could_be_locked_is_kept(
         drawn.append(state.process_id())
         return take(file, note=note)
 
-    monkeypatch.setattr(process_file, "take", late)
+    monkeypatch.setattr(locks, "take", late)
     assert [state.process_id()] == drawn

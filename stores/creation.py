@@ -1,0 +1,241 @@
+"""How a store comes into being in its folder, and how it goes: whole or not at all, and nothing of anybody else's.
+
+Both happen in place, under the store's lock. The file ``unfinished`` says that nothing in the folder counts: it is
+there, and synced, before the first of the store's files is made or removed, and goes when the last one is synced, or
+gone. Who finds it removes the store's files, and begins again. What is not the store's is left where it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreIncompatibleError, StoreUnavailableError
+from stores.failpoints import declare, reach
+from stores.files import (
+    StrangeFileError,
+    check_plain,
+    make_file,
+    make_folder,
+    read_file,
+    read_json,
+    remove,
+    replace_file,
+    sync_folder,
+    sync_tree,
+    system_errors_told,
+)
+from stores.identity import FILE as IDENTITY_FILE
+from stores.identity import Identity, present_version
+from stores.locks import take
+
+CREATE_BUILDING = declare("create.building", "the new store's files are being made, in a folder that does not count")
+CREATE_BUILT = declare("create.built", "the new store is complete, not yet synced, and does not count")
+CREATE_SYNCED = declare("create.synced", "the new store is complete and synced, and does not count yet")
+CREATE_FINISHED = declare("create.finished", "the new store counts, which is not yet synced, nor is its name")
+FAILPOINTS = (CREATE_BUILDING, CREATE_BUILT, CREATE_SYNCED, CREATE_FINISHED)
+
+LOCK_FILE, _MARKER = "lock", "unfinished"
+_MARKER_TEXT = b"A store is being made or removed in this folder: nothing of it counts yet, or any more.\n"
+_NEW_MARKER = f"{_MARKER}.new"
+_FILES = (IDENTITY_FILE, "open", "commit", *(f"{name}.new" for name in (IDENTITY_FILE, "open", "commit", _MARKER)))
+_FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush")
+_PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
+"""The names that the store's own files and folders have in its folder."""
+_NUMBER_BYTES_MAX = 32
+
+
+def is_store(path: Path) -> bool:
+    """Whether the folder is a store's, also one that is damaged, or was cut short while it was made or removed.
+
+    It says so itself, or it has the store's lock and data and nothing foreign. Raises: OSError.
+    """
+    if is_unfinished(path) or _has_identity(path):
+        return True
+    return not foreign_names(path) and _names(path) >= {LOCK_FILE, "data"}
+
+
+def counts(path: Path) -> bool:
+    """Whether there is a store at ``path`` that is neither being made nor removed. Raises: OSError."""
+    return path.is_dir() and not is_vacant(path) and not is_unfinished(path)
+
+
+def foreign_names(path: Path) -> list[str]:
+    """The names in the store's folder ``path`` that are not the store's, in order. Raises: OSError."""
+    return sorted(_names(path) - _PARTS)
+
+
+def is_vacant(path: Path) -> bool:
+    """Whether nothing is in the folder but what a creation makes first. Raises: OSError."""
+    names = _names(path)
+    if names - {LOCK_FILE, _NEW_MARKER}:
+        return False
+    # Files of those names may be anybody's: they are the library's if they hold what it writes there.
+    number, marker = _content(path / LOCK_FILE), _content(path / _NEW_MARKER)
+    return number is not None and marker is not None and _is_number(number) and _is_torn_marker(marker)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether the folder is a store's in which nothing counts. Raises: OSError."""
+    return _content(path / _MARKER) == _MARKER_TEXT
+
+
+def check_parts(path: Path) -> None:
+    """Check that the store in the folder ``path`` is made of plain files and folders, before any of them is opened.
+
+    Raises: OSError; StoreCorruptedError where a link, a pipe or the like lies in the place of one.
+    """
+    try:
+        for name in _FILES:
+            check_plain(path / name, folder=False)
+        for name in _FOLDERS:
+            check_plain(path / name, folder=True)
+    except StrangeFileError as error:
+        raise StoreCorruptedError(f"{error}: wipe the store and restore it from its changelog") from error
+
+
+def create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
+    """Make a new store in the folder ``path``, whose lock is held; ``build`` makes its data there.
+
+    What is left of one that was being made or removed goes first. Where it raises, nothing of the new one is left but
+    the lock. Raises: OSError; StoreUnavailableError; what ``build`` raises.
+    """
+    try:
+        _put_marker(path)
+        _clear(path)
+        with open(make_file(path / IDENTITY_FILE), "w", encoding="utf-8") as file:
+            file.write(Identity(backend, present_version()).text())
+        reach(CREATE_BUILDING)
+        build(path)
+        reach(CREATE_BUILT)
+        sync_tree(path)
+        reach(CREATE_SYNCED)
+        (path / _MARKER).unlink()
+    except BaseException as error:
+        with suppress(OSError):
+            _clear(path)
+            _remove_marker(path)
+        if isinstance(error, CommitFailedError | StoreCorruptedError):
+            # Nothing is there yet that could be damaged.
+            raise StoreUnavailableError(f"{path} can't be created: {error.__cause__ or error}") from error
+        raise
+    reach(CREATE_FINISHED)
+    sync_folder(path)
+    sync_folder(path.parent)
+
+
+def wipe(path: Path) -> None:
+    """Remove the store at ``path``, or what is left of one. Nothing to do where there is none.
+
+    What is not the store's stays, and with it the folder: as that of a store, in which one can be made anew.
+
+    Raises: StoreLockedError where it is open, StoreIncompatibleError where ``path`` is not a store's folder,
+    StoreUnavailableError where the disk refuses.
+    """
+    with system_errors_told(path):
+        if not os.path.lexists(path):
+            return
+        if not path.is_dir() or not (is_store(path) or is_vacant(path)):
+            raise StoreIncompatibleError(f"{path} is not a store's folder: nothing was removed")
+        with suppress(FileNotFoundError):
+            if not is_plain(path / LOCK_FILE):
+                # Nobody holds what is no lock file.
+                remove(path / LOCK_FILE)
+        try:
+            lock = take(path / LOCK_FILE)
+        except FileNotFoundError:
+            # Another process has just removed it.
+            return
+        try:
+            # Until the lock was taken another process may have removed the store, and something else be there now.
+            if is_store(path):
+                _put_marker(path)
+                _clear(path)
+                _remove_marker(path)
+            remove_folder(path)
+        finally:
+            os.close(lock)
+        with suppress(FileNotFoundError):
+            sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove the folder ``path``, whose lock is held, where no store is in it any more, nor anything foreign."""
+    if is_vacant(path):
+        remove(path / _NEW_MARKER)
+        (path / LOCK_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            # Somebody may have come meanwhile, to make a store; and a link to a folder stays.
+            path.rmdir()
+
+
+def prepare_folder(path: Path) -> bool:
+    """Make the folder ``path`` unless it is there: whether it was made now. Raises: OSError."""
+    make_folder(path.parent)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def is_plain(path: Path) -> bool:
+    """Whether ``path`` is a regular file. Raises: OSError, also where there is none."""
+    try:
+        check_plain(path, folder=False)
+    except StrangeFileError:
+        return False
+    return True
+
+
+def _put_marker(path: Path) -> None:
+    """Say that nothing in the folder counts, so that it survives power loss."""
+    # In one step, also where it is there: who put it there may have been refused a sync, and killed.
+    replace_file(path / _MARKER, _MARKER_TEXT.decode())
+
+
+def _remove_marker(path: Path) -> None:
+    """Take back what the marker says, once all that it spoke of is gone for good; beside foreign files it stays."""
+    sync_folder(path)
+    if not foreign_names(path):
+        (path / _MARKER).unlink(missing_ok=True)
+
+
+def _clear(path: Path) -> None:
+    """Remove all of the store's own but its lock and the marker."""
+    for name in (*_FILES, *_FOLDERS):
+        remove(path / name)
+
+
+def _names(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir()}
+
+
+def _content(file: Path) -> bytes | None:
+    """What a small file of the folder has; nothing where there is none, None where it is none of ours."""
+    try:
+        return read_file(file, len(_MARKER_TEXT))
+    except FileNotFoundError:
+        return b""
+    except StrangeFileError:
+        return None
+
+
+def _is_number(content: bytes) -> bool:
+    """Whether a lock file has the number of a process in it, or nothing: zeros where power loss took it."""
+    return len(content) <= _NUMBER_BYTES_MAX and (not content.strip(b"\0") or content.strip().isdigit())
+
+
+def _is_torn_marker(content: bytes) -> bool:
+    """Whether a marker was being written when the machine stopped: a part of it is there, or zeros in its place."""
+    return all(byte in (0, meant) for byte, meant in zip(content, _MARKER_TEXT, strict=False))
+
+
+def _has_identity(path: Path) -> bool:
+    try:
+        told = read_json(path / IDENTITY_FILE)
+    except (FileNotFoundError, ValueError):
+        return False
+    return isinstance(told, dict) and isinstance(told.get("backend"), str) and "format_version" in told

@@ -1,0 +1,189 @@
+"""Files and folders of the library's own: made exclusively, put in place whole, synced by name, never through a link.
+
+A link, a pipe or a folder where one of our files belongs is never followed, waited for or written to.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stores.descriptors import descriptors_lacking
+from stores.errors import StoreUnavailableError
+
+SMALL_BYTES_MAX = 64 << 10
+"""More than any of the small files has that say what a folder is, and who has it open."""
+
+_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""What the system says of a link that is not followed, of a folder, and of a socket."""
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFREG: "a file",
+}
+
+
+class StrangeFileError(ValueError):
+    """Something that the library never makes lies where one of its files belongs."""
+
+
+@contextmanager
+def system_errors_told(path: Path) -> Iterator[None]:
+    """Turn what the system refuses in this block into a StoreUnavailableError that says for which file."""
+    try:
+        yield
+    except OSError as error:
+        advice = descriptors_lacking() or "Make it writable, make room, or choose another path"
+        raise StoreUnavailableError(f"{error.filename or path}: {error.strerror or error}. {advice}") from error
+    except StrangeFileError as error:
+        raise StoreUnavailableError(f"{error}. Remove it, or choose another path") from error
+
+
+def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Open the file ``path`` itself, and return its descriptor; ``flags`` and ``mode`` are those of ``os.open``.
+
+    Raises: OSError; StrangeFileError where it is no regular file, of which nothing was read or changed.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in _NO_FILE and os.path.lexists(path):
+            raise _strange(path, os.lstat(path).st_mode) from error
+        raise
+    found = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(found):
+        os.close(descriptor)
+        raise _strange(path, found)
+    return descriptor
+
+
+def read_file(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
+    """Return the content of the file ``path``, of at most ``bytes_max`` bytes.
+
+    Raises: OSError; StrangeFileError where it is no regular file, or longer.
+    """
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise StrangeFileError(f"{path} has more than {bytes_max:,} bytes, which the library never writes there")
+    return content
+
+
+def read_json(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> object:
+    """Return what the JSON file ``path`` says, which has at most ``bytes_max`` bytes.
+
+    Raises: OSError; ValueError where that is no JSON, or nested so deeply that nobody here wrote it.
+    """
+    try:
+        found: object = json.loads(read_file(path, bytes_max))
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply") from error
+    return found
+
+
+def make_file(path: Path, mode: int = 0o666) -> int:
+    """Make the empty file ``path``, and return its descriptor, open for writing.
+
+    A leftover of that name is removed first: use it for names that are the library's own. Raises: OSError.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        return open_plain(path, flags, mode)
+    except FileExistsError:
+        path.unlink()
+        return open_plain(path, flags, mode)
+
+
+def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
+    """Put a file with ``text`` at ``path`` in one step; unless ``durable``, power loss may tear it. Raises: OSError."""
+    new = path.with_name(path.name + ".new")
+    with open(make_file(new), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    new.replace(path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make the folder ``path`` and those above it that are missing; their names survive power loss.
+
+    ``mode`` is that of ``path`` where it is made here, less what the process's mask takes away. Raises: OSError.
+    """
+    missing = []
+    folder = path
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode if folder == path else 0o777, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove the file, link or folder ``path``; nothing to do where there is none. Raises: OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_plain(path: Path, *, folder: bool) -> None:
+    """Check that ``path`` is a regular file or, where ``folder``, a folder with nothing but such below.
+
+    What is not there is not checked. Raises: OSError; StrangeFileError.
+    """
+    try:
+        found = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not (stat.S_ISDIR(found) if folder else stat.S_ISREG(found)):
+        raise _strange(path, found)
+    if folder:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.is_file(follow_symlinks=False):
+                    check_plain(Path(entry.path), folder=entry.is_dir(follow_symlinks=False))
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Make everything below ``path`` survive power loss: each file, then each folder. Links are left alone."""
+    for folder, _, files in os.walk(path, topdown=False):
+        for name in files:
+            _sync_file(Path(folder, name))
+        sync_folder(Path(folder))
+
+
+def _sync_file(path: Path) -> None:
+    try:
+        descriptor = open_plain(path, os.O_RDONLY)
+    except StrangeFileError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _strange(path: Path, mode: int) -> StrangeFileError:
+    kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+    return StrangeFileError(f"{path} is {kind}, which the library never makes there")
