@@ -1,7 +1,7 @@
 """SQLite: two WITHOUT ROWID tables of blobs in one file, in write-ahead mode.
 
 One connection writes, others only ever read: with two that write or checkpoint at the same moment, SQLite before
-3.51.3 may damage the file. Made to be looked at: ``sqlite-utils rows store.db meta``, or any SQLite tool.
+3.51.3 may damage the file. ``python -m stores.inspection`` shows what is in it.
 
 SQLite's pages have no checksums: with ``checksums`` each value ends with one of key and value
 (``stores.engines.seal``), which ``user_version`` tells, so that a store stays as it was made. What no record shows, a
@@ -26,7 +26,7 @@ from stores.sqlite_file import HEADER_BYTES, keep_log, missing_bytes, sync_log, 
 
 Answer = TypeVar("Answer")
 
-_FILE = "store.db"
+FILE = "store.db"
 _TABLES = {
     name: f"CREATE TABLE {name} (key blob primary key, value blob not null) strict, without rowid"
     for name in ("data", "meta")
@@ -70,8 +70,8 @@ class SqliteEngine(TransactionalEngine):
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
-        file = path / _FILE
-        log = file.with_name(f"{_FILE}-wal")
+        file = path / FILE
+        log = file.with_name(f"{FILE}-wal")
         try:
             new, unclean = not file.exists(), log.exists() and log.stat().st_size > 0
             if not new:
@@ -87,7 +87,7 @@ class SqliteEngine(TransactionalEngine):
                     _create(writer, checksums=bool(options["checksums"]))
                 elif unclean and durability is Durability.DISK:
                     keep_log(writer, file)
-                seal = SEALED if _has_checksums(writer, file) else PLAIN
+                seal = SEALED if has_checksums(writer, file) else PLAIN
             except BaseException:
                 writer.close()
                 raise
@@ -218,7 +218,7 @@ class SqliteEngine(TransactionalEngine):
         super().verify()
 
     def metrics(self) -> Mapping[str, int]:
-        log = self._file.with_name(f"{_FILE}-wal")
+        log = self._file.with_name(f"{FILE}-wal")
         try:
             reader = self._borrow()
             page_bytes, pages, free = (
@@ -425,16 +425,12 @@ def _delete_range(writer: sqlite3.Connection, start: bytes | None, end: bytes | 
 
 
 def _create(writer: sqlite3.Connection, *, checksums: bool) -> None:
-    # Imported here: it takes 0.3 s, and only creation needs it.
-    from sqlite_utils import Database
-
-    database = Database(writer, tracer=None)
     for statement in _TABLES.values():
-        database.execute(statement)
-    database.execute(f"pragma user_version={_VERSIONS[checksums]}")
+        writer.execute(statement)
+    writer.execute(f"pragma user_version={_VERSIONS[checksums]}")
 
 
-def _has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
+def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
     """Whether the store's records have checksums: as it was made. Raises: StoreCorruptedError, sqlite3.Error."""
     tables = dict(writer.execute("select name, sql from sqlite_schema").fetchall())
     [version] = writer.execute("pragma user_version").fetchone()

@@ -1,0 +1,118 @@
+"""Show what a store of SQLite, or the embedded changelog, holds: ``python -m stores.inspection PATH``, as JSON lines.
+
+The first line says what the file is and counts its tables; then come offsets and positions of a store, or partitions,
+transactions and consumer groups of a changelog; then its first records, without the checksums behind their values. The
+file is only read, and may be in use meanwhile.
+
+sqlite-utils reads the schema and the rows here, for people. It makes no schema: it knows no tables WITHOUT ROWID, which
+keep a record in one tree in place of two. It takes a third of a second to import, and where pandas is installed 80 MB:
+no store and no changelog imports it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stores import position
+from stores.changelog.schema import APPLICATION_ID
+from stores.engines.seal import PLAIN, SEALED
+from stores.engines.sqlite import FILE, has_checksums
+from stores.errors import ChangelogError, StoreError, StoreIncompatibleError
+from stores.identity import read_identity
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+_VIEWS = ("partitions", "transactions", "consumer_groups")
+
+Line = dict[str, object]
+
+
+def lines(path: Path, records_max: int) -> Iterator[Line]:
+    """Say what lies at ``path``: a store's folder, or the file of a changelog; up to ``records_max`` of its records.
+
+    Raises: StoreIncompatibleError, ChangelogError where it is neither, StoreCorruptedError; OSError, sqlite3.Error.
+    """
+    from sqlite_utils import Database
+
+    if path.is_dir():
+        identity = read_identity(path)
+        file = path / "data" / FILE
+        if not file.exists():
+            raise StoreIncompatibleError(
+                f"{path} is kept by {identity.backend}, not in SQLite: open it as that to read it"
+            )
+        first: Line = {"store": str(path), **identity._asdict()}
+    else:
+        file, first = path, {"changelog": str(path)}
+    connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        # All of one moment.
+        connection.execute("begin")
+        database = Database(connection)
+        first["tables"] = {table.name: table.count for table in database.tables}
+        yield from (_of_store if path.is_dir() else _of_changelog)(database, file, first, records_max)
+    finally:
+        connection.close()
+
+
+def _of_store(database: Database, file: Path, first: Line, records_max: int) -> Iterator[Line]:
+    checked = has_checksums(database.conn, file)
+    checksums = SEALED if checked else PLAIN
+    yield {**first, "checksums": checked}
+    meta = dict(checksums.open_pairs([(row["key"], row["value"]) for row in database["meta"].rows]))
+    for name, kind in (("offset", position.OFFSET), ("position", position.POSITION)):
+        for partition, offset in position.decode(kind, meta).items():
+            yield {"topic": partition.topic, "partition": partition.partition, name: offset}
+    for row in islice(database["data"].rows, records_max):
+        yield {"key": _text(row["key"]), "value": _text(checksums.open(row["key"], row["value"]))}
+
+
+def _of_changelog(database: Database, file: Path, first: Line, records_max: int) -> Iterator[Line]:
+    if database.execute("pragma application_id").fetchone() != (APPLICATION_ID,):
+        raise ChangelogError(f"{file} is neither a store's folder nor a changelog; choose another path")
+    yield first
+    for view in _VIEWS:
+        yield from ({"view": view, **row} for row in database.query(f"select * from {view}"))
+    for row in database.query("select * from records limit ?", [records_max]):
+        yield {name: _text(value) for name, value in row.items()}
+
+
+def _text(value: Any) -> object:
+    """Bytes as text where they are UTF-8, else in hexadecimal."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"hex": value.hex()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the lines; 0 where it could be read, else 2."""
+    parser = argparse.ArgumentParser(prog="python -m stores.inspection", description="Show what a SQLite store holds.")
+    parser.add_argument("path", type=Path, help="a store's folder, or the file of an embedded changelog")
+    parser.add_argument("--records", type=int, default=10, metavar="N", help="how many records to show (10)")
+    given = parser.parse_args(argv)
+    try:
+        for line in lines(given.path, max(0, given.records)):
+            print(_json(line))
+    except (StoreError, OSError, sqlite3.Error) as error:
+        print(f"{given.path}: {error}" if isinstance(error, sqlite3.Error) else error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _json(line: Mapping[str, object]) -> str:
+    return json.dumps(line, ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
