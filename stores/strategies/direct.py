@@ -13,7 +13,7 @@ from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, TopicPartition
 from stores.merge import Pair, chunks_of
 from stores.strategies.iterator import Pin
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, while_open
 
 COMMIT = declare("direct.commit", "a store that has long written its records is told to commit them")
 
@@ -48,8 +48,8 @@ class DirectStore(EngineStore):
     def _keep(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         """Offsets given to a store that does not manage them are ignored (KIP-892, ``managesOffsets``)."""
 
+    @while_open
     def persist(self) -> None:
-        self._check_writer()
         self._engine.persist()
 
     def _rollback(self) -> None:

@@ -12,7 +12,7 @@ that wrote each at once, and reopened the second store at each commit, was as sl
 
 Readers of committed data never wait for a commit: one that fits into memory is one write of the regular store, and
 while one in parts is copied they are shown what comes out of it, the second store laid over the regular one. Those of
-uncommitted data wait while a commit is being marked as ready, and while a spill is written.
+uncommitted data do not wait either.
 """
 
 from __future__ import annotations
@@ -136,32 +136,36 @@ class DualStore(SpillingStore):
         spill = self._spill or self._begin_spill()
         ranges = tuple(spill.ranges) if in_parts else tuple(bounds for layer in layers for bounds in layer.ranges)
         marker = Marker(self._sequence + 1, spill.token, in_parts, ranges, meta)
+        # Readers do not wait for any of it: until it is emptied they are shown what is staged, or spilled, above what
+        # is committed, and that hides the same keys whether or not they have been copied.
+        try:
+            self._staging.write(spill.as_writes(layers), {_SEQUENCE: marker.seal})
+            if in_parts:
+                # A part may get into the regular store's files before the rest: the rest must survive as well.
+                self._staging.persist()
+            reach(SPILLED)
+            marker.write(self._marker, durable=in_parts or self._durability is Durability.DISK)
+        except OSError as error:
+            self._withdraw(spill, in_parts=in_parts)
+            raise CommitFailedError(f"{error.filename or self._marker}: {error.strerror}: commit again") from error
+        try:
+            if in_parts:
+                # Nothing undoes the commit any more.
+                with self._shown_as_committed():
+                    self._copy(spill, marker.ranges, self._final(marker))
+            else:
+                self._engine.write([layer.as_writes() for layer in layers], self._final(marker))
+            reach(COPIED)
+            self._sequence = marker.sequence
+            with self._batch.lock:
+                self._spill = None
+            self._empty(spill)
+            reach(TRUNCATED)
+            self._marker.unlink(missing_ok=True)
+        except (CommitFailedError, OSError) as error:
+            raise _marker_stands(error) from error
+        reach(MARKER_REMOVED)
         with self._batch.lock:
-            try:
-                self._staging.write(spill.as_writes(layers), {_SEQUENCE: marker.seal})
-                if in_parts:
-                    # A part may get into the regular store's files before the rest: the rest must survive as well.
-                    self._staging.persist()
-                reach(SPILLED)
-                marker.write(self._marker, durable=in_parts or self._durability is Durability.DISK)
-            except OSError as error:
-                self._withdraw(spill, in_parts=in_parts)
-                raise CommitFailedError(f"{error.filename or self._marker}: {error.strerror}: commit again") from error
-            try:
-                if in_parts:
-                    # Nothing undoes the commit any more.
-                    with self._shown_as_committed():
-                        self._copy(spill, marker.ranges, self._final(marker))
-                else:
-                    self._engine.write([layer.as_writes() for layer in layers], self._final(marker))
-                reach(COPIED)
-                self._sequence = marker.sequence
-                self._empty(spill)
-                reach(TRUNCATED)
-                self._marker.unlink(missing_ok=True)
-            except (CommitFailedError, OSError) as error:
-                raise _marker_stands(error) from error
-            reach(MARKER_REMOVED)
             self._batch.clear()
 
     def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:

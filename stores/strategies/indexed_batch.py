@@ -125,26 +125,28 @@ class IndexedBatchStore(SpillingStore):
         except OSError as error:
             raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
         reach(SEALED)
+        # Readers do not wait for any of it. Until it is being copied they are shown what was spilled as staged; while
+        # it is, as committed; afterwards it is both.
+        self._decided = True
+        try:
+            self._engine.write([], {_COPYING: spill.name})
+        except CommitFailedError as error:
+            # Where nobody can tell whether it is there, opening again must find what it names.
+            self._decided = error.reopen
+            raise
+        try:
+            with self._shown_as_committed():
+                # Not needed for a whole commit: so that what was decided is carried out, and not replayed.
+                self._engine.persist()
+                reach(DECIDED)
+                self._copy(spill, marker.ranges, _final(marker))
+        except StoreError as error:
+            # Nothing undoes it any more.
+            raise CommitFailedError(
+                f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
+            ) from error
+        reach(COPIED)
         with self._batch.lock:
-            self._decided = True
-            try:
-                self._engine.write([], {_COPYING: spill.name})
-            except CommitFailedError as error:
-                # Where nobody can tell whether it is there, opening again must find what it names.
-                self._decided = error.reopen
-                raise
-            try:
-                with self._shown_as_committed():
-                    # Not needed for a whole commit: so that what was decided is carried out, and not replayed.
-                    self._engine.persist()
-                    reach(DECIDED)
-                    self._copy(spill, marker.ranges, _final(marker))
-            except StoreError as error:
-                # Nothing undoes it any more.
-                raise CommitFailedError(
-                    f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
-                ) from error
-            reach(COPIED)
             self._recent = {}
             self._forget()
         self._remove_retired()

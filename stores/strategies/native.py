@@ -96,6 +96,8 @@ class NativeStore(EngineStore):
             self._ranges.add(start, end)
 
     def _begin(self) -> Transaction:
+        # Another thread that closes the store has ended its last transaction by now.
+        self._check_open()
         self._transaction = begun = self._transactions.begin()
         return begun
 

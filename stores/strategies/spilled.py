@@ -47,6 +47,9 @@ class Spill:
                     part, num_bytes = {}, 0
             if part:
                 self._write((), part)
+
+    def hide(self, layers: Sequence[Layer]) -> None:
+        """Let the ranges of ``layers``, which are here now, hide what is committed. No reader may look meanwhile."""
         for layer in layers:
             self.ranges.update(layer.ranges)
 

@@ -5,7 +5,7 @@ spilled, what is committed. How a commit makes one of all three is the strategy'
 
 A commit that was spilled is copied in parts. Readers never see that, and wait for no copy: from the moment on that
 nothing undoes the commit any more they are shown what comes out of it, what was spilled laid over what is committed;
-so laid over it, a part that is copied changes nothing. Those of uncommitted data wait while a spill is written.
+so laid over it, a part that is copied changes nothing. No reader waits for the disk either, while a spill is written.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import ClassVar
 
 from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
-from stores.errors import CommitFailedError
+from stores.errors import CommitFailedError, StoreUnavailableError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, TopicPartition
 from stores.merge import Pair, chunks_of
@@ -27,7 +27,7 @@ from stores.ranges import Bounds
 from stores.strategies.held import HeldState
 from stores.strategies.iterator import Pin
 from stores.strategies.spilled import Spill
-from stores.strategies.store import EngineStore, Traits
+from stores.strategies.store import EngineStore, Traits, while_open
 
 
 class SpillingStore(EngineStore):
@@ -48,8 +48,6 @@ class SpillingStore(EngineStore):
         """What has left memory of the open transaction."""
         self._decided = False
         """Whether that is committed, or may be, and not all of it copied: only opening the store again ends this."""
-        self._view = Lock()
-        """Held for a moment, while a reader takes hold of what it is shown of a copy, and where ``_turn`` changes."""
         self._turn = 0
         """Odd while a commit is copied in parts, when what is committed is in between."""
         self._recent: Mapping[bytes, bytes | None] = {}
@@ -79,7 +77,7 @@ class SpillingStore(EngineStore):
                     batch.writes[key] = value
                     return
         self._check_write(key, value)
-        self._stage(key, value)
+        self._stage_checked(key, value)
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         batch = self._batch
@@ -115,6 +113,7 @@ class SpillingStore(EngineStore):
             with suppress(CommitFailedError):
                 self._spill_staged()
 
+    @while_open
     def _spill_staged(self) -> None:
         """Move what is staged in memory to where it is spilled to."""
         if self._decided:
@@ -124,11 +123,15 @@ class SpillingStore(EngineStore):
                 "its committed offset",
                 reopen=True,
             )
+        spill = self._spill or self._begin_spill()
         with self._batch.lock:
-            if self._spill is None:
-                self._spill = self._begin_spill()
-            self._spill.add(self._batch.layers())
-            self._batch.drain(self._spill)
+            self._spill = spill
+            layers = self._batch.layers()
+        # Without the lock: readers are shown the layers, which hide the same keys however far this has got.
+        spill.add(layers)
+        with self._batch.lock:
+            spill.hide(layers)
+            self._batch.drain(spill)
 
     def approximate_num_uncommitted_bytes(self) -> int:
         self._check_open()
@@ -143,11 +146,9 @@ class SpillingStore(EngineStore):
     def _shown_as_committed(self) -> Iterator[None]:
         """Show all readers what comes out of the commit meanwhile; and from then on, if it fails."""
         self._decided = True
-        with self._view:
-            self._turn += 1
+        self._turn += 1
         yield
-        with self._view:
-            self._turn += 1
+        self._turn += 1
         self._decided = False
 
     def _copy(self, spill: Spill, ranges: Sequence[Bounds], final: Mapping[bytes, bytes | None]) -> None:
@@ -184,15 +185,25 @@ class SpillingStore(EngineStore):
         try:
             return self._batch.writes[key]
         except KeyError:
+            pass
+        try:
             value = self._get_staged(key) if self._batch.deep else MISSING
-        if value is MISSING:
-            value = self._recent.get(key, MISSING)
-        return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+            if value is MISSING:
+                value = self._recent.get(key, MISSING)
+            return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+        except StoreUnavailableError:
+            # The store may have been closed meanwhile, by another thread.
+            self._check_open()
+            raise
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         keys = list(keys)
         if self._is_clean() and all(type(key) is bytes for key in keys):
-            return self._engine.get_many(keys)
+            try:
+                return self._engine.get_many(keys)
+            except StoreUnavailableError:
+                self._check_open()
+                raise
         return super().get_many(keys)
 
     def _get_staged(self, key: bytes) -> bytes | Missing | None:
@@ -220,7 +231,8 @@ class SpillingStore(EngineStore):
                     with self._batch.lock:
                         staged = self._get_staged(key)
                 return self._engine.get(key) if staged is MISSING else staged  # type: ignore[return-value]
-        with self._view:
+        with self._batch.lock:
+            # What was spilled is not forgotten while the lock is held.
             if self._turn & 1:
                 return self._get_uncommitted(key)
         # The copy has ended meanwhile.
@@ -241,7 +253,7 @@ class SpillingStore(EngineStore):
                         return self._get_many_below(layers, keys)
                     finally:
                         self._batch.release(layers)
-        with self._view:
+        with self._batch.lock:
             if self._turn & 1:
                 # Nothing is staged meanwhile: single lookups are all of one moment.
                 return [self._get_uncommitted(key) for key in keys]
@@ -268,9 +280,9 @@ class SpillingStore(EngineStore):
                 return chunks_of(scan), Pin(scan.close)
             scan.close()
         else:
-            # All that is held is of one moment: either lock keeps a commit from coming between.
-            with self._view if copying else self._batch.lock:
-                if self._turn & 1 == copying:
+            # All that is held is of one moment: nothing that is staged or spilled is forgotten meanwhile.
+            with self._batch.lock:
+                if level is IsolationLevel.READ_UNCOMMITTED or self._turn & 1:
                     held = HeldState(
                         self._engine, self._spill, self._batch, start, end, end_open=end_open, reverse=reverse
                     )

@@ -6,12 +6,13 @@ A strategy says how a write is staged, how it is read back, and what a commit do
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from threading import Lock, get_ident
-from typing import ClassVar, NoReturn, Self, final
+from threading import Lock, RLock, get_ident
+from typing import ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar, final
 from weakref import WeakSet
 
 from stores import position as positions
@@ -42,6 +43,10 @@ from stores.strategies.iterator import Pin, StoreIterator
 from stores.strategies.opening import build_engine, open_data
 from stores.strategies.reader import BoundedReader, StoreReader
 
+AnyStore = TypeVar("AnyStore", bound="EngineStore")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are about to be written into the engine")
 RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
 
@@ -55,6 +60,24 @@ class Traits:
     durability: Durability
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """What readers see that don't ask for a level."""
+
+
+def while_open(
+    method: Callable[Concatenate[AnyStore, Arguments], Result],
+) -> Callable[Concatenate[AnyStore, Arguments], Result]:
+    """Let the writer's thread carry ``method`` out to its end before another thread closes the store.
+
+    Raises: StoreClosedError where that has come first.
+    """
+
+    @wraps(method)
+    def carried_out(self: AnyStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        self._check_writer()
+        with self._working:
+            self._check_open()
+            return method(self, *args, **named)
+
+    return carried_out
 
 
 class EngineStore(KeyValueStore):
@@ -136,6 +159,8 @@ class EngineStore(KeyValueStore):
         self._name, self._backend = traits.name, traits.backend
         self._durability, self._isolation_level = traits.durability, traits.isolation_level
         self._writer = get_ident()
+        self._working = RLock()
+        """Held while the writer's thread uses the engine for more than a lookup, and while the store is closed."""
         self._persistent = engine.persistent
         self._max_key_bytes = engine.max_key_bytes
         self._max_value_bytes = engine.max_value_bytes
@@ -230,7 +255,7 @@ class EngineStore(KeyValueStore):
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self._check_write(key, value)
-        self._stage(key, value)
+        self._stage_checked(key, value)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         writes: dict[bytes, bytes | None] = {}
@@ -240,24 +265,36 @@ class EngineStore(KeyValueStore):
             writes[key] = value
         self._check_writer()
         if writes:
-            self._stage_all(writes)
+            self._stage_list(writes)
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         self._check_write(key, value)
         existing = self.get(key)
         if existing is None:
-            self._stage(key, value)
+            self._stage_checked(key, value)
         return existing
 
     def delete(self, key: bytes) -> bytes | None:
         self._check_write(key, None)
         existing = self.get(key)
         if existing is not None:
-            self._stage(key, None)
+            self._stage_checked(key, None)
         return existing
 
+    def _stage_checked(self, key: bytes, value: bytes | None) -> None:
+        try:
+            self._stage(key, value)
+        except StoreError:
+            # The store may have been closed meanwhile, by another thread.
+            self._check_open()
+            raise
+
+    @while_open
+    def _stage_list(self, writes: dict[bytes, bytes | None]) -> None:
+        self._stage_all(writes)
+
+    @while_open
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        self._check_writer()
         check_bounds(start, end)
         if start is None or end is None or start <= end:
             self._stage_range(start, end)
@@ -283,7 +320,11 @@ class EngineStore(KeyValueStore):
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
             key = as_bytes("key", key)
-        return self._get(IsolationLevel.READ_UNCOMMITTED, key)
+        try:
+            return self._get(IsolationLevel.READ_UNCOMMITTED, key)
+        except StoreUnavailableError:
+            self._check_open()
+            raise
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check_open()
@@ -353,8 +394,8 @@ class EngineStore(KeyValueStore):
 
     # Transactions
 
+    @while_open
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        self._check_writer()
         offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
         meta = positions.encode(positions.OFFSET, offsets)
         advanced = positions.advanced(self._position, self._staged_position)
@@ -373,11 +414,12 @@ class EngineStore(KeyValueStore):
         self._check_open()
         return self._engine.persistence
 
+    @while_open
     def persist(self) -> None:
-        self._check_writer()
+        """A commit is as durable as it will be."""
 
+    @while_open
     def rollback(self) -> None:
-        self._check_writer()
         undone = bool(self._staged_position) or not self._is_clean()
         # Before the data, for the same reason.
         self._staged_position = {}
@@ -399,13 +441,13 @@ class EngineStore(KeyValueStore):
                 )
         return Recovery(self._outcome, dict(self._offsets))
 
+    @while_open
     def restore(
         self,
         pairs: Iterable[tuple[bytes, bytes | None]],
         changelog_offsets: Mapping[TopicPartition, int],
         position: Position | None = None,
     ) -> None:
-        self._check_writer()
         if not self._is_clean():
             raise StoreError(f"store {self._name!r} has staged writes: commit or roll back before restoring into it")
         offsets = self._checked_offsets(changelog_offsets)
@@ -432,8 +474,8 @@ class EngineStore(KeyValueStore):
         """Write past whatever is staged, atomically."""
         self._engine.write(layers, meta)
 
+    @while_open
     def verify(self) -> None:
-        self._check_writer()
         self._engine.verify()
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
@@ -483,7 +525,12 @@ class EngineStore(KeyValueStore):
     def close(self) -> None:
         if not self.is_open:
             return
+        # First, so that the writer begins nothing more; what it has begun it carries out.
         self._writer = 0
+        with self._working:
+            self._close()
+
+    def _close(self) -> None:
         self._counters.end()
         with self._pins_lock:
             pins = list(self._pins)

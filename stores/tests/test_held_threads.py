@@ -1,0 +1,242 @@
+"""Readers beside a writer, each held at the point where the other could show it something that never was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from stores import (
+    IsolationLevel,
+    NotUpToBoundError,
+    PositionBound,
+    StoreClosedError,
+    TopicPartition,
+    open_store,
+)
+from stores.engines.rocksdb import RocksDBEngine
+from stores.interface import KeyValueView
+from stores.registry import backends
+from stores.strategies.spilling import SpillingStore
+
+SPILLING = ("rocksdb-indexed-batch", "rocksdb-dual-store")
+TINY: dict[str, object] = {"staging_buffer_bytes": 200, "copy_part_bytes": 100}
+KEYS = [b"%02d" % number for number in range(20)]
+LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
+LONG_S = 30
+
+READS: dict[str, Callable[[KeyValueView], Any]] = {
+    "get": lambda reader: [reader.get(KEYS[-1])],
+    "get_many": lambda reader: reader.get_many(KEYS),
+    "scan": lambda reader: [value for _, value in reader.all()],
+}
+
+
+@pytest.fixture
+def pool() -> Any:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+def spilled(backend: str, path: Path) -> SpillingStore:
+    """A store with an open transaction in its second store that deletes all keys and writes them again."""
+    store = open_store(backend, path, options=TINY)
+    assert isinstance(store, SpillingStore)
+    store.put_all([(key, b"old") for key in KEYS])
+    store.commit()
+    store.delete_range(None, None)
+    for key in KEYS:
+        store.put(key, b"new" * 10)
+    assert store._spill is not None
+    return store
+
+
+@pytest.mark.parametrize("backend", SPILLING)
+@pytest.mark.parametrize("read", READS)
+def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
+    path: Path, backend: str, read: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader is held where it asks the engine, until the first part has been copied, and its range delete."""
+    with spilled(backend, path) as store:
+        reader = store.read_only(IsolationLevel.READ_COMMITTED)
+        asked, half_copied = Event(), Event()
+        ask, write = getattr(RocksDBEngine, read), RocksDBEngine.write
+        answer: list[Future[Any]] = []
+
+        def held(self: RocksDBEngine, *given: Any, **named: Any) -> Any:
+            if self is store._engine and not asked.is_set():
+                asked.set()
+                assert half_copied.wait(LONG_S)
+            return ask(self, *given, **named)
+
+        def written(self: RocksDBEngine, layers: Any, *given: Any, **named: Any) -> None:
+            write(self, layers, *given, **named)
+            if self is store._engine and layers and not half_copied.is_set():
+                half_copied.set()
+                answer[0].exception(LONG_S)
+
+        monkeypatch.setattr(RocksDBEngine, read, held)
+        monkeypatch.setattr(RocksDBEngine, "write", written)
+        answer.append(pool.submit(READS[read], reader))
+        assert asked.wait(LONG_S)
+        store.commit()
+        assert half_copied.is_set()
+        shown = answer[0].result(LONG_S)
+        assert set(shown) in ({b"old"}, {b"new" * 10})
+        assert len(shown) == (1 if read == "get" else len(KEYS))
+
+
+@pytest.mark.parametrize("backend", SPILLING)
+@pytest.mark.parametrize("level", IsolationLevel)
+def test_no_reader_waits_for_any_write_of_a_spilled_commit(
+    path: Path, backend: str, level: IsolationLevel, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with spilled(backend, path) as store:
+        reader = store.read_only(level)
+        shown: list[set[Any]] = []
+
+        def beside(call: Callable[..., None], *given: Any, **named: Any) -> None:
+            call(*given, **named)
+            for read in READS.values():
+                shown.append(set(pool.submit(read, reader).result(LONG_S)))
+
+        for engine, step in ((RocksDBEngine, "write"), (RocksDBEngine, "persist")):
+            monkeypatch.setattr(engine, step, partial_method(partial(beside, getattr(engine, step))))
+        store._spill_staged()
+        shown.clear()
+        store.commit({LOG: 1})
+        monkeypatch.undo()
+        new = {b"new" * 10}
+        assert len(shown) > 3 * 4
+        assert all(values == new or (values == {b"old"} and level is IsolationLevel.READ_COMMITTED) for values in shown)
+        assert shown == sorted(shown, key=lambda values: values == new)
+
+
+def partial_method(call: Callable[..., None]) -> Callable[..., None]:
+    """As a method: a partial object is none."""
+
+    def method(self: object, *given: Any, **named: Any) -> None:
+        call(self, *given, **named)
+
+    return method
+
+
+@pytest.mark.parametrize("backend", SPILLING)
+def test_the_writer_reads_what_a_spilled_commit_wrote_and_not_the_small_one_before(path: Path, backend: str) -> None:
+    with open_store(backend, path, options={"staging_buffer_bytes": 10_000}) as store:
+        store.put(b"key", b"small")
+        store.commit()
+        assert store.get(b"key") == b"small"
+        store.put(b"key", b"large" * 4000)
+        assert isinstance(store, SpillingStore)
+        assert store._spill is not None
+        store.commit()
+        assert store.get(b"key") == b"large" * 4000
+        assert store.get_many([b"key"]) == [b"large" * 4000]
+
+
+@pytest.mark.parametrize("backend", [name for name in backends() if name != "rocksdb-direct"])
+@pytest.mark.parametrize("when", ["before the read", "within the rollback"])
+def test_a_bounded_reader_never_answers_from_a_state_that_a_rollback_took_back(
+    path: Path, backend: str, when: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is there that the bound asks for: whoever looks between its data and its position must be told."""
+    writer = ThreadPoolExecutor(1)
+    try:
+        store: Any = writer.submit(open_store, backend, path).result(LONG_S)
+        try:
+            writer.submit(store.put, b"key", b"value").result(LONG_S)
+            writer.submit(store.advance_position, INPUT, 5).result(LONG_S)
+            reader = store.read_only(IsolationLevel.READ_UNCOMMITTED, PositionBound({INPUT: 5}))
+            assert reader.get(b"key") == b"value"
+            if when == "before the read":
+                get = store._get
+
+                def rolled_back(*given: Any) -> Any:
+                    writer.submit(store.rollback).result(LONG_S)
+                    return get(*given)
+
+                monkeypatch.setattr(store, "_get", rolled_back)
+                with pytest.raises(NotUpToBoundError):
+                    reader.get(b"key")
+            else:
+                rollback, told = store._rollback, []
+
+                def looked_at() -> None:
+                    rollback()
+                    told.append(pool.submit(reader.get, b"key").exception(LONG_S))
+
+                monkeypatch.setattr(store, "_rollback", looked_at)
+                writer.submit(store.rollback).result(LONG_S)
+                assert [type(error) for error in told] == [NotUpToBoundError]
+        finally:
+            monkeypatch.undo()
+            writer.submit(store.close).result(LONG_S)
+    finally:
+        writer.shutdown()
+
+
+STEPS: dict[str, Callable[[Any], object]] = {
+    "commit": lambda store: store.commit({LOG: 1}),
+    "a commit of offsets": lambda store: (store.rollback(), store.commit({LOG: 1})),
+    "rollback": lambda store: store.rollback(),
+    "put": lambda store: store.put(b"key", b"v" * 3000),
+    "put_all": lambda store: store.put_all([(key, b"v" * 3000) for key in KEYS]),
+    "put_if_absent": lambda store: store.put_if_absent(b"absent", b"v"),
+    "delete": lambda store: store.delete(KEYS[0]),
+    "delete_range": lambda store: store.delete_range(KEYS[0], KEYS[5]),
+    "restore": lambda store: (store.rollback(), store.restore([(b"key", b"value")], {LOG: 1})),
+    "get": lambda store: store.get(b"absent"),
+    "get_many": lambda store: store.get_many(KEYS),
+    "scan": lambda store: list(store.all()),
+    "verify": lambda store: store.verify(),
+}
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_a_store_that_is_closed_in_the_middle_of_an_operation_says_so_or_carries_it_out(
+    path: Path, backend: str, point: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread closes it where the writer is held, before or after it asks the engine for anything."""
+    for number, (name, step) in enumerate(STEPS.items()):
+        store: Any = open_store(backend, path / str(number))
+        store.put_all([(key, b"old") for key in KEYS])
+        store.commit()
+        store.put_all([(key, b"new") for key in KEYS])
+        closing: list[Future[None]] = []
+
+        def close_beside(call: Callable[..., Any], store: Any = store, closing: list[Future[None]] = closing) -> Any:
+            def called(*given: Any, **named: Any) -> Any:
+                if point == "after":
+                    result = call(*given, **named)
+                if not closing:
+                    closing.append(pool.submit(store.close))
+                    # It gets as far as it can.
+                    while store.is_open:
+                        pass
+                return call(*given, **named) if point == "before" else result
+
+            return called
+
+        engine = store._engine
+        for asked in ("write", "put", "get", "get_many", "scan", "begin"):
+            if hasattr(engine, asked):
+                monkeypatch.setattr(engine, asked, close_beside(getattr(engine, asked)))
+        try:
+            step(store)
+        except StoreClosedError:
+            pass
+        except Exception as error:
+            pytest.fail(f"{name}: {error!r}")
+        monkeypatch.undo()
+        store.close()
+        if closing:
+            closing[0].result(LONG_S)
+        with pytest.raises(StoreClosedError):
+            step(store)
