@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from stores.tests.store_process import StoreProcess
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
 INDEXED = "rocksdb-indexed-batch"
 TINY = {"write_buffer_size_bytes": 64 << 10, "offsets_write_buffer_size_bytes": 64 << 10}
-KILLS = 12
+SHARED = {"shared_memory_bytes": 128 << 10}
 SEED = 892
 
 
@@ -84,20 +85,25 @@ def test_a_direct_store_keeps_no_offsets(path: Path) -> None:
     assert families(path) == {"default": {b"key": b"value"}, "offsets": {}}
 
 
-def test_whatever_flush_a_kill_comes_after_data_and_offsets_are_of_one_commit(path: Path) -> None:
-    """No log, and write buffers that are full every few dozen commits. Seed: ``SEED``.
+@pytest.mark.parametrize(("options", "kills"), [(TINY, 12), (SHARED, 5)], ids=["buffers", "shared"])
+def test_whatever_flush_a_kill_comes_after_data_and_offsets_are_of_one_commit(
+    path: Path, options: Mapping[str, object], kills: int
+) -> None:
+    """No log, and write buffers, or memory for those of all stores, that are full every few dozen commits.
+
+    Seed: ``SEED``.
 
     Commit n puts n under the key n modulo 50: the last 50 numbers are then all that is there.
     """
     random = Random(SEED)
     kept: list[int] = []
     begin = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         with StoreProcess() as process:
-            process.call("open", INDEXED, path, Durability.CHANGELOG, TINY)
+            process.call("open", INDEXED, path, Durability.CHANGELOG, options)
             process.call("kill_at", random.choice([BEFORE_WRITE, AFTER_WRITE]), random.randrange(100, 1000))
             process.call_until_killed("commit_numbers", begin, begin + 1001, 50, b"v" * random.randrange(200, 2000))
-        with open_store(INDEXED, path, options=TINY) as store:
+        with open_store(INDEXED, path, options=options) as store:
             offset = store.committed_offset(LOG)
             expected = {} if offset is None else {n % 50: n for n in range(max(0, offset - 49), offset + 1)}
             assert {int(key): int(value.split(b":")[0]) for key, value in store.all()} == expected
@@ -105,7 +111,7 @@ def test_whatever_flush_a_kill_comes_after_data_and_offsets_are_of_one_commit(pa
         if offset is not None:
             kept.append(offset)
             begin = offset + 1
-    assert len(set(kept)) > KILLS // 2, "nothing was flushed before the kills: they have shown nothing"
+    assert len(set(kept)) > kills // 2, "nothing was flushed before the kills: they have shown nothing"
 
 
 _CLOSE_AND_DIE = """

@@ -14,7 +14,7 @@ from stores import failpoints
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.changelog.producer import AFTER_COMMIT
 from stores.config import StoreConfig
-from stores.engines.rocksdb import _Flushes
+from stores.engines.rocksdb.flushes import Flushes as RocksDBFlushes
 from stores.interface import Durability
 from stores.persistence import Persistence
 from stores.tasks import TaskContext
@@ -141,8 +141,8 @@ def test_a_commit_waits_for_a_flush_that_is_slow_before_the_changelog_has_it(
             in_doubt.append(task.metrics.stores["s"].unpersisted_bytes + 100 * PER_COMMIT)
 
         # As slow as can be: it ends when somebody waits for it.
-        monkeypatch.setattr(_Flushes, "begin", lambda flushes: None)
-        monkeypatch.setattr(_Flushes, "wait", _Flushes._flush)
+        monkeypatch.setattr(RocksDBFlushes, "begin", lambda flushes: None)
+        monkeypatch.setattr(RocksDBFlushes, "wait", RocksDBFlushes._flush)
         failpoints.arm(AFTER_COMMIT, note)
         try:
             task.open()

@@ -1,9 +1,10 @@
 """RocksDB through rocksdict: data in the default column family, meta entries in ``offsets``, flushed only together.
 
 Options default to those of Kafka Streams (``RocksDBStore.java``): universal compaction, no compression, three
-write buffers of 16 MiB, a block cache of 50 MiB, blocks of 4 KiB, bloom filters that skip the last level. One does
-not: RocksDB starts 16 threads for each family to open its tables, which takes longer than to open those of a small
-store, and here starts 4.
+write buffers of 16 MiB, blocks of 4 KiB, bloom filters that skip the last level. Two do not. RocksDB starts 16 threads
+for each family to open its tables, which takes longer than to open those of a small store, and here starts 4. All
+stores of a process share ``shared_memory_bytes`` for cached blocks and write buffers; one that is given a
+``block_cache_size_bytes`` has that cache for itself, and write buffers beside every budget.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from typing import Any, ClassVar, Self, cast
 
 from rocksdict import (
@@ -24,7 +23,6 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
-    CompactOptions,
     DBCompactionStyle,
     DBCompressionType,
     Options,
@@ -36,6 +34,8 @@ from rocksdict import (
 from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Engine, Scan, Writes, take
 from stores.engines.record_log import has_cut_record, has_foreign_record
+from stores.engines.rocksdb.flushes import Flushes
+from stores.engines.rocksdb.shared_memory import SharedMemory, shared_memory
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.interface import Durability
 from stores.persistence import AT_ONCE, Persistence
@@ -62,8 +62,6 @@ _COMPRESSION: Mapping[str, Any] = {
 }
 
 
-_UNFLUSHED = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
-"""Properties of a family: its entries that are not in a file yet."""
 _FIGURES: Mapping[str, str] = {
     "num_entries_active_mem_table": "num-entries-active-mem-table",
     "num_entries_imm_mem_tables": "num-entries-imm-mem-tables",
@@ -97,7 +95,8 @@ class RocksDBEngine(Engine):
         "write_buffer_size_bytes": 16 << 20,
         "max_write_buffer_number": 3,
         "offsets_write_buffer_size_bytes": 1 << 20,
-        "block_cache_size_bytes": 50 << 20,
+        "shared_memory_bytes": 128 << 20,
+        "block_cache_size_bytes": 0,
         "block_size_bytes": 4 << 10,
         "bloom_filter_bits_per_key": 10,
         "optimize_filters_for_hits": True,
@@ -124,7 +123,7 @@ class RocksDBEngine(Engine):
     _used_by: ClassVar[int | None] = None
     """The process that has opened a RocksDB, this one or one that it was forked from."""
 
-    def __init__(self, db: Any, durability: Durability) -> None:
+    def __init__(self, db: Any, durability: Durability, memory: SharedMemory | None) -> None:
         self._db = db
         # Kept for good: rocksdict flushes when a handle is dropped.
         self._offsets_db = db.get_column_family(_OFFSETS_FAMILY)
@@ -137,14 +136,17 @@ class RocksDBEngine(Engine):
         self._durable.sync = durability is Durability.DISK
         self._sync = durability is Durability.DISK
         db.set_write_options(self._lazy)
-        self._flushes = _Flushes(self._offsets_db)
+        self._flushes = Flushes(db, self._offsets_db)
+        self._memory = memory
+        if memory is not None:
+            memory.join(self._flushes)
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         cls._refuse_after_fork(path)
         # A process killed while it persisted has left this behind.
         shutil.rmtree(_checkpoint_folder(path), ignore_errors=True)
-        return cls(_opened(path, options, AccessType.read_write()), durability)
+        return cls(_opened(path, options, AccessType.read_write()), durability, memory_of(options))
 
     @classmethod
     def check_closed(cls, path: Path) -> None:
@@ -240,6 +242,8 @@ class RocksDBEngine(Engine):
         except Exception as error:
             raise _writing_error(error) from error
         self._flushes.wrote(len(meta))
+        if self._memory is not None:
+            self._memory.wrote(self._flushes)
 
     def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes]) -> None:
         start, end = bounds
@@ -306,6 +310,8 @@ class RocksDBEngine(Engine):
 
     def close(self) -> None:
         self._offsets = None
+        if self._memory is not None:
+            self._memory.leave(self._flushes)
         self._flushes.wait()
         try:
             # Closing a handle flushes its family alone: all are to be flushed as one before.
@@ -323,53 +329,6 @@ class RocksDBEngine(Engine):
                 _close(self._offsets_db)
         except Exception as error:
             raise _writing_error(error) from error
-
-
-class _Flushes(Persistence):
-    """Flushes of a database that has no log: all families as one, on a thread of their own.
-
-    A mark is the number of meta entries written so far: of those, only what is in a memtable is not persistent. With
-    ``atomic_flush`` a manual compaction of one family begins with a flush of all of them, during which other threads
-    run (a checkpoint, which flushes all of them as well, holds Python's lock). The family of the meta entries is the
-    one to compact: it is the smallest. Source: RocksDB, ``DBImpl::CompactRangeInternal``.
-    """
-
-    def __init__(self, offsets_db: Any) -> None:
-        self._db = offsets_db
-        self._written = 0
-        self._options = CompactOptions()
-        # Else it would wait for the compactions that are under way.
-        self._options.set_exclusive_manual_compaction(False)
-        self._thread: Thread | None = None
-
-    def wrote(self, entries: int) -> None:
-        """Count a write of so many meta entries."""
-        self._written += entries
-
-    def mark(self) -> int:
-        return self._written
-
-    def persisted(self) -> int:
-        written = self._written
-        try:
-            return written - sum(int(self._db.property_int_value(name) or 0) for name in _UNFLUSHED)
-        except Exception as error:
-            raise _reading_error(error) from error
-
-    def begin(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = Thread(target=self._flush, name="rocksdb-flush")
-            self._thread.start()
-
-    def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _flush(self) -> None:
-        # Where it fails RocksDB takes no more writes: the next commit raises, and says why.
-        with suppress(Exception):
-            self._db.compact_range(None, None, self._options)
 
 
 def _close(handle: Any) -> None:
@@ -469,7 +428,8 @@ def _exhaust(steps: Iterator[object]) -> None:
 def database_options(settings: Mapping[str, object]) -> Options:
     number = {name: cast(int, value) for name, value in settings.items()}
     table = BlockBasedOptions()
-    table.set_block_cache(Cache(number["block_cache_size_bytes"]))
+    memory = memory_of(settings)
+    table.set_block_cache(Cache(number["block_cache_size_bytes"]) if memory is None else memory.cache)
     table.set_block_size(number["block_size_bytes"])
     if number["bloom_filter_bits_per_key"]:
         table.set_bloom_filter(number["bloom_filter_bits_per_key"], False)
@@ -478,6 +438,10 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.create_missing_column_families(True)
     options.set_atomic_flush(True)
     options.set_block_based_table_factory(table)
+    if memory is not None:
+        options.set_write_buffer_manager(memory.write_buffers)
+    # Of the tables that are open: these are pinned, and looked up in here by hardly anybody.
+    options.set_table_cache_num_shard_bits(0)
     options.set_write_buffer_size(number["write_buffer_size_bytes"])
     options.set_max_write_buffer_number(number["max_write_buffer_number"])
     options.set_optimize_filters_for_hits(bool(settings["optimize_filters_for_hits"]))
@@ -492,6 +456,13 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
+
+
+def memory_of(settings: Mapping[str, object]) -> SharedMemory | None:
+    """The memory that a database with these settings shares; None where it has a cache of its own."""
+    if settings["block_cache_size_bytes"] or not settings["shared_memory_bytes"]:
+        return None
+    return shared_memory(cast(int, settings["shared_memory_bytes"]))
 
 
 def _checkpoint_folder(path: Path) -> Path:

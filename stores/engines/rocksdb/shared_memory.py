@@ -1,0 +1,80 @@
+"""Memory that all RocksDB stores of a process share: one block cache, to which their write buffers are charged.
+
+RocksDB's own write buffer manager flushes the database that is written to, however little it holds. So before that, the
+store that holds most is flushed in the background: stores that are idle would keep the others flushing.
+
+Source: Kafka Streams, "Memory Management", RocksDB, ``BoundedMemoryRocksDBConfig``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import sample
+from threading import Lock
+from weakref import WeakSet
+
+from rocksdict import Cache, WriteBufferManager
+
+from stores.engines.rocksdb.flushes import Flushes
+from stores.errors import StoreError
+
+_LOOKED_AT = 32
+"""Stores that are compared when one is to be flushed: looking at thousands would take longer than a commit."""
+_WORTH_BYTES = 64 << 10
+"""A store whose write buffers hold less is not flushed for the others."""
+
+
+class SharedMemory:
+    """The memory of all stores that were opened with the same ``num_bytes``; half of it for write buffers."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.cache = Cache(num_bytes)
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(num_bytes // 2, False, self.cache)
+        self._flush_above = num_bytes * 3 // 8
+        """Lower than where RocksDB's manager begins, at seven eighths of its part."""
+        self._stores: WeakSet[Flushes] = WeakSet()
+        self._flushing: Flushes | None = None
+        self._lock = Lock()
+
+    def join(self, store: Flushes) -> None:
+        """Count a store in, which was opened just now."""
+        with self._lock:
+            self._stores.add(store)
+
+    def leave(self, store: Flushes) -> None:
+        """Count a store out, which is about to be closed."""
+        with self._lock:
+            self._stores.discard(store)
+            if self._flushing is store:
+                self._flushing = None
+
+    def wrote(self, store: Flushes) -> None:
+        """Begin to flush the store that holds most, where ``store`` was written and all hold much."""
+        if self.write_buffers.get_usage() <= self._flush_above:
+            return
+        with self._lock:
+            if self._flushing is not None and self._flushing.is_running():
+                return
+            others = list(self._stores - {store})
+            looked_at = [store, *sample(others, min(_LOOKED_AT, len(others)))]
+            num_bytes, _, largest = max((_held_bytes(each), -place, each) for place, each in enumerate(looked_at))
+            if num_bytes >= _WORTH_BYTES:
+                self._flushing = largest
+                largest.begin()
+
+
+def _held_bytes(store: Flushes) -> int:
+    with suppress(StoreError):
+        return store.held_bytes()
+    # It is being closed by another thread.
+    return 0
+
+
+_memories: dict[int, SharedMemory] = {}
+_memories_lock = Lock()
+
+
+def shared_memory(num_bytes: int) -> SharedMemory:
+    """The memory of this process for stores that are opened with ``num_bytes``, made with the first of them."""
+    with _memories_lock:
+        return _memories.setdefault(num_bytes, SharedMemory(num_bytes))
