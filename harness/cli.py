@@ -1,4 +1,4 @@
-"""The command line: ``python -m harness`` with bench, report, scenario, readers, trial, effect or list."""
+"""The command line: ``python -m harness`` with bench, report, scenario, readers, mutants, trial, effect or list."""
 
 from __future__ import annotations
 
@@ -127,6 +127,13 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("effect", help="run one trial below the process again, given as JSON", add_help=False)
 
+    mutants = commands.add_parser("mutants", help="measure how often the default profile finds each mutant")
+    mutants.add_argument("--mutants", metavar="NAMES", help="some mutants, with commas between, instead of all")
+    mutants.add_argument("--backends", metavar="NAMES", help="some backends, with commas between, instead of all")
+    mutants.add_argument("--seeds", type=int, default=10, help="so many; 10 unless given")
+    mutants.add_argument("--seed", type=int, default=1, help="the first of them; 1 unless given")
+    mutants.set_defaults(run=_mutants)
+
     readers = commands.add_parser("readers", help="read stores while they are written to, and judge every answer")
     readers.add_argument("--seconds", type=float, default=60.0, help="for all stores together; 60 unless given")
     readers.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
@@ -238,6 +245,12 @@ def _readers(given: argparse.Namespace) -> int:
     if not given.seconds > 0:
         raise ConfigError(f"--seconds is a number above 0, not {given.seconds:g}")
     return soak(_listed(given.backends), given.durability, given.seconds, given.seed, given.mutant)
+
+
+def _mutants(given: argparse.Namespace) -> int:
+    from harness.sweeps.measuring import measure
+
+    return measure(_listed(given.mutants), _listed(given.backends), range(given.seed, given.seed + given.seeds))
 
 
 def _list(given: argparse.Namespace) -> int:

@@ -28,8 +28,8 @@ class Depth:
     ``unread``: paths, ``*`` standing for anything, whose bytes nobody reads again (an engine's log for people): what
     was written to them is always there, and their effects don't count among the others.
     ``beyond_model``: torn writes alone, at multiples of 64 bytes and with noise.
-    ``states_per_position``: no more than so many (2 or more), drawn from all of these; nothing and everything kept are
-    always among them.
+    ``states_per_position``: no more than so many (2 or more), drawn from all of these, each kind as often; nothing and
+    everything kept are always among them.
     """
 
     subset_effects_max: int = 6
@@ -68,9 +68,21 @@ def choices(unsure: Sequence[Change], names_in_order: bool, rng: Random, depth: 
     most = depth.states_per_position
     if most is not None and len(chosen) > most:
         always = 0 if depth.beyond_model else 2
-        drawn = sorted(rng.sample(range(always, len(chosen)), most - always))
-        chosen = chosen[:always] + [chosen[place] for place in drawn]
+        chosen = chosen[:always] + _shared_out(chosen[always:], most - always, rng)
     return chosen
+
+
+def _shared_out(choices: Sequence[Choice], most: int, rng: Random) -> list[Choice]:
+    """``most`` of them, as many of each kind where there are; of a kind rather those about later changes."""
+    kinds: dict[str, list[int]] = {}
+    for place, choice in enumerate(choices):
+        kinds.setdefault(choice.kind, []).append(place)
+    drawn: list[int] = []
+    while len(drawn) < most:
+        for kind in rng.sample(list(kinds), len(kinds)):
+            if places := kinds[kind]:
+                drawn.append(places.pop(max(rng.randrange(len(places)), rng.randrange(len(places)))))
+    return [choices[place] for place in sorted(drawn[:most])]
 
 
 def _kept(unsure: Sequence[Change], names: Sequence[NameChange], rng: Random, depth: Depth) -> Iterator[Choice]:

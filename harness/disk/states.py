@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from random import Random
 
 from harness.disk.changes import DataChange
@@ -98,12 +98,12 @@ def said(recording: Sequence[Effect], upto: int) -> tuple[str, ...]:
 def states(
     recording: Sequence[Effect],
     base: Tree,
-    positions: range,
+    positions: Sequence[int],
     folder_model: FolderModel,
     seed: int,
     depth: Depth = DEFAULT_DEPTH,
 ) -> Iterator[State]:
-    """Every state enumerated at ``positions``, which is contiguous, in order. Equal ones come again and again.
+    """Every state enumerated at ``positions``, which ascend, in order. Equal ones come again and again.
 
     ``base`` is what lay in the folder when the recording began.
     """
@@ -114,7 +114,7 @@ def states(
 def distinct(
     recording: Sequence[Effect],
     base: Tree,
-    positions: range,
+    positions: Sequence[int],
     folder_model: FolderModel,
     seed: int,
     depth: Depth = DEFAULT_DEPTH,
@@ -183,10 +183,15 @@ class _Point:
 
 
 def _points(
-    recording: Sequence[Effect], base: Tree, positions: range, folder_model: FolderModel, seed: int, depth: Depth
+    recording: Sequence[Effect],
+    base: Tree,
+    positions: Sequence[int],
+    folder_model: FolderModel,
+    seed: int,
+    depth: Depth,
 ) -> Iterator[_Point]:
-    if positions.step != 1:
-        raise ValueError(f"a slice of positions is contiguous, not {positions}")
+    if any(later <= earlier for earlier, later in pairwise(positions)):
+        raise ValueError(f"positions ascend, and these do not: {positions}")
     disk = Disk(recording, base, folder_model)
     for position in positions:
         while disk.position < position:

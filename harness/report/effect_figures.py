@@ -16,6 +16,8 @@ Row = Mapping[str, Any]
 Figure = dict[str, Any]
 
 KEY = ("durability", "fault", "variant", "backend")
+MEASURED = "measured"
+"""What is wanted of a mutant that is only measured."""
 _APART = (Found.VALID, Found.NOTICED, Found.HARNESS_ERROR)
 
 
@@ -64,9 +66,33 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
 
 
 def mutants(rows: Iterable[Row]) -> list[Figure]:
-    """Each defect with the fault that was to find it, or not to see it, and after how many states it did."""
-    figures = [{**row, "kind": "mutant"} for row in rows]
+    """Each defect with the fault that was to find it, or not to see it, and after how many states it did.
+
+    What was only measured is not among them; see ``detections``.
+    """
+    figures = [{**row, "kind": "mutant"} for row in rows if row["wanted"] != MEASURED]
     return sorted(figures, key=lambda figure: (figure["mutant"], figure["backend"], figure["wanted"], figure["slice"]))
+
+
+def detections(rows: Iterable[Row]) -> list[Figure]:
+    """How often the default gate's own trials found each mutant: one figure per mutant and backend.
+
+    ``runs`` are the seeds at which they were made, ``found`` those at which they failed. Rows of earlier versions do
+    not tell.
+    """
+    made: dict[tuple[str, str, str], list[bool]] = {}
+    for row in rows:
+        if row.get("by_gate") is not None:
+            made.setdefault((row["mutant"], row["backend"], row["fault"]), []).append(row["by_gate"])
+    return [
+        {
+            "kind": "detection",
+            **dict(zip(("mutant", "backend", "fault"), key, strict=True)),
+            "runs": len(found),
+            "found": sum(found),
+        }
+        for key, found in sorted(made.items())
+    ]
 
 
 def _noticed(rows: Sequence[Row]) -> dict[str, int]:

@@ -7,7 +7,14 @@ from typing import Any
 
 from harness.report import text
 from harness.report.effect_figures import Figure
-from harness.report.effect_tables import damage_table, mutant_table, power_tables, process_tables, promise_table
+from harness.report.effect_tables import (
+    damage_table,
+    detection_table,
+    mutant_table,
+    power_tables,
+    process_tables,
+    promise_table,
+)
 from harness.sweeps.gate import is_wrong
 
 SKIPPED = "effects_skipped"
@@ -32,6 +39,13 @@ _MODELS = """\
 | journal | those, and with any sync whatever was named earlier, as on ext4 and xfs: fewer states are legal |
 | strict | only what a sync of its folder covers, as POSIX says: reported, and held against nobody |
 | beyond | as gate, with noise behind torn writes and tears at 64 bytes: only wrong content that nobody noticed counts |
+"""
+_DETECTION = """\
+The search above ends when the mutant is found or every point was tried. The default gate tries less: of most faults it
+draws some points by the seed, and few states at each. Below, each mutant is put to exactly the trials that the gate
+makes of sound code: the same points, states and variants, of the mutant's own fault alone. A run is one seed in one
+backend or file. There is time for few seeds here; `python -m harness mutants --seeds 20` takes more. Not in this table
+are mutants that only the model *strict* shows, which fails no run.
 """
 _NOT_SIMULATED = """\
 What is not simulated: disks that say they have synced and have not; sectors of less than 512 bytes that are half
@@ -60,6 +74,8 @@ def effect_section(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Mappi
         parts += ["### Damage at rest\n", _DAMAGE, damage_table(figures).folded()]
     if figures["mutant"]:
         parts += ["### Whether this would see a defect\n", mutant_table(figures).folded()]
+    if figures["detection"]:
+        parts += [_DETECTION, detection_table(figures).folded()]
     return "\n".join([*parts, _NOT_SIMULATED])
 
 

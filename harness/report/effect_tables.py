@@ -8,6 +8,7 @@ from harness.checkers.prefix import demand
 from harness.report import text
 from harness.report.effect_figures import Figure
 from harness.report.table import Table
+from harness.sweeps.gate import ENOUGH
 
 Figures = Mapping[str, Sequence[Figure]]
 
@@ -183,6 +184,10 @@ def damage_table(figures: Figures) -> Table:
 
 def mutant_table(figures: Figures) -> Table:
     """Every defect built in on purpose: what found it, after how many states, and what can't see it."""
+    by_gate = {
+        (figure["mutant"], figure["backend"], figure["fault"]): _of(figure["found"], figure["runs"])
+        for figure in figures["detection"]
+    }
     rows = [
         [
             f"`{figure['mutant']}`",
@@ -192,13 +197,33 @@ def mutant_table(figures: Figures) -> Table:
             figure["wanted"],
             figure["result"].replace("_", " ") or "not seen",
             text.exact(figure["states"]),
+            by_gate.get((figure["mutant"], figure["backend"], figure["fault"]), text.NONE),
             "yes" if figure["expected"] else "**no**",
         ]
         for figure in figures["mutant"]
     ]
-    head = ("mutant", "defect", "in", "fault", "should be", "is", "after states", "as it should be")
+    head = (
+        *("mutant", "defect", "in", "fault", "should be", "is", "after states"),
+        *("found by the default gate", "as it should be"),
+    )
     missed = [place for place, figure in enumerate(figures["mutant"]) if not figure["expected"]]
-    return Table("Defects built in on purpose, all at level DISK", head, rows, (6,), (7,), missed)
+    return Table("Defects built in on purpose, all at level DISK", head, rows, (6, 7), (8,), missed)
+
+
+def detection_table(figures: Figures) -> Table:
+    """How often the default gate's own trials found each mutant, over all that it was built into, and all seeds."""
+    rows: list[list[str]] = []
+    weak: list[int] = []
+    for mutant in dict.fromkeys(figure["mutant"] for figure in figures["detection"]):
+        own = [figure for figure in figures["detection"] if figure["mutant"] == mutant]
+        found, runs = (sum(figure[name] for figure in own) for name in ("found", "runs"))
+        missed = [f"`{figure['backend']}`" for figure in own if figure["found"] < figure["runs"]]
+        if found < ENOUGH * runs:
+            weak.append(len(rows))
+        cells = (text.exact(len(own)), _of(found, runs), f"{100 * found / runs:.0f} %", ", ".join(missed) or text.NONE)
+        rows.append([f"`{mutant}`", own[0]["fault"], *cells])
+    head = ("mutant", "fault", "built into", "found", "share", "missed at some seed in")
+    return Table("What the default gate's own trials find, at level DISK", head, rows, (2, 3, 4), (), weak)
 
 
 def effect_tables(figures: Figures) -> list[Table]:
@@ -225,6 +250,10 @@ def _came_to(figure: Figure) -> list[str]:
     """The cells below ``_COMES_TO``."""
     counts = (figure["lost_at_most"], figure["torn"], figure["restored"], figure["other"] + figure["no_verdict"])
     return [*(text.exact(count) for count in counts), text.duration(figure["seconds"])]
+
+
+def _of(found: int, runs: int) -> str:
+    return f"{text.exact(found)} of {text.exact(runs)}"
 
 
 def _points(figure: Figure) -> str:

@@ -208,6 +208,7 @@ def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
         **{kind: make(rows.get(kind, ())) for kind, make in made.items()},
         "effect": effect_figures.effects(rows),
         "mutant": effect_figures.mutants(rows.get("mutant", ())),
+        "detection": effect_figures.detections(rows.get("mutant", ())),
     }
 
 

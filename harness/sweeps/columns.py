@@ -52,6 +52,7 @@ KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "meaning": _TEXT,
             "states": _COUNT,
             "wanted": _TEXT,
+            "by_gate": _TRUTH,
             "result": _TEXT,
             "description": _TEXT,
             "detail": _TEXT,

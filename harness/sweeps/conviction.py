@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
-from math import gcd
 from typing import NamedTuple
 
 from harness.checkers.prefix import Found
 from harness.effects.nursery import Nursery
-from harness.effects.recording import Effect, Kind
 from harness.sweeps.case import Case
+from harness.sweeps.drawing import groups
 from harness.sweeps.mutants import LEVEL, MUTANTS
+from harness.sweeps.plan import Swept, in_turn
 from harness.sweeps.sweep import EXPLORERS, all_points
-from harness.sweeps.workload import LARGE_EVERY
 from harness.sweeps.workshop import Row, Workshop
 
 POSITIONS_AT_ONCE = 4
-"""Power is cut at so many positions in a row before it is looked whether that was enough."""
+"""Power is cut at so many positions before it is looked whether that was enough."""
 
-STATES_PER_POSITION = 16
+STATES_PER_POSITION = 6
 """Of each position no more than so many states are tried: where something is wrong, it is in many of them."""
 
 
@@ -56,14 +54,16 @@ def convict(
 ) -> Conviction:
     """Sweep ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
 
-    No more than ``points_max`` points are tried, spread over all there are. A harness error convicts nobody.
+    No more than ``points_max`` points are tried, in the order in which a run draws them. A harness error convicts
+    nobody.
 
     Raises: as ``sweep``.
     """
     case = case_of(mutant, subject, fault)
     states, trouble = 0, ""
     with Workshop(case, seed, nursery) as shop:
-        for points in _in_turn(shop, points_max):
+        order = in_turn(Swept(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
+        for points in in_parts(order, case.fault):
             for row in EXPLORERS[case.fault](shop, points, ""):
                 if row["result"] == Found.HARNESS_ERROR:
                     trouble = trouble or row["detail"] or "no verdict"
@@ -74,47 +74,8 @@ def convict(
     return Conviction(mutant, subject, case.fault, states, None, trouble)
 
 
-def _in_turn(shop: Workshop, points_max: int | None) -> Iterator[range]:
-    """The points in slices, from many places rather than in order.
-
-    First where a commit was acknowledged, and behind a renaming: what was not synced before it is missed there. Of a
-    mutant that shows in spilled transactions first in large commits, before what was spilled is removed.
-    """
-    points = all_points(shop)
-    power = shop.case.fault == "power"
-    width = POSITIONS_AT_ONCE if power else 1
-    slices = [points[at : at + width] for at in range(0, len(points), width)]
-    # A step that goes round the whole list and comes by every slice once.
-    step = next(step for step in count(len(slices) * 5 // 8 + 1) if gcd(step, len(slices)) == 1)
-    order = [slices[(number + 1) * step % len(slices)] for number in range(len(slices))]
-    if power:
-        told = {effect.index + (effect.kind is Kind.RENAME) for effect in shop.recording() if _is_telling(effect)}
-        order.sort(key=told.isdisjoint)
-        if MUTANTS[shop.case.mutant].spilled:
-            left = _to_removal(shop.recording(), shop.case.commits)
-            order.sort(key=lambda some: min(left.get(position, len(points)) for position in some))
-    yield from order if points_max is None else order[: max(1, points_max // width)]
-
-
-def _to_removal(recording: Sequence[Effect], commits: int) -> dict[int, int]:
-    """How many positions lie between a position in a large commit and the first removal of a file in that commit.
-
-    A copy is then nearly complete, and all that is missing comes from what was spilled. Only the first half of the
-    ``commits`` is looked at: the process that opens a store the second time has room in memory for all of them.
-    """
-    left: dict[int, int] = {}
-    begun: int | None = None
-    for effect in recording:
-        told, _, number = effect.text.partition(" ")
-        if told == "attempt" and int(number) in range(LARGE_EVERY, commits // 2 + 1, LARGE_EVERY):
-            begun = effect.index
-        elif begun is not None and effect.kind is Kind.UNLINK:
-            left.update({position: effect.index - position for position in range(begun, effect.index + 1)})
-            begun = None
-        elif told == "ack":
-            begun = None
-    return left
-
-
-def _is_telling(effect: Effect) -> bool:
-    return effect.kind is Kind.RENAME or effect.text.startswith("ack")
+def in_parts(points: Sequence[int], fault: str) -> Iterator[list[int]]:
+    """``points`` in their order, so many at once as are explored before it is looked whether that was enough."""
+    width = POSITIONS_AT_ONCE if fault.startswith("power") else 1
+    for at in range(0, len(points), width):
+        yield sorted(points[at : at + width])

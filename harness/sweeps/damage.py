@@ -7,7 +7,7 @@ then tells what who does not verify is shown.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -30,13 +30,13 @@ class Damage(NamedTuple):
     at: int = 0
 
 
-def damages(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Do the damages that ``points`` number to the subject as a whole recording leaves it: closed, all committed."""
     tree = final_tree(shop)
     planned = plan(shop.case.variant, tree, shop.seed)
     closed, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
     # Another recording of the same case may have had some more files.
-    for point in points[: len(range(points.start, len(planned)))]:
+    for point in (point for point in points if point < len(planned)):
         damaged = damage(shop.case.variant, tree, planned[point])
         # Where no file is left nobody can know that there ever was one: what is opened then is new.
         told = closed if damaged.files else nothing

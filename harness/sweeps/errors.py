@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.checkers.prefix import NOTICING, Demand, Found, Judgement, Promised
@@ -13,7 +13,7 @@ _SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
 """How much of a short write is done, once; and of each one from then on, so that who tries again comes to an end."""
 
 
-def errors(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def errors(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Let the call that would be effect ``point`` fail as the case's variant says, for each of ``points``."""
     error, how = shop.case.variant.split(" ")
     for point in points:

@@ -27,6 +27,8 @@ from harness.sweeps.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8
+_FIRST_PROMISES, _LATER_PROMISES = 3, 2
+"""Where only some states are asked for, power is cut at so many acknowledgements: the next ones, and drawn ones."""
 _OPENING = Depth(states_per_position=2, unread=NEVER_READ)
 
 
@@ -35,10 +37,10 @@ def syncs(recording: Sequence[Effect]) -> list[int]:
     return [effect.index for effect in recording if effect.synchronous or effect.kind in (Kind.SYNC, Kind.DATASYNC)]
 
 
-def failed_syncs(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Let the syncs fail that ``points`` number; cut the power wherever the one that goes on has made a promise."""
     planned = syncs(shop.recording())
-    for point in points[: len(range(points.start, len(planned)))]:
+    for point in (point for point in points if point < len(planned)):
         at = planned[point]
         first, second = shop.scratch("failed"), shop.scratch("went-on")
         lives = _Lives(shop, at, first, second)
@@ -112,10 +114,13 @@ def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
 
 
 def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator[State]:
-    """At some places while the one that goes on opens, wherever it acknowledged, and at the end: each once."""
+    """At some places while the one that goes on opens, where it acknowledged, and at the end: each once."""
     end, model, seed = len(numbered(recording)), FolderModel(shop.case.variant), shop.seed
     later = [effect for effect in recording if effect.kind is Kind.NOTE and effect.index >= begin]
     told = {effect.index for effect in later if effect.text.startswith("ack")}
+    if shop.case.states_per_position is not None:
+        first, others = sorted(told)[:_FIRST_PROMISES], sorted(told)[_FIRST_PROMISES:]
+        told = {*first, *Random(f"told {seed} {begin}").sample(others, min(_LATER_PROMISES, len(others)))}
     opened = next((effect.index for effect in later if effect.text.startswith("attempt")), begin)
     met = set()
     opening = range(begin, opened + 1)

@@ -18,13 +18,13 @@ _TEARS = 2
 _SECTOR_BYTES = 512
 
 
-def kills(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def kills(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Kill before effect ``point``, for each of ``points``; behind the last effect the victim comes to its end."""
     for point in points:
         yield _killed(shop, point, "", ["Kill", point], f"killed before effect {point}")
 
 
-def tears(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def tears(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Kill inside each write among ``points``, after some of its bytes.
 
     How long it is a recording tells: where background threads write, the effect may be another one this time.
@@ -38,7 +38,7 @@ def tears(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
                     yield _killed(shop, point, str(length), ["Tear", point, length], description)
 
 
-def kills_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Kill before effect ``point``, and then whoever recovers, before each of its own effects in turn.
 
     A kill before an effect that changes nothing, a sync or a line of a log that is never read, leaves what a kill
@@ -67,7 +67,7 @@ def kills_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
                 break
 
 
-def _worthwhile(points: range, idle: frozenset[int]) -> list[int]:
+def _worthwhile(points: Sequence[int], idle: frozenset[int]) -> list[int]:
     """``points``, with the next that is not ``idle`` in place of each that is."""
     return list(dict.fromkeys(next(after for after in count(point) if after not in idle) for point in points))
 

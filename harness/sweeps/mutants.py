@@ -55,8 +55,7 @@ LEVEL = "DISK"
 class Mutant:
     """A defect: what it does, and the fault that must convict it in a subject at DISK that it fits.
 
-    ``unseen_by`` is a fault that can't see it, which is shown too: empty where that would say nothing. ``spilled`` says
-    that it shows in commits of spilled transactions alone: power is lost there first.
+    ``unseen_by`` is a fault that can't see it, which is shown too: empty where that would say nothing.
     """
 
     meaning: str
@@ -65,7 +64,6 @@ class Mutant:
     apply: Callable[[str], None]
     variant: str = ""
     unseen_by: str = ""
-    spilled: bool = False
 
     def subjects(self) -> list[str]:
         """The names of the subjects in which it is a defect."""
@@ -365,7 +363,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "write-per-key": Mutant("a commit is one write for each key", "kill", _writes_once, _write_per_key),
         "unsynced-marker": Mutant(
-            "a marker is put in place without a sync", "power", _marks, _unsynced_marker, unseen_by="kill", spilled=True
+            "a marker is put in place without a sync", "power", _marks, _unsynced_marker, unseen_by="kill"
         ),
         "unsynced-marker-folder": Mutant(
             "a marker is put in place, and its folder is not synced",
@@ -373,7 +371,6 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             _marks,
             _unsynced_marker_folder,
             unseen_by="kill",
-            spilled=True,
         ),
         "marker-removed-early": Mutant(
             "a marker is removed before the copy is synced", "power", _marks, _marker_removed_early, unseen_by="kill"
@@ -393,7 +390,6 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             spills_apart,
             unsynced_spill,
             unseen_by="kill",
-            spilled=True,
         ),
         "unsynced-spill-folders": Mutant(
             "a commit is decided while the folders of what was spilled are not synced",
@@ -403,7 +399,6 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             # A journal keeps the names in the order in which they were made, and the next sync of any file has them.
             "strict",
             unseen_by="kill",
-            spilled=True,
         ),
         "swallowed-error": Mutant(
             "a commit that failed is acknowledged all the same",

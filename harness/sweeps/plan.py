@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from harness.sweeps.case import VARIANTS, Case
+from harness.sweeps.drawing import Group, drawn
+from harness.sweeps.gate import FAILS_NO_RUN
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.subjects import TASK, subjects
 
-STRETCHES: Mapping[str, int] = MappingProxyType({"power": 8, "power_twice": 4})
-"""Faults of whose points some neighbours are drawn together: they have states in common, which are judged once."""
 POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
     {
         "kill": 120,
@@ -40,7 +40,11 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Convicted:
-    """A mutant to be found out in ``subject`` by ``fault``, or, where ``found`` is false, not to be seen by it."""
+    """A mutant to be found out in ``subject`` by ``fault``, or, where ``found`` is false, not to be seen by it.
+
+    ``gate`` is a profile whose own trials are made first, to measure whether they find the mutant; "" for none. Where
+    ``measured`` is true nothing else is tried, and a mutant that they do not find fails no run.
+    """
 
     mutant: str
     subject: str
@@ -49,6 +53,8 @@ class Convicted:
     found: bool = True
     points_max: int | None = None
     scenario: str = ""
+    gate: str = ""
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,13 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
         ),
         "default": (
             _Share(("kill",), ("DISK",)),
-            _Share(("power gate",), ("DISK",), 112, 3),
+            _Share(("power gate",), ("DISK",), 240, 3),
             _Share(("power gate",), _BELOW_DISK, 64, 3),
             _Share(("kill",), _BELOW_DISK, 16),
             _Share(("tear",), ("DISK",), 24),
             _Share(("power journal", "power strict", "power beyond"), ("DISK",), 8, 4),
             _Share(_ERRORS, ("DISK",), 4),
-            _Share(("failed_sync",), ("DISK",), 2),
+            _Share(("failed_sync",), ("DISK",), 6, 3),
             _Share(("error EIO once", "error ENOSPC lasting"), _BELOW_DISK, 4),
             _Share(_DAMAGES, ("DISK",), 48),
         ),
@@ -93,6 +99,10 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
 )
 _TASK_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 2, "default": 24, "full": None})
 """How many points of a fault are tried on a task: it is several stores and a changelog, which are all swept alone."""
+GATE = "default"
+"""The profile whose rate of detection is measured: what runs before a change is taken."""
+_MEASURED_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 0, "default": 2, "full": 20})
+"""At so many seeds each mutant is put to the gate's own trials."""
 _UNSEEN_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 0, "default": 24, "full": None})
 
 
@@ -123,7 +133,8 @@ def convictions(
 ) -> list[Convicted]:
     """The profile's mutants, each in every subject that it fits, and the faults that can't see them.
 
-    Of smoke it is one for each fault, in one subject.
+    The gate's own trials are measured at ``seed`` and some that follow from it. Of smoke it is one mutant for each
+    fault, in one subject, and nothing is measured.
     """
     found: list[Convicted] = []
     if mutants is None:
@@ -135,11 +146,21 @@ def convictions(
         told = MUTANTS[mutant]
         fitting = [subject for subject in told.subjects() if _is_chosen(subject, chosen)]
         for subject in fitting[:1] if name == "smoke" else fitting:
-            found.append(Convicted(mutant, subject, told.fault, seed))
+            # What fails no run the gate does not find.
+            measured = _MEASURED_SEEDS[name] if told.variant != FAILS_NO_RUN else 0
+            gate = GATE if measured else ""
+            found.append(Convicted(mutant, subject, told.fault, seed, gate=gate))
+            for drawn_seed in measured_seeds(seed, measured)[1:]:
+                found.append(Convicted(mutant, subject, told.fault, drawn_seed, gate=gate, measured=True))
             if told.unseen_by and _UNSEEN_POINTS_MAX[name] != 0:
                 unseen = Convicted(mutant, subject, told.unseen_by, seed, False, _UNSEEN_POINTS_MAX[name])
                 found.append(unseen)
     return found
+
+
+def measured_seeds(seed: int, number: int) -> list[int]:
+    """``seed``, and others drawn by it: those at which the gate's own trials are measured."""
+    return [seed, *random.Random(f"measured {seed}").sample(range(1_000, 1_000_000), max(0, number - 1))]
 
 
 def sweeps(
@@ -157,42 +178,30 @@ def sweeps(
     """
     kind, _, variant = fault.partition(" ")
     wanted = tuple(levels)
-    of_power = states_per_position if kind == "power" else None
+    most_states = states_per_position if kind in ("power", "failed_sync") else None
     return [
-        Swept(Case(subject, level, kind, variant, states_per_position=of_power), seed, points_max)
+        Swept(Case(subject, level, kind, variant, states_per_position=most_states), seed, points_max)
         for subject, level in subjects()
         if level in wanted and _is_chosen(subject, chosen)
     ]
 
 
-def picked(swept: Swept, points: range) -> list[int]:
-    """The points to explore, in order: all of ``points``, or at most ``points_max`` that the seed draws."""
-    most = swept.points_max
-    if most is None or len(points) <= most:
-        return list(points)
+def picked(swept: Swept, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
+    """The points to explore, ascending: ``points_max`` of ``points``, or all; see ``in_turn``."""
+    return sorted(in_turn(swept, points, groups))
+
+
+def in_turn(swept: Swept, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
+    """The points to explore, in the order in which the seed draws them."""
     case = swept.case
     choose = random.Random(f"points {swept.seed} {case.subject} {case.level} {case.fault} {case.variant}")
-    width = min(most, STRETCHES.get(case.fault, 1))
-    stretches = range(choose.randrange(len(points) % width + 1), len(points) - width + 1, width)
-    drawn = sorted(choose.sample(stretches, min(most // width, len(stretches))))
-    return [point for begin in drawn for point in points[begin : begin + width]]
+    return drawn(points, groups, choose)[: swept.points_max]
 
 
 def cut(points: Sequence[int], width: int) -> list[Sequence[int]]:
     """``points`` in slices of about the same size, none of more than ``width``; none for no points."""
     number = -(-len(points) // width)
     return [points[len(points) * at // number : len(points) * (at + 1) // number] for at in range(number)]
-
-
-def stretches_of(points: Sequence[int]) -> list[range]:
-    """``points``, which ascend, as ranges of neighbours."""
-    found: list[range] = []
-    for point in points:
-        if found and found[-1].stop == point:
-            found[-1] = range(found[-1].start, point + 1)
-        else:
-            found.append(range(point, point + 1))
-    return found
 
 
 def _is_chosen(subject: str, chosen: Sequence[str] | None) -> bool:

@@ -27,7 +27,7 @@ _SECOND_STATES = Depth(states_per_position=4, unread=NEVER_READ)
 _SILENT = (Found.LOST, Found.TORN, Found.PHANTOM)
 
 
-def power_losses(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def power_losses(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Cut the power at each of ``points``, positions of the recording; equal states are judged once."""
     recording = shop.recording()
     check_maps(recording)
@@ -42,7 +42,7 @@ def power_losses(shop: Workshop, points: range, only: str = "") -> Iterator[Row]
         yield _judged(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
 
 
-def power_losses_twice(shop: Workshop, points: range, only: str = "") -> Iterator[Row]:
+def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Cut the power at each of ``points``, and again at every position of the recovery from some of the states."""
     recording = shop.recording()
     check_maps(recording)
@@ -77,9 +77,10 @@ def power_losses_twice(shop: Workshop, points: range, only: str = "") -> Iterato
                 yield _judged(shop, recording, first, state.tree, state.description) | {"states": state.states}
 
 
-def _within(recording: Sequence[Effect], points: range) -> range:
+def _within(recording: Sequence[Effect], points: Sequence[int]) -> list[int]:
     """Those of ``points`` that this recording has: another one of the same case may be longer."""
-    return range(points.start, max(points.start, min(points.stop, len(positions(recording)))))
+    there = positions(recording)
+    return [point for point in points if point in there]
 
 
 class _Cut(NamedTuple):

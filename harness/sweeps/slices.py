@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from harness.effects.nursery import Nursery
 from harness.effects.recording import Kind, read_recording
 from harness.folders import ROOT
 from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
-from harness.sweeps.conviction import case_of, convict
+from harness.sweeps.conviction import Conviction, case_of, convict
 from harness.sweeps.damage import plan as damage_plan
+from harness.sweeps.detection import detect
+from harness.sweeps.drawing import Group, groups
 from harness.sweeps.failed_syncs import syncs
 from harness.sweeps.mutants import MUTANTS
-from harness.sweeps.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked, stretches_of
+from harness.sweeps.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked
 from harness.sweeps.sweep import EXPLORERS, record
 from harness.sweeps.workshop import Row, Workshop
 
@@ -57,7 +59,8 @@ class Victim:
 class Recorded:
     """What a victim's recording tells: how many effects it has, how many damages its end allows, what it misses.
 
-    ``error`` says why there is none. ``syncs`` are those of its effects that sync one file.
+    ``error`` says why there is none. ``syncs`` are those of its effects that sync one file. ``groups`` are the points
+    of each fault that are drawn first.
     """
 
     effects: int = 0
@@ -65,6 +68,7 @@ class Recorded:
     blind_spots: str = ""
     error: str = ""
     syncs: int = 0
+    groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
 
     def points(self, case: Case) -> range:
         """Every point of ``case``. Behind the last effect is one, too. None where there is no recording."""
@@ -117,7 +121,8 @@ def make_recording(victim: Victim, file: Path, nursery: Nursery | None = None) -
         tree.apply(effect)
     unseen = sorted({Path(effect.path).name for effect in recording if effect.kind is Kind.MAP_WRITABLE})
     numbers = {variant: len(damage_plan(variant, tree, victim.seed)) for variant in VARIANTS["damage"]}
-    return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen), syncs=len(syncs(recording)))
+    first = {fault: groups(fault, recording) for fault in VARIANTS}
+    return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen), "", len(syncs(recording)), first)
 
 
 def slices_of(
@@ -144,7 +149,7 @@ def slices_of(
             of = recorded[victim]
             width = points_per_slice or POINTS_PER_SLICE[case.fault]
             in_all = of.points(case)
-            parts = cut(picked(each, in_all), width) if not of.error else [()]
+            parts = cut(picked(each, in_all, of.groups.get(case.fault, ())), width) if not of.error else [()]
             found += [
                 Slice(
                     len(found) + place,
@@ -198,8 +203,7 @@ def _trials(slice_: Slice, nursery: Nursery | None) -> list[Row]:
     if not trouble:
         try:
             with Workshop(case, slice_.seed, nursery) as shop:
-                for points in stretches_of(slice_.points):
-                    rows += EXPLORERS[case.fault](shop, points, "")
+                rows += EXPLORERS[case.fault](shop, slice_.points, "")
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
     told = replace(case, recording="" if slice_.error else slice_.told)
@@ -238,13 +242,14 @@ def _conviction(wanted: Convicted, nursery: Nursery | None) -> Row:
         "kind": "mutant",
         "mutant": wanted.mutant,
         "meaning": MUTANTS[wanted.mutant].meaning,
-        "wanted": "found" if wanted.found else "not seen",
+        "wanted": "measured" if wanted.measured else "found" if wanted.found else "not seen",
+        "by_gate": None,
         "description": "",
         "repeat": repeat_command(case, None, wanted.seed),
         **_named(case),
     }
     try:
-        found = convict(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, nursery)
+        found = _tried(wanted, row, nursery)
     except Exception as error:
         trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
         return row | trouble | {"states": 0, "expected": False}
@@ -258,5 +263,16 @@ def _conviction(wanted: Convicted, nursery: Nursery | None) -> Row:
         "description": by.get("description", ""),
         "detail": by.get("detail", ""),
         "repeat": by.get("repeat", row["repeat"]),
-        "expected": (found.row is not None) is wanted.found,
+        "expected": wanted.measured or (found.row is not None) is wanted.found,
     }
+
+
+def _tried(wanted: Convicted, row: Row, nursery: Nursery | None) -> Conviction:
+    """What finds the mutant: the gate's own trials, where these are to be measured, or else any. ``row`` says which."""
+    if wanted.gate:
+        by_gate = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.gate, nursery)
+        if by_gate.row is not None or not by_gate.trouble:
+            row["by_gate"] = by_gate.row is not None
+        if by_gate.row is not None or wanted.measured:
+            return by_gate
+    return convict(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, nursery)

@@ -1,4 +1,4 @@
-"""Who explores which fault: a contiguous slice of a case's points, a row for each trial; and how many points there are.
+"""Who explores which fault: some of a case's points, which ascend, a row for each trial; and how many points there are.
 
 Nothing but the case, the point and the seed decides on a row (and, in engines with threads, what those happen to do),
 so that rows do not depend on how points were cut into slices.
@@ -6,7 +6,7 @@ so that rows do not depend on how points were cut into slices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -20,7 +20,7 @@ from harness.sweeps.kills import kills, kills_twice, tears
 from harness.sweeps.power import power_losses, power_losses_twice
 from harness.sweeps.workshop import Row, Workshop
 
-Explore = Callable[[Workshop, range, str], Iterator[Row]]
+Explore = Callable[[Workshop, Sequence[int], str], Iterator[Row]]
 
 EXPLORERS: Mapping[str, Explore] = MappingProxyType(
     {

@@ -150,6 +150,14 @@ def test_a_position_that_the_recording_does_not_have_is_refused(position: int) -
         rebuild(writes(2).effects, base(a=b""), Description(GATE, position, "none", ()))
 
 
-def test_positions_that_are_not_contiguous_are_refused() -> None:
-    with pytest.raises(ValueError):
-        next(states(writes(4).effects, base(a=b""), range(0, 4, 2), GATE, 7))
+def test_positions_that_do_not_ascend_are_refused() -> None:
+    for places in (range(3, 0, -1), [1, 1]):
+        with pytest.raises(ValueError):
+            next(states(writes(4).effects, base(a=b""), places, GATE, 7))
+
+
+def test_the_states_at_a_position_do_not_depend_on_the_positions_before_it() -> None:
+    script, before = writes(4), base(a=b"")
+    whole = [state.description for state in states(script.effects, before, range(5), GATE, 7)]
+    some = [state.description for state in states(script.effects, before, [0, 2, 4], GATE, 7)]
+    assert some == [description for description in whole if description.position % 2 == 0]

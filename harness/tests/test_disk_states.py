@@ -180,6 +180,14 @@ def test_no_more_states_than_asked_for_and_nothing_and_all_among_them() -> None:
     assert {files(state.tree)["a"] for state in found} >= {bytes(30), b"1" * 30}
 
 
+def test_of_few_states_every_kind_of_choice_is_among_them() -> None:
+    before = base(a=bytes(30))
+    every = {state.description.kind for state in enumerated(writes(30), 30, before)}
+    few = enumerated(writes(30), 30, before, Depth(states_per_position=len(every)))
+    assert len(every) > 5
+    assert {state.description.kind for state in few} == every
+
+
 # Telling states apart
 
 

@@ -12,6 +12,7 @@ from harness.cli import main
 from harness.report.effect_section import SKIPPED, effect_failure_lines, effect_section
 from harness.report.effect_tables import (
     damage_table,
+    detection_table,
     left_out,
     mutant_table,
     power_tables,
@@ -96,6 +97,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "fault": fault,
             "states": states,
             "wanted": wanted,
+            "by_gate": by_gate,
             "result": result,
             "description": "",
             "detail": "",
@@ -103,9 +105,16 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "repeat": "",
             "seconds": 1.0,
         }
-        for fault, states, wanted, result in (("power", 7, "found", "lost"), ("kill", 24, "not seen", ""))
+        for fault, states, wanted, result, by_gate in (
+            ("power", 7, "found", "lost", True),
+            ("kill", 24, "not seen", "", None),
+        )
     ]
     return {"effect": trials, "effect_slice": slices, "mutant": mutants}
+
+
+def told_of(made: dict[str, list[dict[str, Any]]]) -> str:
+    return effect_section(all_figures(made), [*made["effect"], *made["mutant"]], {})
 
 
 def told(facts: dict[str, Any] | None = None) -> str:
@@ -222,6 +231,24 @@ def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_th
     _, effects, mutants, *_ = outcome(figures).splitlines()
     assert effects.startswith("* **4 of 7 ")
     assert mutants.startswith("* **1 of 2 ")
+
+
+def test_the_share_of_runs_in_which_the_gate_finds_a_mutant_is_told_and_a_miss_fails_none() -> None:
+    made = rows()
+    found = made["mutant"][0]
+    missed = found | {"wanted": "measured", "result": "", "by_gate": False, "seed": 12}
+    untold = {name: value for name, value in found.items() if name != "by_gate"} | {"mutant": "of-an-earlier-version"}
+    made["mutant"] += [missed, missed | {"by_gate": True, "result": "lost", "seed": 13}, untold]
+    figures = all_figures(made)
+    assert [(figure["found"], figure["runs"]) for figure in figures["detection"]] == [(2, 3)]
+    table = detection_table(figures)
+    assert [row[3:5] for row in table.rows] == [["2 of 3", "67 %"]]
+    assert list(table.notable) == [0]
+    # What is only measured has no line of its own among the mutants that have to be found.
+    assert [row[7] for row in mutant_table(figures).rows] == ["2 of 3", "-", "-"]
+    assert effect_failure_lines(made["mutant"]) == []
+    assert table.markdown() in told_of(made)
+    assert "default gate itself" not in told_of({**made, "mutant": [untold]})
 
 
 def test_a_mutant_that_was_not_found_is_a_failure() -> None:

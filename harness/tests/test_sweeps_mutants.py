@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from harness import cli
 from harness.checkers.prefix import Found, Remains
+from harness.effects.nursery import Nursery
+from harness.folders import quick_folder
+from harness.sweeps import measuring
 from harness.sweeps.case import VARIANTS, to_json
-from harness.sweeps.conviction import case_of, convict
-from harness.sweeps.gate import is_wrong
+from harness.sweeps.command import read_asked
+from harness.sweeps.conviction import Conviction, case_of, convict, in_parts
+from harness.sweeps.detection import detect, trials_of
+from harness.sweeps.drawing import commits, groups
+from harness.sweeps.gate import FAILS_NO_RUN, is_wrong
 from harness.sweeps.mutants import MUTANTS, build_in
-from harness.sweeps.plan import Convicted
+from harness.sweeps.plan import Convicted, in_turn
 from harness.sweeps.slices import Slice, explore
 from harness.sweeps.subjects import CHECKPOINT
+from harness.sweeps.sweep import EXPLORERS, all_points
 from harness.sweeps.workshop import Workshop
 from stores.errors import ConfigError
 
@@ -53,20 +63,56 @@ RESULTS: dict[str, set[Found]] = {
     "unsynced-process-id": {Found.PHANTOM},
 }
 """What each mutant is found out by."""
-QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders"), "lmdb-indexed-batch")
+QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch") | {
+    "creation-in-place": "lmdb-native"
+}
 """The subject in which it takes the fewest states, where that is not the last one."""
+
+
+SHOWN_BY = dict.fromkeys(("unsynced-marker", "unsynced-marker-folder"), 10)
+"""The commit that shows a mutant which shows in few: the gate takes seconds to come by it."""
+
+
+def detected_in(commit: int, mutant: str, subject: str, nursery: Nursery) -> Conviction:
+    """Make those of the gate's own trials that cut the power within ``commit``, until one fails."""
+    (swept, *_) = trials_of("default", mutant, subject, SEED)
+    with Workshop(swept.case, SEED, nursery) as shop:
+        recording = shop.recording()
+        within = commits(recording)[commit - 1]
+        drawn = in_turn(swept, all_points(shop), groups(swept.case.fault, recording))
+        parts = in_parts([point for point in drawn if point in within], swept.case.fault)
+        rows = (row for part in parts for row in EXPLORERS[swept.case.fault](shop, part, ""))
+        for number, row in enumerate(rows, 1):
+            if not row["expected"]:
+                return Conviction(mutant, subject, swept.case.fault, number, row)
+    return Conviction(mutant, subject, swept.case.fault, 0, None)
 
 
 def test_every_mutant_is_tried_here() -> None:
     assert set(RESULTS) == set(MUTANTS)
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery(within=quick_folder()) as shared:
+        yield shared
+
+
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_convicted_by_its_fault(mutant: str) -> None:
-    conviction = convict(mutant, QUICKEST.get(mutant, MUTANTS[mutant].subjects()[-1]), SEED, points_max=60)
-    assert conviction.row is not None
-    assert conviction.row["result"] in RESULTS[mutant]
-    assert conviction.states >= 1
+def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str, nursery: Nursery) -> None:
+    subject = QUICKEST.get(mutant, MUTANTS[mutant].subjects()[-1])
+    if mutant in SHOWN_BY:
+        detection = detected_in(SHOWN_BY[mutant], mutant, subject, nursery)
+    elif MUTANTS[mutant].variant == FAILS_NO_RUN:
+        # The gate only reports what shows here.
+        detection = convict(mutant, subject, SEED, nursery=nursery)
+    else:
+        detection = detect(mutant, subject, SEED, nursery=nursery)
+    assert detection.row is not None
+    assert detection.row["result"] in RESULTS[mutant]
+    assert detection.states >= 1
+    asked = read_asked(detection.row["repeat"].removeprefix("python -m harness effect ").strip("'"))
+    assert (asked.case.mutant, asked.point, asked.seed) == (mutant, detection.row["point"], SEED)
 
 
 def test_kills_can_not_see_that_nothing_is_synced() -> None:
@@ -94,3 +140,20 @@ def test_a_mutant_is_judged_at_the_level_that_promises_most() -> None:
 def test_an_unknown_mutant_is_refused() -> None:
     with pytest.raises(ConfigError):
         build_in("no-such", "lmdb-indexed-batch")
+
+
+def test_the_rate_of_detection_is_measured_by_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["mutants", "--mutants", "unsynced-rename,checkpoint-in-place", "--seeds", "2", "--seed", "7"]
+    assert cli.main(asked) == 0
+    assert f"unsynced-rename in {CHECKPOINT}: 2 of 2 seeds" in capsys.readouterr().out.splitlines()
+
+
+def test_a_mutant_that_is_found_too_rarely_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    unseen = Conviction("unsynced-rename", CHECKPOINT, "power", 9, None)
+    monkeypatch.setattr(measuring, "detect", lambda *given: unseen)
+    assert cli.main(["mutants", "--mutants", "unsynced-rename", "--seeds", "3"]) == 1
+
+
+@pytest.mark.parametrize("given", [["--mutants", "no-such"], ["--backends", "no-such"], ["--seeds", "0"]])
+def test_a_measurement_of_nothing_is_refused(given: list[str]) -> None:
+    assert cli.main(["mutants", *given]) == cli.USERS_MISTAKE

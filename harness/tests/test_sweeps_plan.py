@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from harness.sweeps import slices
 from harness.sweeps.case import VARIANTS, Case, from_json
 from harness.sweeps.columns import KINDS
 from harness.sweeps.command import Asked, read_asked
-from harness.sweeps.gate import is_wrong
+from harness.sweeps.detection import trials_of
+from harness.sweeps.gate import FAILS_NO_RUN, is_wrong
 from harness.sweeps.mutants import MUTANTS
-from harness.sweeps.plan import STRETCHES, Swept, convictions, cut, picked, profile, stretches_of
+from harness.sweeps.plan import Swept, convictions, cut, measured_seeds, picked, profile
 from harness.sweeps.slices import Recorded, Victim, explore, make_recording, slices_of
 from harness.sweeps.subjects import CHECKPOINT, TASK, subjects
 
@@ -67,6 +69,35 @@ def test_every_mutant_is_put_to_the_fault_it_belongs_to(name: str) -> None:
     assert found == {(mutant, told.fault) for mutant, told in MUTANTS.items()}
 
 
+@pytest.mark.parametrize(("name", "seeds"), [("smoke", 0), ("default", 2), ("full", 20)])
+def test_the_gates_own_trials_are_measured_with_each_mutant_wherever_it_fits(name: str, seeds: int) -> None:
+    by_pair: dict[tuple[str, str], set[int]] = {}
+    for each in convictions(name, 1):
+        if each.gate:
+            by_pair.setdefault((each.mutant, each.subject), set()).add(each.seed)
+            assert each.found
+            assert each.measured is (each.seed != 1)
+    failing = {mutant: told for mutant, told in MUTANTS.items() if told.variant != FAILS_NO_RUN}
+    pairs = {(mutant, subject) for mutant, told in failing.items() for subject in told.subjects()}
+    assert set(by_pair) == (pairs if seeds else set())
+    assert {len(drawn) for drawn in by_pair.values()} == ({seeds} if seeds else set())
+    assert measured_seeds(1, 20)[:2] == measured_seeds(1, 2) != measured_seeds(2, 2)
+
+
+def test_the_gate_is_measured_by_the_trials_that_it_makes_of_sound_code() -> None:
+    for mutant, told in MUTANTS.items():
+        for subject in told.subjects():
+            made = {
+                (replace(swept.case, mutant=""), swept.points_max) for swept in trials_of("default", mutant, subject, 7)
+            }
+            assert made == {
+                (swept.case, swept.points_max)
+                for swept in profile("default", 7)
+                if (swept.case.subject, swept.case.fault, swept.case.level) == (subject, told.fault, "DISK")
+            }
+            assert made
+
+
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
     unseen = {(each.mutant, each.fault) for each in convictions("default", 1) if not each.found}
     assert ("no-sync", "kill") in unseen
@@ -100,13 +131,6 @@ def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: 
     assert picked(Swept(case, 1), points) == picked(Swept(case, 1, 101), points) == list(points)
 
 
-def test_positions_of_power_loss_are_drawn_with_their_neighbours() -> None:
-    width = STRETCHES["power"]
-    drawn = picked(Swept(Case(CHECKPOINT, "DISK", "power"), 1, 3 * width), range(1000))
-    assert len(drawn) == 3 * width
-    assert all(len(stretch) % width == 0 for stretch in stretches_of(drawn))
-
-
 @pytest.mark.parametrize(("number", "width"), [(0, 5), (1, 5), (5, 5), (6, 5), (101, 7), (100, 1)])
 def test_slices_hold_every_point_once_and_are_of_about_one_size(number: int, width: int) -> None:
     points = list(range(10, 10 + number))
@@ -114,11 +138,6 @@ def test_slices_hold_every_point_once_and_are_of_about_one_size(number: int, wid
     assert [point for part in parts for point in part] == points
     assert max((len(part) for part in parts), default=0) <= width
     assert all(abs(len(one) - len(two)) <= 1 for one, two in pairwise(parts))
-
-
-def test_stretches_are_the_same_points() -> None:
-    points = [0, 1, 2, 5, 7, 8]
-    assert stretches_of(points) == [range(3), range(5, 6), range(7, 9)]
 
 
 def test_each_slice_is_told_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
@@ -158,6 +177,7 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
         raise OSError("no room")
 
     monkeypatch.setattr(slices, "convict", refuse)
+    monkeypatch.setattr(slices, "detect", refuse)
     for wanted in convictions("default", 1, [CHECKPOINT]):
         (slice_,) = slices_of([wanted], {}, tmp_path)
         (mutant,) = explore(slice_)

@@ -1,0 +1,60 @@
+"""Whether a profile's own trials find a mutant: the same points, states and faults that it spends on sound code.
+
+Only the fault that the mutant belongs to is tried, in all of its variants, at the level that promises most. What other
+faults of the profile would find is not counted, so that the true rate is this one or higher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness.checkers.prefix import Found
+from harness.effects.nursery import Nursery
+from harness.folders import quick_folder
+from harness.sweeps.case import repeat_command
+from harness.sweeps.conviction import Conviction, in_parts
+from harness.sweeps.drawing import groups
+from harness.sweeps.gate import is_wrong
+from harness.sweeps.mutants import LEVEL, MUTANTS
+from harness.sweeps.plan import Swept, in_turn, profile
+from harness.sweeps.sweep import EXPLORERS, all_points
+from harness.sweeps.workshop import Workshop
+
+
+def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[Swept]:
+    """The sweeps that ``profile_name`` makes of ``subject`` with the fault of ``mutant``, which is built in."""
+    fault = MUTANTS[mutant].fault
+    return [
+        replace(swept, case=replace(swept.case, mutant=mutant))
+        for swept in profile(profile_name, seed, [subject])
+        if (swept.case.fault, swept.case.level) == (fault, LEVEL)
+    ]
+
+
+def detect(
+    mutant: str, subject: str, seed: int, profile_name: str = "default", nursery: Nursery | None = None
+) -> Conviction:
+    """Make the trials that ``profile_name`` makes of ``subject`` at ``seed``, until one fails the run.
+
+    They are made in the order in which they are drawn. A harness error finds nothing. Raises: as ``sweep``.
+    """
+    trials, trouble = 0, ""
+    planned = trials_of(profile_name, mutant, subject, seed)
+    with TemporaryDirectory(prefix="detection-", dir=quick_folder()) as folder:
+        for swept in planned:
+            # One recording is for all variants of the fault, as in a run.
+            case = replace(swept.case, recording=str(Path(folder) / "recording"))
+            with Workshop(case, seed, nursery) as shop:
+                order = in_turn(swept, all_points(shop), groups(case.fault, shop.recording()))
+                for points in in_parts(order, case.fault):
+                    for row in EXPLORERS[case.fault](shop, points, ""):
+                        if row["result"] == Found.HARNESS_ERROR:
+                            trouble = trouble or row["detail"] or "no verdict"
+                            continue
+                        trials += 1
+                        if is_wrong({"kind": "effect", **row}):
+                            again = repeat_command(swept.case, row["point"], seed, row["only"])
+                            return Conviction(mutant, subject, case.fault, trials, row | {"repeat": again}, trouble)
+    return Conviction(mutant, subject, MUTANTS[mutant].fault, trials, None, trouble)

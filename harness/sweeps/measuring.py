@@ -1,0 +1,55 @@
+"""The command that measures how often the default gate finds each mutant: ``python -m harness mutants``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.effects.library import recorder_library
+from harness.effects.nursery import Nursery
+from harness.faults.registry import check_known
+from harness.folders import quick_folder
+from harness.sweeps.detection import detect
+from harness.sweeps.gate import ENOUGH, FAILS_NO_RUN
+from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.plan import GATE
+from harness.sweeps.subjects import subject_named
+from stores.errors import ConfigError
+
+
+def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range) -> int:
+    """Put mutants, all unless named, to the gate's own trials at ``seeds``; 1 where one is found too rarely, else 0.
+
+    ``backends`` are those that they are built into, all that they fit unless named. Raises: ConfigError for what does
+    not exist or leaves nothing to do.
+    """
+    check_known("mutant", MUTANTS, *(mutants or ()))
+    chosen = None if backends is None else [subject_named(name) for name in backends]
+    pairs = [
+        (mutant, subject)
+        for mutant in mutants or [name for name, told in MUTANTS.items() if told.variant != FAILS_NO_RUN]
+        for subject in MUTANTS[mutant].subjects()
+        if chosen is None or subject in chosen
+    ]
+    if not pairs or not seeds:
+        raise ConfigError(
+            "nothing is to be measured: name mutants and backends that fit each other, and a seed or more"
+        )
+    recorder_library()
+    found: dict[str, list[bool]] = {}
+    with Nursery(within=quick_folder()) as nursery:
+        for mutant, subject in pairs:
+            missed = []
+            for seed in seeds:
+                detection = detect(mutant, subject, seed, GATE, nursery)
+                if detection.row is None and detection.trouble:
+                    raise ConfigError(f"{mutant} in {subject} at seed {seed} has no verdict: {detection.trouble}")
+                found.setdefault(mutant, []).append(detection.row is not None)
+                missed += [seed] if detection.row is None else []
+            told = f", missed at {', '.join(map(str, missed))}" if missed else ""
+            print(f"{mutant} in {subject}: {len(seeds) - len(missed)} of {len(seeds)} seeds{told}", flush=True)
+    weak = [mutant for mutant, runs in found.items() if sum(runs) < ENOUGH * len(runs)]
+    for mutant, runs in found.items():
+        print(f"{mutant}: found in {sum(runs)} of {len(runs)} runs, {100 * sum(runs) / len(runs):.0f} %")
+    enough = f"{len(found) - len(weak)} of {len(found)} mutants"
+    print(f"The {GATE} profile finds {enough} in {ENOUGH:.0%} of their runs or more.")
+    return 1 if weak else 0

@@ -1,0 +1,83 @@
+"""Points where broken durability shows are drawn first, and some from all alike."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+from harness.sweeps.drawing import ALIKE_EVERY, Group, commits, drawn, groups
+from harness.tests.disk_script import Script
+
+COMMITS = 5
+
+
+def worked() -> Script:
+    """A store is made, commits five times, each time with a log's sync, and once with a flush; then it is closed."""
+    script = Script().create("log").sync()
+    for number in range(1, COMMITS + 1):
+        script.write("log", number, b"staged").note(f"attempt {number}")
+        script.write("log", number, b"1")
+        if number == 3:
+            script.create("1.sst").write("1.sst", 0, b"2").sync("1.sst").rename("1.sst", "2.sst")
+        script.datasync("log").note(f"ack {number}").write("LOG", number, b"text")
+    return script.unlink("open").sync()
+
+
+def test_the_power_is_cut_first_before_the_sync_behind_each_acknowledgement() -> None:
+    script = worked()
+    told, *others = groups("power", script.effects)
+    kinds = {effect.index: effect.kind for effect in script.effects if effect.kind != "note"}
+    ends = [commit.stop for commit in commits(script.effects)]
+    assert len(ends) == COMMITS
+    assert all(
+        any(kinds[at] in ("sync", "datasync") for at in range(end, point + 1))
+        for end, point in zip(ends, told.points, strict=False)
+    )
+    assert told.points[-1] == script.end
+    assert all(group.weight <= told.weight for group in others)
+    before_syncs = {index for index, kind in kinds.items() if kind in ("sync", "datasync")}
+    names = {index for index, kind in kinds.items() if kind in ("rename", "unlink")}
+    before = {*told.points, *(point for group in others[:-1] for point in group.points)}
+    assert before == before_syncs | names | {script.end}
+    assert {index + 1 for index in names} <= {*others[-1].points} | before
+
+
+def test_calls_fail_first_that_every_commit_makes() -> None:
+    script = worked()
+    weights = {point: group.weight for group in groups("error", script.effects) for point in group.points}
+    within = commits(script.effects)[0]
+    flushed = next(effect.index for effect in script.effects if effect.path == "1.sst")
+    assert all(weights[point] == 1 for point in within)
+    assert weights[flushed] == 1 / COMMITS
+    assert weights[0] < 1
+    assert weights[script.end - 1] <= 1 / COMMITS
+
+
+def test_only_writes_are_torn_and_syncs_failed_by_their_numbers() -> None:
+    script = worked()
+    by_index = [effect for effect in script.effects if effect.kind != "note"]
+    torn = [point for group in groups("tear", script.effects) for point in group.points]
+    assert torn
+    assert all(by_index[point].kind == "write" for point in torn)
+    number = sum(effect.kind in ("sync", "datasync") for effect in by_index)
+    failed = sorted(point for group in groups("failed_sync", script.effects) for point in group.points)
+    assert failed == list(range(number))
+
+
+def test_every_point_is_drawn_once_and_each_fourth_is_one_of_all() -> None:
+    first = Group(2, range(40)), Group(1, range(40, 60))
+    order = drawn(range(1000), first, Random(1))
+    assert sorted(order) == list(range(1000))
+    guided = order[: 60 * ALIKE_EVERY // (ALIKE_EVERY - 1)]
+    assert sum(point < 60 for point in guided) >= 58
+    of_first = [point for point in order[:40] if point < 60]
+    assert sum(point < 40 for point in of_first) in range(18, 24)
+    assert any(point >= 60 for point in order[:12])
+
+
+def test_the_order_depends_on_the_seed_alone() -> None:
+    first = [Group(1, [1, 2, 3]), Group(1, [4, 5, 6])]
+    # As a task of a run is told them.
+    assert drawn(range(9), first, Random(1)) == drawn(range(9), json.loads(json.dumps(first)), Random(1))
+    assert len({tuple(drawn(range(9), first, Random(seed))) for seed in range(9)}) > 5
+    assert drawn(range(3), [Group(1, [2, 7])], Random(1))[0] == 2
