@@ -29,7 +29,7 @@ from stores.files import (
 )
 from stores.identity import FILE as IDENTITY_FILE
 from stores.identity import Identity, present_version
-from stores.locks import take
+from stores.locks import is_lock_file, take
 
 CREATE_BUILDING = declare("create.building", "the new store's files are being made, in a folder that does not count")
 CREATE_BUILT = declare("create.built", "the new store is complete, not yet synced, and does not count")
@@ -44,7 +44,6 @@ _FILES = (IDENTITY_FILE, "open", "commit", *(f"{name}.new" for name in (IDENTITY
 _FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush")
 _PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
 """The names that the store's own files and folders have in its folder."""
-_NUMBER_BYTES_MAX = 32
 
 
 def is_store(path: Path) -> bool:
@@ -73,8 +72,8 @@ def is_vacant(path: Path) -> bool:
     if names - {LOCK_FILE, _NEW_MARKER}:
         return False
     # Files of those names may be anybody's: they are the library's if they hold what it writes there.
-    number, marker = _content(path / LOCK_FILE), _content(path / _NEW_MARKER)
-    return number is not None and marker is not None and _is_number(number) and _is_torn_marker(marker)
+    marker = _content(path / _NEW_MARKER)
+    return is_lock_file(path / LOCK_FILE) and marker is not None and _is_torn_marker(marker)
 
 
 def is_unfinished(path: Path) -> bool:
@@ -221,11 +220,6 @@ def _content(file: Path) -> bytes | None:
         return b""
     except StrangeFileError:
         return None
-
-
-def _is_number(content: bytes) -> bool:
-    """Whether a lock file has the number of a process in it, or nothing: zeros where power loss took it."""
-    return len(content) <= _NUMBER_BYTES_MAX and (not content.strip(b"\0") or content.strip().isdigit())
 
 
 def _is_torn_marker(content: bytes) -> bool:

@@ -77,6 +77,12 @@ def read_file(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
     return content
 
 
+def read_head(path: Path, num_bytes: int) -> bytes:
+    """Return the first ``num_bytes`` of the file ``path``, or all of it. Raises: OSError; StrangeFileError."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        return file.read(num_bytes)
+
+
 def read_json(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> object:
     """Return what the JSON file ``path`` says, which has at most ``bytes_max`` bytes.
 

@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 
 from stores.errors import StoreLockedError
-from stores.files import open_plain
+from stores.files import StrangeFileError, open_plain, read_file
 
 TIMEOUT_S = 30.0
 """How long to wait for a lock that is held for milliseconds, unless its holder is stopped."""
 _PAUSE_S = 0.01
+_NUMBER_BYTES_MAX = 32
 
 
 def take(file: Path, *, note: bool = True) -> int:
@@ -85,6 +86,20 @@ def _mapped(descriptor: int) -> int:
     )
     failed = ctypes.c_void_p(-1).value
     return 0 if address in (None, failed) else int(address or 0)
+
+
+def is_lock_file(file: Path) -> bool:
+    """Whether ``file`` is not there, or has what ``take`` writes: a number, or nothing; zeros where power loss took it.
+
+    Raises: OSError.
+    """
+    try:
+        content = read_file(file, _NUMBER_BYTES_MAX)
+    except FileNotFoundError:
+        return True
+    except StrangeFileError:
+        return False
+    return not content.strip(b"\0") or content.strip().isdigit()
 
 
 def take_in_time(file: Path, timeout_s: float = TIMEOUT_S) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stores.changelog.schema import check_file, check_schema, create_unless_there, sync_file
+from stores.changelog.creation import create_unless_there, sync_file
+from stores.changelog.schema import check_file, check_schema
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, StoreClosedError
 from stores.files import sync_folder
 from stores.forks import WHOSE, keep_for_good, watch

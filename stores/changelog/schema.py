@@ -1,26 +1,22 @@
-"""The tables of the changelog's SQLite file, and how such a file comes into being and is told from any other.
+"""The tables of the changelog's SQLite file, and how such a file is told from any other.
 
 Look into one with ``sqlite3 FILE "select * from records"``, ``... from partitions"``, ``... from transactions"``.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from pathlib import Path
 
 from stores.errors import ChangelogError
-from stores.interface import Durability
-from stores.sqlite_file import HEADER_BYTES, missing_bytes, write_ahead
+from stores.files import read_head
+from stores.sqlite_file import HEADER_BYTES, missing_bytes
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
 SCHEMA_VERSION = 2
 """1 had no checksums."""
-
-_BESIDE = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a file, by the ends of the names. Source: SQLite, "Temporary Files Used By SQLite"."""
 
 SCHEMA = """
 create table topic (
@@ -93,40 +89,13 @@ create view consumer_groups as select * from group_offset;
 """
 
 
-def create_unless_there(path: Path) -> None:
-    """Make an empty changelog at ``path`` unless something is there; a crash leaves all of it or nothing.
-
-    Built beside as ``NAME.new``, synced and renamed; the folder stays locked meanwhile, so that two processes that
-    create the same file don't replace each other's. Raises: OSError, sqlite3.Error.
-    """
-    if path.exists():
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        if path.exists():
-            return
-        # What the log of a file that has gone holds, SQLite would take for pages of this one.
-        if _remove([path.with_name(path.name + suffix) for suffix in _BESIDE]):
-            os.fsync(folder)
-        beside = path.with_name(path.name + ".new")
-        _remove([beside.with_name(beside.name + suffix) for suffix in ("", *_BESIDE)])
-        _build(beside)
-        sync_file(beside)
-        beside.rename(path)
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def check_file(path: Path) -> None:
     """Raises ChangelogError unless ``path`` is a whole SQLite file, as far as its first 100 bytes and size tell."""
     if not path.is_file():
         raise ChangelogError(f"{path} is not a file: a changelog is one SQLite file, choose another path")
     if not os.access(path, os.W_OK):
         raise ChangelogError(f"{path} may not be written: allow it, or choose another path")
-    with path.open("rb") as file:
-        header = file.read(HEADER_BYTES)
+    header = read_head(path.resolve(), HEADER_BYTES)
     if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise ChangelogError(f"{path} is not a changelog: it is no SQLite file; choose another path")
     missing = missing_bytes(path)
@@ -158,29 +127,3 @@ def check_schema(path: Path, connection: sqlite3.Connection) -> None:
         except BaseException:
             connection.rollback()
             raise
-
-
-def _remove(files: list[Path]) -> bool:
-    """Remove those of ``files`` that are there: whether one was."""
-    there = [file for file in files if file.exists()]
-    for file in there:
-        file.unlink(missing_ok=True)
-    return bool(there)
-
-
-def _build(path: Path) -> None:
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.execute("pragma page_size = 16384")
-        connection.executescript(
-            f"begin; {SCHEMA} pragma application_id = {APPLICATION_ID}; pragma user_version = {SCHEMA_VERSION}; commit;"
-        )
-        write_ahead(connection, Durability.DISK)
-    finally:
-        connection.close()
-
-
-def sync_file(path: Path) -> None:
-    """Make the file at ``path``, which this process has not open, survive power loss. Raises: OSError."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -110,11 +111,52 @@ def test_a_killed_process_leaves_all_of_a_transaction_or_nothing(
         assert log.committed_offsets("g") == {TopicPartition("in", 0): committed}
 
 
-def test_what_a_crash_left_of_a_file_that_was_being_made_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "log.sqlite.new").write_bytes(b"half")
-    (tmp_path / "log.sqlite.new-journal").write_bytes(b"half")
+@pytest.mark.parametrize("call", ["fsync", "link"])
+def test_what_a_crash_left_of_a_file_that_was_being_made_is_no_obstacle(tmp_path: Path, call: str) -> None:
+    path = tmp_path / "log.sqlite"
+    killed = f"""
+import os, signal, sys
+from stores.changelog import SqliteChangelog
+real = os.{call}
+def call_and_die(*given, **named):
+    real(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.{call} = call_and_die
+SqliteChangelog(sys.argv[1])
+"""
+    assert subprocess.run([sys.executable, "-c", killed, str(path)], check=False).returncode == -9
+    assert any(entry.name.startswith(".log.sqlite.txstores-") for entry in tmp_path.iterdir())
+    filled(path)
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"log.sqlite", ".log.sqlite.txstores-lock"}
+
+
+@pytest.mark.parametrize(
+    "name", ["log.sqlite.new", ".log.sqlite.new", ".log.sqlite.txstores-0123456789abcdef", "log.sqlite.new-journal"]
+)
+def test_what_lies_beside_a_new_file_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"dear")
     filled(tmp_path / "log.sqlite")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["log.sqlite"]
+    assert (tmp_path / name).read_bytes() == b"dear"
+    assert {entry.name for entry in tmp_path.iterdir()} == {name, "log.sqlite"}
+
+
+@pytest.mark.parametrize("name", ["log.sqlite-wal", "log.sqlite-journal", ".log.sqlite.txstores-lock"])
+def test_what_is_in_the_way_of_a_new_file_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"dear")
+    with pytest.raises(ChangelogError):
+        SqliteChangelog(tmp_path / "log.sqlite")
+    assert (tmp_path / name).read_bytes() == b"dear"
+    assert {entry.name for entry in tmp_path.iterdir()} == {name}
+
+
+def test_a_lock_on_the_folder_keeps_nobody_from_making_a_file(tmp_path: Path) -> None:
+    above = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(above, fcntl.LOCK_EX)
+        program = "import sys; from stores.changelog import SqliteChangelog; SqliteChangelog(sys.argv[1]).close()"
+        subprocess.run([sys.executable, "-c", program, str(tmp_path / "log.sqlite")], check=True, timeout=20)
+    finally:
+        os.close(above)
 
 
 def test_what_is_left_of_a_file_that_was_removed_is_not_taken_for_the_new_one(tmp_path: Path) -> None:

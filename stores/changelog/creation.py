@@ -1,0 +1,149 @@
+"""How a changelog's file comes into being: whole or not at all, in place of nothing, and touching nobody else's files.
+
+It is built under a name of its own, which begins with a prefix and ends at random, and linked to its place, which
+replaces nothing. Meanwhile ``.NAME.txstores-lock`` is held: what lies under such a name then belongs to no living
+process, and is removed if it is what a creation leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+from stores.changelog.schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
+from stores.errors import ChangelogError, StoreLockedError
+from stores.files import StrangeFileError, make_file, read_head, sync_folder
+from stores.interface import Durability
+from stores.locks import is_lock_file, take_in_time
+from stores.sqlite_file import HEADER_BYTES, write_ahead
+
+_BESIDE = {
+    "-wal": (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"),
+    "-shm": tuple((3_007_000).to_bytes(4, order) for order in ("little", "big")),
+    "-journal": (b"\xd9\xd5\x05\xf9",),
+}
+"""What SQLite keeps beside a file, by the ends of the names, and how it begins: with zeros where it is not in use.
+Source: SQLite, "Temporary Files Used By SQLite", "WAL-mode File Format", "Database File Format", 3."""
+
+
+def create_unless_there(path: Path) -> None:
+    """Make an empty changelog at ``path`` unless something is there; a crash leaves all of it or nothing.
+
+    Raises: OSError, sqlite3.Error; ChangelogError where files of somebody else are in the way, or another process is at
+    it for half a minute.
+    """
+    if os.path.lexists(path):
+        _remove_second_name(path)
+        return
+    lock_file = path.with_name(f".{path.name}.txstores-lock")
+    try:
+        if not is_lock_file(lock_file):
+            raise ChangelogError(f"{lock_file} is no file of ours, and is in the way: move it, or choose another path")
+        lock = take_in_time(lock_file)
+    except StoreLockedError as error:
+        raise ChangelogError(f"{path} is being made elsewhere: {error}") from error
+    try:
+        if not os.path.lexists(path):
+            _create(path)
+    finally:
+        # While it is held: whoever waits for it then makes another one.
+        with suppress(OSError):
+            lock_file.unlink()
+        os.close(lock)
+
+
+def _create(path: Path) -> None:
+    for leftover in _leftovers(path):
+        if _is_ours(leftover):
+            _remove(leftover)
+    # What the log of a file that has gone holds, SQLite would take for pages of this one.
+    stale = [file for end in _BESIDE if os.path.lexists(file := path.with_name(path.name + end))]
+    for file in stale:
+        if not _is_sqlites(file):
+            raise ChangelogError(f"{file} is in the way of SQLite's files for {path}: move it, or choose another path")
+    for file in stale:
+        file.unlink(missing_ok=True)
+    if stale:
+        sync_folder(path.parent)
+    new = path.with_name(f".{path.name}.txstores-{token_hex(8)}")
+    try:
+        os.close(make_file(new))
+        _build(new)
+        sync_file(new)
+        _put(new, path)
+    finally:
+        _remove(new)
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Make the file at ``path``, which this process has not open, survive power loss. Raises: OSError."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _put(new: Path, path: Path) -> None:
+    """Give ``new`` the name ``path`` as well, unless that is taken: then it is another's changelog, or no changelog."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        return
+    except OSError:
+        # A file system without links.
+        if not os.path.lexists(path):
+            new.rename(path)
+
+
+def _build(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("pragma page_size = 16384")
+        connection.executescript(
+            f"begin; {SCHEMA} pragma application_id = {APPLICATION_ID}; pragma user_version = {SCHEMA_VERSION}; commit;"
+        )
+        write_ahead(connection, Durability.DISK)
+    finally:
+        connection.close()
+
+
+def _leftovers(path: Path) -> list[Path]:
+    named = re.compile(rf"\.{re.escape(path.name)}\.txstores-[0-9a-f]{{16}}")
+    return [entry for entry in path.parent.iterdir() if named.fullmatch(entry.name)]
+
+
+def _is_ours(leftover: Path) -> bool:
+    """Whether a creation may have left this: a changelog, or a file that was not written yet."""
+    try:
+        header = read_head(leftover, HEADER_BYTES)
+    except StrangeFileError:
+        return False
+    is_changelog = header.startswith(b"SQLite format 3\0") and header[68:72] == APPLICATION_ID.to_bytes(4, "big")
+    return is_changelog or not header.strip(b"\0")
+
+
+def _is_sqlites(file: Path) -> bool:
+    try:
+        begin = read_head(file, 32)
+    except StrangeFileError:
+        return False
+    return not begin.strip(b"\0") or begin.startswith(_BESIDE[f"-{file.name.rpartition('-')[2]}"])
+
+
+def _remove(new: Path) -> None:
+    for end in ("", *_BESIDE):
+        new.with_name(new.name + end).unlink(missing_ok=True)
+
+
+def _remove_second_name(path: Path) -> None:
+    """Remove the name under which the file was built, where a creation was killed before it had done so."""
+    status = path.stat() if path.is_file() else None
+    if status is None or status.st_nlink == 1:
+        return
+    for leftover in _leftovers(path):
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(leftover), status):
+                leftover.unlink()
