@@ -118,6 +118,7 @@ class TaskCounters(Counters):
     """Of a task."""
 
     rollback_records_total: int = 0
+    punctuate_total: int = 0
     early_commit_total: dict[str, int] = field(default_factory=none_early)
 
     def committed_early(self, cause: str) -> None:
@@ -134,5 +135,6 @@ class TaskCounters(Counters):
         return {
             **Counters.read(self),
             "rollback_records_total": self.rollback_records_total,
+            "punctuate_total": self.punctuate_total,
             "early_commit_total": dict(self.early_commit_total),
         }

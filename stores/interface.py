@@ -7,32 +7,44 @@ One thread, the one that opened the store, writes; any number of threads read (K
 
 from __future__ import annotations
 
+import sys
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import NamedTuple, Self
 
+from stores.errors import StoreCorruptedError, StoreError
 from stores.metrics import StoreMetrics
 from stores.persistence import AT_ONCE, Persistence
+from stores.plain import PlainView, prefixed, reversed_scan
+from stores.reading import (
+    Closeable,
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueView,
+    Position,
+    PositionBound,
+    ReadOnlyKeyValueStore,
+    TopicPartition,
+)
 
-
-class TopicPartition(NamedTuple):
-    """One ordered log: a topic's name and a partition number, 0 or more."""
-
-    topic: str
-    partition: int
-
-
-class IsolationLevel(StrEnum):
-    """What a reader on another thread may see. Source: KIP-892, "Proposed Changes"."""
-
-    READ_UNCOMMITTED = "READ_UNCOMMITTED"
-    """What was committed, with the open transaction laid over it."""
-    READ_COMMITTED = "READ_COMMITTED"
-    """What was committed; all of a commit, or nothing of it."""
+__all__ = [
+    "Closeable",
+    "Durability",
+    "IsolationLevel",
+    "KeyValueIterator",
+    "KeyValueStore",
+    "KeyValueView",
+    "Position",
+    "PositionBound",
+    "ProcessingGuarantee",
+    "ReadOnlyKeyValueStore",
+    "Recovery",
+    "RecoveryOutcome",
+    "StateStore",
+    "TopicPartition",
+]
 
 
 class Durability(StrEnum):
@@ -74,134 +86,13 @@ class Recovery:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-Position = Mapping[TopicPartition, int]
-"""Highest input offset per topic and partition that a state reflects. Source: KIP-796."""
-
-
-@dataclass(frozen=True, slots=True)
-class PositionBound:
-    """A query's condition on the state that answers it: up to date with at least ``position``.
-
-    A partition that is not named is no condition. Raises: TypeError, ValueError for what is no position.
-    Source: KIP-796, ``PositionBound``.
-    """
-
-    position: Position = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for partition, offset in self.position.items():
-            if not isinstance(partition, TopicPartition) or not isinstance(offset, int) or isinstance(offset, bool):
-                raise TypeError(f"a bound maps TopicPartitions to offsets, not {partition!r} to {offset!r}")
-            if offset < 0:
-                raise ValueError(f"an offset is 0 or more, not {offset}")
-        # The caller's mapping may change later.
-        object.__setattr__(self, "position", dict(self.position))
-
-    def behind(self, reached: Position) -> dict[TopicPartition, int]:
-        """How many offsets ``reached`` lacks, by partition; empty where it is up to the bound."""
-        return {
-            partition: offset - reached.get(partition, -1)
-            for partition, offset in self.position.items()
-            if reached.get(partition, -1) < offset
-        }
-
-
-class Closeable(ABC):
-    """What holds on to something until it is closed: use it in a ``with`` block, whose end closes it."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give up what is held. May be called more than once."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class KeyValueIterator(Closeable, Iterator[tuple[bytes, bytes]]):
-    """Pairs of a scan, in key order: a snapshot of the moment the scan was made.
-
-    Use it in a ``with`` block, or run it to its end, or close it: until then it pins the state that it shows.
-    Once it or its store is closed, every further step raises ``StoreClosedError``.
-    """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give up what the scan pins. May be called more than once."""
-
-
-class ReadOnlyKeyValueStore(ABC):
-    """Lookups and ordered scans. Scans are inclusive at both ends; ``None`` leaves an end open.
-
-    Raises, all methods: ``TypeError`` where a key is not bytes, ``StoreClosedError`` after close.
-    """
-
-    @abstractmethod
-    def get(self, key: bytes) -> bytes | None:
-        """The value under ``key``, or None."""
-
-    @abstractmethod
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values under ``keys``, in their order; None where there is none."""
-
-    @abstractmethod
-    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        """Pairs with ``start <= key <= end``, ascending. Empty where ``start > end``."""
-
-    @abstractmethod
-    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        """As ``range``, descending: the bounds keep their meaning, ``start`` is the smaller."""
-
-    def all(self) -> KeyValueIterator:
-        """Every pair, ascending."""
-        return self.range(None, None)
-
-    def reverse_all(self) -> KeyValueIterator:
-        """Every pair, descending."""
-        return self.reverse_range(None, None)
-
-    @abstractmethod
-    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        """Pairs whose key begins with ``prefix``, ascending; every pair for an empty prefix."""
-
-    @abstractmethod
-    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        """As ``prefix_scan``, descending."""
-
-    @abstractmethod
-    def approximate_num_entries(self) -> int:
-        """How many committed keys there are, about; 0 or more. Engines estimate; it costs no scan."""
-
-
-class KeyValueView(ReadOnlyKeyValueStore):
-    """A store as other threads see it, at one isolation level; it has no way to write. For any thread.
-
-    Each lookup and each scan shows one moment: at READ_COMMITTED a whole commit, never an earlier one than it showed
-    before; at READ_UNCOMMITTED what was committed with the open transaction as it was then laid over it. That holds
-    for all keys of a ``get_many`` together. Where the view has a bound, each raises NotUpToBoundError until the state
-    has reached it.
-
-    Source: KIP-892, "Interactive Queries" and "Query-time Isolation Levels".
-    """
-
-    @property
-    @abstractmethod
-    def isolation_level(self) -> IsolationLevel:
-        """What the view shows."""
-
-    @abstractmethod
-    def position(self) -> Position:
-        """Input offsets that the next query's answer reflects at least. A copy; it needs no bound to be reached."""
-
-
 class StateStore(Closeable):
     """A store's life: commit, rollback, recovery, restore, close, and the offsets that tie it to its changelog.
 
     A user's function never calls ``commit``: the task that owns the store does (KIP-892, ``StateStore#commit``).
+
+    What is not abstract has a default for a store that keeps no uncommitted writes apart and no offsets, as a store of
+    Kafka Streams was before KIP-844: its task keeps the offset, and wipes and restores it after an unclean close.
     """
 
     @property
@@ -210,29 +101,35 @@ class StateStore(Closeable):
         """The store's name, unique within its task."""
 
     @property
-    @abstractmethod
     def backend(self) -> str:
         """The registered name of the backend, such as ``rocksdb-indexed-batch``."""
+        return type(self).__name__
 
     @property
-    @abstractmethod
     def durability(self) -> Durability:
-        """What a commit of this store survives by itself."""
+        """What a commit of this store survives by itself; by default nothing."""
+        return Durability.CHANGELOG
 
     @property
-    @abstractmethod
     def persistent(self) -> bool:
-        """Whether anything is kept when the process ends."""
+        """Whether anything is kept when the process ends; by default nothing, and a task restores it whole."""
+        return False
 
     @property
-    @abstractmethod
     def transactional(self) -> bool:
-        """Whether uncommitted writes are kept apart until commit. Source: KIP-844, ``transactional()``."""
+        """Whether uncommitted writes are kept apart until commit; by default not. Source: KIP-844, ``transactional()``.
+
+        A store that says so implements ``rollback``, and its ``restore`` passes by what is staged.
+        """
+        return False
 
     @property
-    @abstractmethod
     def manages_offsets(self) -> bool:
-        """Whether offsets given to ``commit`` are kept with the data. Source: KIP-892, ``managesOffsets()``."""
+        """Whether offsets given to ``commit`` are kept with the data; by default not.
+
+        A store that says so implements ``committed_offset``. Source: KIP-892, ``managesOffsets()``.
+        """
+        return False
 
     @property
     @abstractmethod
@@ -271,11 +168,14 @@ class StateStore(Closeable):
         """How much of what was committed a killed process would lose. By default each commit survives one at once."""
         return AT_ONCE
 
-    @abstractmethod
     def rollback(self) -> None:
-        """Discard what was staged since the last commit: writes, deletes, range deletes, position."""
+        """Discard what was staged since the last commit: writes, deletes, range deletes, position.
 
-    @abstractmethod
+        Nothing to do for a store that is not transactional: what is written is written.
+        """
+        if self.transactional:
+            raise NotImplementedError(f"{type(self).__name__} is transactional: its rollback() is to be implemented")
+
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         """What opening did with an interrupted transaction, and the offsets the store is at.
 
@@ -284,6 +184,16 @@ class StateStore(Closeable):
 
         Raises: StoreCorruptedError where the store is behind a given offset. Source: KIP-844, ``recover``.
         """
+        offsets = {}
+        for partition, wanted in ({} if changelog_offsets is None else changelog_offsets).items():
+            reached = self.committed_offset(partition)
+            if reached is None or reached < wanted:
+                raise StoreCorruptedError(
+                    f"store {self.name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
+                    f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
+                )
+            offsets[partition] = reached
+        return Recovery(RecoveryOutcome.NOTHING_TO_DO, offsets)
 
     @abstractmethod
     def restore(
@@ -301,7 +211,6 @@ class StateStore(Closeable):
         else as ``commit``.
         """
 
-    @abstractmethod
     def verify(self) -> None:
         """Read everything committed and check whatever tells damage: checksums, order, counts, the engine's structure.
 
@@ -313,36 +222,41 @@ class StateStore(Closeable):
         Raises: StoreCorruptedError for damage, StoreUnavailableError, WrongThreadError, StoreClosedError.
         """
 
-    @abstractmethod
     def committed_offset(self, partition: TopicPartition) -> int | None:
         """The offset that the last commits kept for ``partition``, or None. Source: KIP-892, ``committedOffset``."""
+        if self.manages_offsets:
+            raise NotImplementedError(f"{type(self).__name__} manages offsets: its committed_offset() is missing")
+        return None
 
-    @abstractmethod
     def approximate_num_uncommitted_bytes(self) -> int:
         """Bytes of keys and values staged in the open transaction; a key that is written twice counts once.
 
         0 where nothing is staged and for stores that are not transactional.
         Source: KIP-892, ``approximateNumUncommittedBytes``.
         """
+        return 0
 
-    @abstractmethod
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
         """Note that the staged writes reflect input up to ``offset`` (0 or more): to be called after them.
 
-        Committed with them, merged by maximum; a rollback drops it with them.
+        Committed with them, merged by maximum; a rollback drops it with them. By default no position is kept.
         """
 
-    @abstractmethod
     def position(self, isolation_level: IsolationLevel) -> Position:
-        """Input offsets that the state reflects: committed, or with the open transaction laid over them. A copy."""
+        """Input offsets that the state reflects: committed, or with the open transaction laid over them. A copy.
+
+        Empty where none is kept: then no query with a bound is answered.
+        """
+        return {}
 
     @property
-    @abstractmethod
     def metrics(self) -> StoreMetrics:
         """What the store has counted since it was opened, and what it holds now. A copy; any thread; after close, too.
 
-        Raises: StoreClosedError in the child of a fork. Source: KIP-892, "Metrics".
+        By default it has the store's names alone. Raises: StoreClosedError in the child of a fork.
+        Source: KIP-892, "Metrics".
         """
+        return StoreMetrics(store=self.name, backend=self.backend)
 
     def engine_metrics(self) -> Mapping[str, int]:
         """Figures of the engine worth watching (memory, caches, files), by the engine's names; none by default.
@@ -370,31 +284,89 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
     """
 
     @property
-    @abstractmethod
     def max_key_bytes(self) -> int:
         """The longest key that this engine takes."""
+        return sys.maxsize
 
     @abstractmethod
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value`` under ``key``; None deletes."""
 
-    @abstractmethod
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Stage every pair, or none where one of them is refused. A later pair of the same key wins."""
+        checked = list(pairs)
+        for key, value in checked:
+            if not isinstance(key, bytes) or not (value is None or isinstance(value, bytes)):
+                raise TypeError(f"keys and values are bytes, not {type(key).__name__} and {type(value).__name__}")
+            if not 0 < len(key) <= self.max_key_bytes:
+                raise ValueError(f"a key has 1 to {self.max_key_bytes} bytes, not {len(key)}")
+        for key, value in checked:
+            self.put(key, value)
 
-    @abstractmethod
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
         """Stage ``value`` unless ``key`` has one; returns the existing value, or None where it was staged."""
+        existing = self.get(key)
+        if existing is None:
+            self.put(key, value)
+        return existing
 
-    @abstractmethod
     def delete(self, key: bytes) -> bytes | None:
         """Stage the removal of ``key``; returns the value it had."""
+        existing = self.get(key)
+        self.put(key, None)
+        return existing
 
-    @abstractmethod
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         """Stage the removal of every key from ``start`` to ``end``, both included; None leaves an end open."""
+        with self.range(start, end) as pairs:
+            keys = [key for key, _ in pairs]
+        for key in keys:
+            self.put(key, None)
 
-    @abstractmethod
+    def restore(
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
+    ) -> None:
+        """As ``StateStore.restore``; by default the pairs are put and committed, which is as good in an empty store's
+        open transaction."""
+        if self.approximate_num_uncommitted_bytes():
+            raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before restoring into it")
+        self.put_all(pairs)
+        for partition, offset in ({} if position is None else position).items():
+            self.advance_position(partition, offset)
+        self.commit(changelog_offsets)
+
+    def verify(self) -> None:
+        """As ``StateStore.verify``; by default everything is read, in order."""
+        before = b""
+        with self.all() as pairs:
+            for key, _ in pairs:
+                if key <= before:
+                    raise StoreCorruptedError(
+                        f"store {self.name!r} has key {key!r} after {before!r}: wipe the store and restore it from its "
+                        "changelog"
+                    )
+                before = key
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return reversed_scan(self.range(start, end))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return prefixed(self.range(prefix or None, None), prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return reversed_scan(self.prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        """By default they are counted, which costs a scan of them all."""
+        with self.all() as pairs:
+            return sum(1 for _ in pairs)
+
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
     ) -> KeyValueView:
@@ -404,3 +376,10 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
 
         Raises: ValueError for a level that does not exist, StoreClosedError.
         """
+        level = IsolationLevel.READ_COMMITTED if isolation_level is None else IsolationLevel(isolation_level)
+        if self.transactional and level is IsolationLevel.READ_COMMITTED:
+            raise StoreError(
+                f"store {self.name!r} shows its uncommitted writes to every reader: ask for READ_UNCOMMITTED, or "
+                f"implement read_only() in {type(self).__name__}"
+            )
+        return PlainView(self, self.position, level, bound)

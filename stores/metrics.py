@@ -165,6 +165,7 @@ class TaskMetrics(CommitMetrics):
     task: str
     process_total: int = _total("input records whose effects were committed", "{record}")
     rollback_records_total: int = _total("input records whose effects were undone, to be processed again", "{record}")
+    punctuate_total: int = _total("calls of punctuators, also those whose effects were undone", "{call}")
     early_commit_total: Mapping[str, int] = field(
         default_factory=none_early,
         metadata={_MEASURE: Measure(Kind.TOTAL, "commits before the interval was up", "{commit}", "cause")},

@@ -1,24 +1,29 @@
 """Backends by name, and the one way to open a store.
 
 Another package adds a backend by an entry point of the group ``stores.backends`` whose name is the backend's name
-and whose object is a ``Backend``.
+and whose object is a ``Backend``, an engine and a strategy, or a ``StoreBackend``, a store of its own.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from os import PathLike
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from stores.creation import wipe
 from stores.directory import FAILPOINTS, checked_path
-from stores.errors import ConfigError
-from stores.forks import watch
+from stores.errors import ConfigError, StoreIncompatibleError
+from stores.files import sync_folder, system_errors_told
+from stores.forks import keep_for_good, watch
+from stores.identity import FILE as IDENTITY_FILE
 from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.strategies.forked import disown
 from stores.strategies.store import EngineStore, Traits
@@ -89,6 +94,11 @@ class Backend:
         return bool(object.__new__(self.load_strategy()).manages_offsets)
 
     @property
+    def transactional(self) -> bool:
+        """Whether its stores keep uncommitted writes apart."""
+        return bool(object.__new__(self.load_strategy()).transactional)
+
+    @property
     def failpoints(self) -> tuple[str, ...]:
         """The failpoints that its creation, commits, recovery and restore reach."""
         strategy = self.load_strategy()
@@ -107,6 +117,103 @@ class Backend:
     def option_values(self) -> Mapping[str, Container[object]]:
         """The values that some of the options can have: see ``Engine.option_values``."""
         return self.load_engine().option_values
+
+    def shares_files_with(self, other: Backend) -> bool:
+        """Whether both have one engine, whose files then are the same."""
+        return not isinstance(other, StoreBackend) and other.load_engine() is self.load_engine()
+
+    def open(self, path: Path, options: Mapping[str, object], traits: Traits) -> KeyValueStore:
+        """Open a store; ``options`` are those that were given, all known. Raises as ``open_store``."""
+        store = self.load_strategy().open(self.load_engine(), path, {**self.options, **options}, traits)
+        watch(store, disown)
+        return store
+
+    def wipe(self, path: Path) -> None:
+        """Remove the store at ``path``, which is closed. Raises as ``stores.directory.wipe``."""
+        wipe(path)
+
+
+def _none() -> NoReturn:
+    raise ConfigError("this backend has a store of its own: it has no engine and no strategy of the library's")
+
+
+@dataclass(frozen=True)
+class StoreBackend(Backend):
+    """A backend of another package, whose store only keeps the contract: ``KeyValueStore``, with its defaults.
+
+    ``load_store`` returns its class. That is called with a path, below which alone the store may have files and whose
+    folder it makes, and with ``name``, ``durability``, ``isolation_level`` and ``options`` by name. Its properties
+    ``persistent``, ``transactional`` and ``manages_offsets`` are constants. It may have the attributes ``durabilities``
+    (without it, CHANGELOG is carried) and ``options``, the known ones with their defaults.
+
+    In the child of a fork the store is left alone and never freed. A task removes its folder where it can't be trusted.
+    """
+
+    load_engine: Callable[[], type[Engine]] = _none
+    load_strategy: Callable[[], type[EngineStore]] = _none
+    load_store: Callable[[], type[KeyValueStore]] = field(kw_only=True)
+
+    @property
+    def engine(self) -> str:
+        return self.name
+
+    @property
+    def strategy(self) -> str:
+        return "own"
+
+    @property
+    def durabilities(self) -> frozenset[Durability]:
+        return frozenset(getattr(self.load_store(), "durabilities", {Durability.CHANGELOG}))
+
+    @property
+    def persistent(self) -> bool:
+        return object.__new__(self.load_store()).persistent
+
+    @property
+    def manages_offsets(self) -> bool:
+        return object.__new__(self.load_store()).manages_offsets
+
+    @property
+    def transactional(self) -> bool:
+        return object.__new__(self.load_store()).transactional
+
+    @property
+    def failpoints(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        return dict(getattr(self.load_store(), "options", {}))
+
+    @property
+    def option_values(self) -> Mapping[str, Container[object]]:
+        return {}
+
+    def shares_files_with(self, other: Backend) -> bool:
+        return False
+
+    def open(self, path: Path, options: Mapping[str, object], traits: Traits) -> KeyValueStore:
+        with system_errors_told(path):
+            if (path / IDENTITY_FILE).exists():
+                raise StoreIncompatibleError(
+                    f"{path} holds a store of the library's own, not one of {self.name!r}: choose another path"
+                )
+        own: Any = self.load_store()
+        store: KeyValueStore = own(
+            path,
+            name=traits.name,
+            durability=traits.durability,
+            isolation_level=traits.isolation_level,
+            options={**self.options, **options},
+        )
+        watch(store, keep_for_good)
+        return store
+
+    def wipe(self, path: Path) -> None:
+        with system_errors_told(path):
+            if path.exists():
+                shutil.rmtree(path)
+                sync_folder(path.parent)
 
 
 @cache
@@ -172,9 +279,7 @@ def open_store(
         member(IsolationLevel, "isolation level", isolation_level),
     )
     folder = checked_path(path)
-    store = chosen.load_strategy().open(chosen.load_engine(), folder, {**chosen.options, **given}, traits)
-    watch(store, disown)
-    return store
+    return chosen.open(folder, given, traits)
 
 
 def nearest(name: str, names: Mapping[str, object]) -> str:

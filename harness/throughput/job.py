@@ -16,7 +16,7 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
 from stores.registry import backend_named
-from stores.tasks import BudgetShare, ProcessingGuarantee, StoreConfig, StreamTask, TaskId
+from stores.tasks import NO_INTERVAL, BudgetShare, ProcessingGuarantee, StoreConfig, StreamTask, TaskId
 
 APPLICATION = "throughput"
 INPUT_TOPIC = "events"
@@ -84,6 +84,7 @@ class Job:
             stores=dict.fromkeys(self.workload.store_names, settings),
             process=self.workload.process,
             inputs=[self.input],
+            commit_interval_ms=NO_INTERVAL,
             guarantee=ProcessingGuarantee.EXACTLY_ONCE,
             commit_every_records=None,
             memory=memory,

@@ -33,7 +33,7 @@ from stores.engines.engine import TransactionalEngine
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import Backend, backend_named, backends
 from stores.strategies.native import NativeStore
-from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
 
 LIMIT_BYTES = 16 << 20
 _MIB = 1 << 20
@@ -104,7 +104,7 @@ def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_
         "kind": "large_step",
         "backend": backend,
         "durability": str(Durability.CHANGELOG),
-        "transactional": bool(object.__new__(chosen.load_strategy()).transactional),
+        "transactional": chosen.transactional,
         "limit_bytes": LIMIT_BYTES,
         "step_bytes": step_bytes,
         "bound_bytes": bound_bytes(chosen, figures["pairs"]),
@@ -238,6 +238,7 @@ def _task(backend: str, folder: Path, steps: _Steps, limit_bytes: int) -> Stream
         stores={_STORE: StoreConfig(backend, level, options=options, uncommitted_max_bytes=limit_bytes)},
         process=steps.process,
         inputs=[_INPUT],
+        commit_interval_ms=NO_INTERVAL,
         guarantee=ProcessingGuarantee.EXACTLY_ONCE,
     )
 

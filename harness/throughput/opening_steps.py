@@ -28,7 +28,7 @@ from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import Durability, TopicPartition
 from stores.registry import backend_named
-from stores.tasks import ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
 
 TAIL_COMMITS = 10
 TAIL_COMMIT_RECORDS = 1_000
@@ -129,6 +129,7 @@ def _task(
         stores={_STORE: settings},
         process=_keep,
         inputs=[_INPUT],
+        commit_interval_ms=NO_INTERVAL,
         guarantee=ProcessingGuarantee.EXACTLY_ONCE,
         commit_every_records=None,
         on_restore=on_restore,

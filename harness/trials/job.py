@@ -33,6 +33,7 @@ from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.interface import Durability, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
 from stores.registry import backend_named
+from stores.tasks.commit_interval import NO_INTERVAL
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.restore import RestoreReport
@@ -87,6 +88,7 @@ class Job:
             stores=dict.fromkeys(STORES, store),
             process=self._process,
             inputs=[INPUT],
+            commit_interval_ms=NO_INTERVAL,
             guarantee=ProcessingGuarantee(trial.guarantee),
             wipe_unclean=self._wipe_unclean,
         )

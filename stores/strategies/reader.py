@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from stores.errors import NotUpToBoundError, StoreUnavailableError
+from stores.errors import StoreUnavailableError
 from stores.interface import Closeable, IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
 from stores.strategies.arguments import as_bytes
 
@@ -103,11 +103,4 @@ class BoundedReader(StoreReader):
                 answer.close()
 
     def _check_bound(self) -> None:
-        behind = self._bound.behind(self.position())
-        if behind:
-            missing = ", ".join(f"{topic}-{number} by {count:,}" for (topic, number), count in sorted(behind.items()))
-            raise NotUpToBoundError(
-                f"store {self._store.name!r} at {self._level} is behind the position that was asked for ({missing}): "
-                "ask again later",
-                behind,
-            )
+        self._bound.check(self.position(), f"store {self._store.name!r} at {self._level}")

@@ -2,20 +2,25 @@
 
 from stores.config import StoreConfig
 from stores.interface import ProcessingGuarantee
+from stores.tasks.commit_interval import NO_INTERVAL
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.offset_sum import freshest_first, offset_sum
+from stores.tasks.punctuation import PunctuationType, Schedule
 from stores.tasks.restore import RestoreProgress, RestoreReport
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
 
 __all__ = [
+    "NO_INTERVAL",
     "BudgetShare",
     "MemoryBudget",
     "ProcessingGuarantee",
+    "PunctuationType",
     "RestoreProgress",
     "RestoreReport",
+    "Schedule",
     "StateDirectory",
     "StoreConfig",
     "StreamTask",

@@ -45,7 +45,7 @@ def is_adoptable(path: Path, config: StoreConfig) -> bool:
     former, chosen = backends().get(named), backend_named(config.backend)
     return (
         former is not None
-        and former.load_engine() is chosen.load_engine()
+        and chosen.shares_files_with(former)
         and Durability.DISK in chosen.durabilities
         and chosen.manages_offsets
         and not former.manages_offsets

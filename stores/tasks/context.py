@@ -9,20 +9,28 @@ from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import KeyValueStore, TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
+from stores.tasks.punctuation import Punctuation, PunctuationType, Punctuator, Schedule
+from stores.tasks.stream_time import StreamTime
 
 NO_RECORD = Record(-1, None, None)
+NO_PARTITION = TopicPartition("", -1)
 
 
 class TaskContext:
-    """The task's stores, its outputs, and where the current record came from. Valid while the function runs."""
+    """The task's stores, its outputs, and where the current record came from. Valid while the function runs.
 
-    def __init__(self, task_id: TaskId, changelog: Changelog) -> None:
+    A punctuator may keep the one that ``init`` got: while it runs there is no record, and ``timestamp_ms`` is its own.
+    """
+
+    def __init__(
+        self, task_id: TaskId, changelog: Changelog, punctuation: Punctuation, stream_time: StreamTime
+    ) -> None:
         self.task_id = task_id
-        self.partition = TopicPartition("", -1)
+        self.partition = NO_PARTITION
         """The input partition of the current record."""
         self.record = NO_RECORD
         self.active = False
-        """Whether a record is being processed: only then may stores be written and outputs sent."""
+        """Whether a record is processed or a punctuator runs: only then may stores be written and outputs sent."""
         self.commit_requested = False
         self.written = WrittenBytes()
         """What the current record has written to transactional stores."""
@@ -30,6 +38,7 @@ class TaskContext:
         """Why what was done can't be committed any more, if so."""
         self.producer: Producer
         self._changelog = changelog
+        self._punctuation, self._stream_time = punctuation, stream_time
         self._stores: Mapping[str, KeyValueStore] = {}
         self._outputs: dict[tuple[str, int | None], TopicPartition] = {}
 
@@ -42,6 +51,25 @@ class TaskContext:
     def timestamp_ms(self) -> int:
         """The current record's timestamp, -1 if unknown."""
         return self.record.timestamp_ms
+
+    @property
+    def stream_time_ms(self) -> int:
+        """The highest timestamp of the task's input up to the current record, -1 if unknown; kept across restarts.
+
+        Source: KIP-622, ``currentStreamTimeMs``.
+        """
+        return self._stream_time.ms
+
+    def schedule(self, interval_ms: int, kind: PunctuationType, callback: Punctuator) -> Schedule:
+        """Call ``callback`` with a timestamp each time that ``interval_ms`` (1 or more) is over; only within ``init``.
+
+        By STREAM_TIME it is called after the first record whose timestamp reaches a multiple of the interval, with the
+        stream time, and by the very first record of all; by WALL_CLOCK_TIME first after an interval. Calls that time
+        has passed over are not made up for. What it writes and forwards belongs to the open transaction.
+
+        Raises: StoreError outside of ``init``, TypeError, ConfigError. Source: KIP-138.
+        """
+        return self._punctuation.schedule(interval_ms, kind, callback)
 
     def store(self, name: str) -> KeyValueStore:
         """The task's store of that name: reads, writes and scans. Committing is the task's: see ``commit``.
@@ -98,5 +126,8 @@ class TaskContext:
         return target
 
 
+InitFunction = Callable[[TaskContext], None]
+"""Called when the task is opened, and again whenever it has returned to its last commit; it makes the schedules. It may
+read stores, and write nothing. What it raises ends the opening, or the task."""
 ProcessFunction = Callable[[Record, TaskContext], None]
 """A user's function. What it raises undoes everything since the task's last commit."""

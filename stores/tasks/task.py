@@ -34,18 +34,21 @@ from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.registry import member
 from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.commit_interval import check_commit_every
-from stores.tasks.context import NO_RECORD, ProcessFunction, TaskContext
+from stores.tasks.clock import NEVER_NS, Clock, SystemClock
+from stores.tasks.commit_interval import CommitInterval, check_commit_every, checked_commit_interval_ms
+from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.names import check_application, check_inputs, check_stores
 from stores.tasks.origin_file import Origin, OriginFile
+from stores.tasks.punctuation import Punctuation, Punctuator
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
+from stores.tasks.stream_time import StreamTime
 from stores.tasks.task_lock import TaskLock
 from stores.tasks.task_store import TaskStore
-from stores.tasks.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s
+from stores.tasks.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s, checked_wait_ns
 
 BEFORE_LOG_COMMIT = declare("task.before_log_commit", "everything is staged, nothing of it is committed anywhere")
 FAILPOINTS = (
@@ -59,6 +62,8 @@ FAILPOINTS = (
 )
 """What a task's commits and restores reach, in this order, beside those of its changelog and stores."""
 
+_POLL_NS = 20_000_000
+"""How often ``run`` looks for new input while it waits."""
 _RUN_RECORDS = 10_000
 """Input is read in stretches: a read pins the log's past for as long as it lasts."""
 
@@ -69,9 +74,15 @@ class StreamTask:
     Each of ``stores`` lies in ``state_dir/TASK/NAME``, and ``state_dir/TASK`` is locked while the task is open. A store
     follows the changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, made where there is
     none. Input offsets are committed for the group ``application_id``. Commits come after ``commit_every_records``
-    records, when the function asks for one, at ``commit``, and before the stores together have staged more than they
-    may: the lowest ``uncommitted_max_bytes`` among them, or ``memory``, which the tasks of one thread share
-    (``MemoryBudget``), and then all of these commit.
+    records, when ``commit_interval_ms`` is over, when the function asks for one, at ``commit``, and before the stores
+    together have staged more than they may: the lowest ``uncommitted_max_bytes`` among them, or ``memory``, which the
+    tasks of one thread share (``MemoryBudget``), and then all of these commit.
+
+    ``commit_interval_ms`` is 100 under exactly once and 30,000 else, unless it is given; ``NO_INTERVAL`` (-1) for none.
+    Time is looked at after each record and by ``run``: nothing is committed where neither is called.
+
+    ``init`` is called at ``open`` with the context that ``process`` is given, and makes the schedules of punctuators
+    (``TaskContext.schedule``). Both may be methods of one object of yours.
 
     ``guarantee`` is what the stores' configurations say (``processing.guarantee``) unless it is given, and exactly once
     where nobody says anything.
@@ -96,13 +107,16 @@ class StreamTask:
         stores: Mapping[str, StoreConfig],
         process: ProcessFunction,
         inputs: Sequence[TopicPartition],
+        init: InitFunction | None = None,
         guarantee: ProcessingGuarantee | None = None,
+        commit_interval_ms: int | None = None,
         commit_every_records: int | None = None,
         memory: BudgetShare | None = None,
         on_restore: OnRestore | None = None,
         verify_stores: bool = False,
         task_timeout_s: float = TASK_TIMEOUT_S,
         wipe_unclean: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         for name, config in stores.items():
             if not isinstance(config, StoreConfig):
@@ -119,7 +133,7 @@ class StreamTask:
         self._exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
         self._transactional_id = f"{application_id}-{task_id}" if self._exactly_once else None
         self._changelog = changelog
-        self._function = process
+        self._function, self._init = process, init
         self._inputs = tuple(TopicPartition(*partition) for partition in inputs)
         check_inputs(self._inputs)
         self._state = StateDirectory(checked_path(state_dir))
@@ -143,7 +157,14 @@ class StreamTask:
         origins = OriginFile(folder / ORIGIN_FILE)
         self._stores = StoreGroup(members, self._checkpoint, origins, on_restore, exactly_once=self._exactly_once)
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
-        self._context = TaskContext(task_id, changelog)
+        self._clock = SystemClock() if clock is None else clock
+        self._now_ns = self._clock.monotonic_ns
+        self._interval = CommitInterval(checked_commit_interval_ms(commit_interval_ms, self.guarantee), self._clock)
+        self._punctuation = Punctuation(self._clock)
+        self._stream_time = StreamTime(application_id)
+        self._context = TaskContext(task_id, changelog, self._punctuation, self._stream_time)
+        self._due_ns = NEVER_NS
+        """When time next asks for something, by the monotonic clock."""
         self._task_timeout_s = checked_task_timeout_s(task_timeout_s)
         self._memory = _own_budget(stores).share() if memory is None else memory
         self._ready = False
@@ -154,6 +175,8 @@ class StreamTask:
         """What went wrong while another task's caller was served; this one's is told at the next call."""
         self._next: dict[TopicPartition, int] = {}
         self._processed = self._committed = 0
+        self._punctuated = False
+        """Whether a punctuator ran since the last commit, which then has something to commit without any record."""
         self._counters = TaskCounters()
 
     def open(self) -> list[RestoreReport]:
@@ -197,12 +220,16 @@ class StreamTask:
             raise self._unexpected(partition, record)
         context = self._context
         context.partition, context.record, context.active = partition, record, True
-        written = context.written
-        written.num_bytes = 0
+        context.written.num_bytes = 0
+        time = self._stream_time
         try:
+            if record.timestamp_ms > time.ms:
+                time.ms, time.partition = record.timestamp_ms, partition
             self._function(record, context)
             if context.failure is not None:
                 raise context.failure
+            if time.ms >= self._punctuation.stream_due_ms:
+                self._punctuation.fire_stream(time.ms, self._punctuate)
             self._stores.advance(partition, record.offset)
         except BaseException as error:
             self._fall_back(error)
@@ -211,26 +238,64 @@ class StreamTask:
             context.active = False
         self._next[partition] = record.offset + 1
         self._processed += 1
-        memory = self._memory
-        memory.bytes_at_most += written.num_bytes
-        if memory.bytes_at_most > memory.look_above or written.num_bytes > memory.step_bytes:
-            memory.look(self, written.num_bytes)
+        memory, written_bytes = self._memory, context.written.num_bytes
+        memory.bytes_at_most += written_bytes
+        if memory.bytes_at_most > memory.look_above or written_bytes > memory.step_bytes:
+            memory.look(self, written_bytes)
         if self._processed >= self._commit_every:
             self.commit()
         elif context.commit_requested:
             self._commit_early(EarlyCommitCause.REQUESTED)
+        if self._now_ns() >= self._due_ns:
+            self._keep_time()
 
-    def run(self, max_records: int | None = None, *, commit: bool = False) -> int:
+    def _punctuate(self, punctuator: Punctuator, timestamp_ms: int) -> None:
+        context = self._context
+        context.partition, context.record = NO_PARTITION, NO_RECORD._replace(timestamp_ms=timestamp_ms)
+        self._punctuated = True
+        punctuator(timestamp_ms)
+        if context.failure is not None:
+            raise context.failure
+        self._counters.punctuate_total += 1
+
+    def _keep_time(self) -> None:
+        """Do what time asks for: punctuate by wall clock, and commit where the interval is up."""
+        context = self._context
+        if self._now_ns() >= self._punctuation.wall_due_ns:
+            context.active = True
+            context.written.num_bytes = 0
+            try:
+                self._punctuation.fire_wall(self._punctuate)
+            except BaseException as error:
+                self._fall_back(error)
+                raise
+            finally:
+                context.active = False
+            self._memory.bytes_at_most += context.written.num_bytes
+            self._memory.look(self, context.written.num_bytes)
+            if context.commit_requested:
+                self._commit_early(EarlyCommitCause.REQUESTED)
+        if self._interval.is_up():
+            self.commit()
+            self._interval.begin()
+        self._plan()
+
+    def _plan(self) -> None:
+        self._due_ns = min(self._interval.due_ns, self._punctuation.wall_due_ns)
+
+    def run(self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0) -> int:
         """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
 
-        Returns how many records it got on by. What ``commit_every_records`` leaves over stays uncommitted, unless
-        ``commit``. Where the changelog does not answer in time it goes on by itself from the last commit, until it has
-        got no further for ``task_timeout_s``; then it raises ChangelogTimeoutError. Raises as ``process`` besides,
-        OffsetOutOfRangeError where the input no longer reaches back to where the task is, and ValueError for a number
-        of records that is none. Source: KIP-572.
+        Returns how many records it got on by. It ends once there was no more input for ``wait_s``, and keeps the
+        commit interval and punctuates meanwhile. What neither the interval nor ``commit_every_records`` asks for stays
+        uncommitted, unless ``commit``. Where the changelog does not answer in time it goes on by itself from the last
+        commit, until it has got no further for ``task_timeout_s``; then it raises ChangelogTimeoutError. Raises as
+        ``process`` besides, OffsetOutOfRangeError where the input no longer reaches back to where the task is, and
+        ValueError for a number of records or seconds that is none. Source: KIP-572.
         """
         if max_records is not None and not (type(max_records) is int and max_records >= 0):
             raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
+        wait_ns = checked_wait_ns(wait_s)
         timeout = TaskTimeout(str(self.task_id), self._task_timeout_s)
         began = -1
         while True:
@@ -239,7 +304,7 @@ class StreamTask:
                     self._settle()
                 if began < 0:
                     began = self._done()
-                self._run(sys.maxsize if max_records is None else began + max_records)
+                self._run(sys.maxsize if max_records is None else began + max_records, wait_ns)
                 done = self._done()
                 if commit:
                     self.commit()
@@ -247,16 +312,30 @@ class StreamTask:
             except ChangelogTimeoutError as error:
                 timeout.failed(error, self._done())
 
-    def _run(self, done_at_most: int) -> None:
-        """Process what there is, until so many records are done."""
-        got_on = True
-        while got_on:
-            got_on = False
-            for partition in self._inputs:
-                left = min(done_at_most - self._done(), _RUN_RECORDS)
-                for record in list(islice(self._changelog.read(partition, self._next[partition]), left)):
-                    self.process(partition, record)
-                    got_on = True
+    def _run(self, done_at_most: int, wait_ns: int) -> None:
+        """Process what there is, until so many records are done or there was nothing to do for so long."""
+        ends_ns = -1
+        while True:
+            got_on = self._go_over_inputs(done_at_most)
+            now_ns = self._now_ns()
+            if now_ns >= self._due_ns:
+                self._keep_time()
+            if got_on or ends_ns < 0:
+                ends_ns = now_ns + wait_ns
+            if self._done() >= done_at_most or (not got_on and now_ns >= ends_ns):
+                return
+            if not got_on:
+                self._clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, self._due_ns - now_ns)) / 1_000_000_000)
+
+    def _go_over_inputs(self, done_at_most: int) -> bool:
+        """Process a stretch of each input; returns whether there was any."""
+        got_on = False
+        for partition in self._inputs:
+            left = min(done_at_most - self._done(), _RUN_RECORDS)
+            for record in list(islice(self._changelog.read(partition, self._next[partition]), left)):
+                self.process(partition, record)
+                got_on = True
+        return got_on
 
     def _done(self) -> int:
         """How many records the task has processed since it was made, without those whose effects were undone."""
@@ -296,7 +375,7 @@ class StreamTask:
         return self._stores.view(name, isolation_level, bound)
 
     def commit(self) -> None:
-        """Commit outputs, changelogs and input offsets, then the stores; nothing where no record was processed.
+        """Commit outputs, changelogs and input offsets, then the stores; nothing where nothing was processed.
 
         Where the changelog refuses, everything since the last commit is undone, and no store that keeps its writes
         apart is wiped for that; where it does not even answer to that in time, the next call tries again. Where a
@@ -309,15 +388,18 @@ class StreamTask:
         if not self._ready:
             self._settle()
         processed = self._processed
-        if not processed:
+        if not processed and not self._punctuated:
             return
         with self._counters.commits:
             self._commit()
         self._committed += processed
 
     def _commit_early(self, cause: EarlyCommitCause) -> None:
+        """Commit, and count it where the interval would not have asked for it by now."""
+        early = not self._interval.is_up()
         self.commit()
-        self._counters.committed_early(cause)
+        if early:
+            self._counters.committed_early(cause)
 
     def _commit(self) -> None:
         producer = self._context.producer
@@ -325,7 +407,7 @@ class StreamTask:
             self._stores.finish_logs()
             reach(BEFORE_LOG_COMMIT)
             if self._exactly_once:
-                producer.send_offsets(self.application_id, self._next)
+                self._send_offsets()
                 offsets = producer.commit()
             else:
                 offsets = producer.flush()
@@ -335,7 +417,7 @@ class StreamTask:
         try:
             self._stores.commit(offsets, _reached(self._next))
             if not self._exactly_once:
-                producer.send_offsets(self.application_id, self._next)
+                self._send_offsets()
         except ChangelogTimeoutError as error:
             self._fall_back(error)
             raise
@@ -343,6 +425,13 @@ class StreamTask:
             self._give_up(error)
             raise
         self._begin_transaction()
+
+    def _send_offsets(self) -> None:
+        # At least once these are two commits, in this order: a punctuator may then run twice, and never not at all.
+        self._context.producer.send_offsets(self.application_id, self._next)
+        times = self._stream_time.uncommitted()
+        if times:
+            self._context.producer.send_offsets(self._stream_time.group, times)
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
         """Commit for the sake of the memory that tasks share, unless a record is being processed."""
@@ -416,8 +505,16 @@ class StreamTask:
         for partition in self._inputs:
             default = self._changelog.start_offset(partition) if partition.topic in topics else 0
             self._next[partition] = committed.get(partition, default)
+        self._stream_time.begin(self._changelog.committed_offsets(self._stream_time.group), self._inputs)
         self._begin_transaction()
+        self._punctuation.begin(self._stream_time.ms, self._make_schedules)
+        self._plan()
         self._ready = True
+
+    def _make_schedules(self) -> None:
+        if self._init is not None:
+            self._context.partition, self._context.record = NO_PARTITION, NO_RECORD
+            self._init(self._context)
 
     def _committed_position(self) -> Position:
         """What the changelogs reflect at least: they are committed together with the input's offsets, or before."""
@@ -430,7 +527,9 @@ class StreamTask:
             self._context.producer.begin()
         self._context.commit_requested = False
         self._context.failure = None
-        self._processed = 0
+        self._processed, self._punctuated = 0, False
+        self._interval.begin()
+        self._plan()
 
     def _fall_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
         """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from stores.changelog.interface import Changelog
 from stores.config import StoreConfig
-from stores.creation import counts, wipe
+from stores.creation import counts
 from stores.errors import (
     ChangelogLostError,
     CommitFailedError,
@@ -23,6 +23,7 @@ from stores.errors import (
 from stores.files import system_errors_told
 from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
 from stores.position import merge
+from stores.registry import backend_named
 from stores.tasks.adoption import adopt, is_adoptable
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
@@ -361,6 +362,6 @@ class TaskStore:
         # First: a checkpoint that outlived the data would vouch for what a restore cut short has written.
         self._checkpoint.forget(self.partition)
         self._remove_position_files()
-        wipe(self.path)
+        backend_named(self._config.backend).wipe(self.path)
         self.offset, self._mixed = None, False
         self._open()

@@ -25,6 +25,15 @@ def checked_task_timeout_s(seconds: float) -> float:
     return float(seconds)
 
 
+def checked_wait_ns(seconds: object) -> int:
+    """Return the time to wait for input, if it is one, in nanoseconds. Raises: TypeError, ValueError."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"wait_s is a number of seconds, not {type(seconds).__name__}")
+    if not 0 <= seconds <= sys.float_info.max:
+        raise ValueError(f"wait_s is 0 or more seconds, not {seconds}")
+    return int(seconds * 1_000_000_000)
+
+
 class TaskTimeout:
     """``seconds`` for getting any further, reckoned from the first failure after the last progress."""
 

@@ -88,3 +88,38 @@ def test_a_package_whose_entry_point_does_not_load_is_named(tmp_path: Path) -> N
     assert done.returncode == 2
     assert "theirs:backend" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_store_of_another_package_that_only_keeps_the_contract_works_in_a_task_and_beside_a_fork(
+    tmp_path: Path,
+) -> None:
+    environment = install(tmp_path, "")
+    (tmp_path / "theirs.py").write_text(
+        "from stores.registry import StoreBackend\n"
+        "from stores.tests.minimal_store import TransactionalWithOffsets\n"
+        "backend = StoreBackend('their-own', load_store=lambda: TransactionalWithOffsets)\n"
+    )
+    program = """
+import os
+from pathlib import Path
+from stores.changelog import MemoryChangelog
+from stores.tests.tasks.setup import counting_task, expected_state, feed, state
+
+with MemoryChangelog() as log:
+    feed(log, [1, 2, 1])
+    task = counting_task(Path("."), log, "their-own")
+    task.open()
+    task.run(commit=True)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    task.close()
+    assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+    assert state(task, "left") == expected_state([1, 2, 1])
+    task.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

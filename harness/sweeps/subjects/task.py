@@ -19,7 +19,7 @@ from stores.errors import StoreError
 from stores.files import make_folder, system_errors_told
 from stores.interface import Durability
 from stores.registry import backends
-from stores.tasks import StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId
 
 _APPLICATION = "victim"
 
@@ -48,6 +48,7 @@ class TaskSubject(Subject):
             stores=self._stores,
             process=self._process,
             inputs=[COMMITS],
+            commit_interval_ms=NO_INTERVAL,
             verify_stores=self._verifies,
         )
         self._task.open()
@@ -125,10 +126,5 @@ class TaskSubject(Subject):
 
 def _kept_in() -> list[str]:
     """The first persistent backend that keeps uncommitted writes nowhere apart, and the last that does."""
-    # The property is a constant of the class; there is no store to ask.
-    kinds = {
-        name: bool(object.__new__(backend.load_strategy()).transactional)
-        for name, backend in backends().items()
-        if backend.persistent
-    }
+    kinds = {name: backend.transactional for name, backend in backends().items() if backend.persistent}
     return [next(name for name in kinds if not kinds[name]), next(name for name in reversed(kinds) if kinds[name])]

@@ -170,7 +170,11 @@ CHANGES: list[Callable[[KeyValueStore], object]] = [
     lambda store: store.put_all([(b"%d" % number, b"3") for number in range(100)]),
     lambda store: store.delete_range(None, b"b"),
     lambda store: store.commit(),
-    lambda store: (store.put(b"b", b"4"), store.delete_range(b"b", b"bb"), store.put(b"bb", b"4")),
+    lambda store: (
+        store.put(b"b", b"4"),
+        store.delete_range(b"b", b"bb"),  # type: ignore[func-returns-value]
+        store.put(b"bb", b"4"),
+    ),
     lambda store: store.rollback(),
     lambda store: (store.put(b"b", b"5"), store.commit()),
 ]

@@ -18,9 +18,17 @@ CHANGES: dict[str, Change] = {
     "delete_range": lambda store: store.delete_range(None, None),
     "commit": lambda store: store.commit(),
     "change and commit": lambda store: (store.put(b"a0", b"changed"), store.delete(b"b0"), store.commit()),
-    "delete_range and commit": lambda store: (store.delete_range(b"a", b"b"), store.commit(), store.put(b"a0", b"x")),
+    "delete_range and commit": lambda store: (
+        store.delete_range(b"a", b"b"),  # type: ignore[func-returns-value]
+        store.commit(),
+        store.put(b"a0", b"x"),
+    ),
     "rollback": lambda store: store.rollback(),
-    "rollback, put and commit": lambda store: (store.rollback(), store.put(b"b0", b"changed"), store.commit()),
+    "rollback, put and commit": lambda store: (
+        store.rollback(),  # type: ignore[func-returns-value]
+        store.put(b"b0", b"changed"),
+        store.commit(),
+    ),
 }
 SCANS: dict[str, Callable[[KeyValueStore], KeyValueIterator]] = {
     "all": lambda store: store.all(),

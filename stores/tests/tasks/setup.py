@@ -16,7 +16,7 @@ from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
-from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext, TaskId
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import ProcessFunction
 
@@ -117,6 +117,8 @@ def counting_task(
             "process": count,
             "inputs": [INPUT],
             "guarantee": guarantee,
+            # Commits are counted: time must not add any.
+            "commit_interval_ms": NO_INTERVAL,
             **settings,
         },
     )

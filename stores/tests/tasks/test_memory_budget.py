@@ -22,7 +22,7 @@ from stores.errors import ConfigError, ProducerFencedError, StoreError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.metrics import EarlyCommitCause
 from stores.strategies.spilling import SpillingStore
-from stores.tasks import MemoryBudget, StreamTask, TaskContext, TaskId
+from stores.tasks import NO_INTERVAL, MemoryBudget, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
 from stores.tests.tasks.memory_process import PAIR_BYTES, peak_growth_bytes
 from stores.tests.tasks.setup import (
@@ -74,6 +74,7 @@ def budgeted(
             stores={"s": StoreConfig(backend)},
             process=process,
             inputs=[TopicPartition(INPUT.topic, partition)],
+            commit_interval_ms=NO_INTERVAL,
             guarantee=guarantee,
             memory=memory,
         )

@@ -1,0 +1,164 @@
+"""The part of the contract that readers see: isolation levels, positions, scans and views.
+
+Import from ``stores.interface``, which has all of the contract.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from stores.errors import NotUpToBoundError
+
+
+class TopicPartition(NamedTuple):
+    """One ordered log: a topic's name and a partition number, 0 or more."""
+
+    topic: str
+    partition: int
+
+
+class IsolationLevel(StrEnum):
+    """What a reader on another thread may see. Source: KIP-892, "Proposed Changes"."""
+
+    READ_UNCOMMITTED = "READ_UNCOMMITTED"
+    """What was committed, with the open transaction laid over it."""
+    READ_COMMITTED = "READ_COMMITTED"
+    """What was committed; all of a commit, or nothing of it."""
+
+
+Position = Mapping[TopicPartition, int]
+"""Highest input offset per topic and partition that a state reflects. Source: KIP-796."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionBound:
+    """A query's condition on the state that answers it: up to date with at least ``position``.
+
+    A partition that is not named is no condition. Raises: TypeError, ValueError for what is no position.
+    Source: KIP-796, ``PositionBound``.
+    """
+
+    position: Position = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for partition, offset in self.position.items():
+            if not isinstance(partition, TopicPartition) or not isinstance(offset, int) or isinstance(offset, bool):
+                raise TypeError(f"a bound maps TopicPartitions to offsets, not {partition!r} to {offset!r}")
+            if offset < 0:
+                raise ValueError(f"an offset is 0 or more, not {offset}")
+        # The caller's mapping may change later.
+        object.__setattr__(self, "position", dict(self.position))
+
+    def behind(self, reached: Position) -> dict[TopicPartition, int]:
+        """How many offsets ``reached`` lacks, by partition; empty where it is up to the bound."""
+        return {
+            partition: offset - reached.get(partition, -1)
+            for partition, offset in self.position.items()
+            if reached.get(partition, -1) < offset
+        }
+
+    def check(self, reached: Position, what: str) -> None:
+        """Refuse to answer from a state at ``reached`` that is not up to the bound. Raises: NotUpToBoundError."""
+        behind = self.behind(reached)
+        if behind:
+            missing = ", ".join(f"{topic}-{number} by {count:,}" for (topic, number), count in sorted(behind.items()))
+            raise NotUpToBoundError(
+                f"{what} is behind the position that was asked for ({missing}): ask again later", behind
+            )
+
+
+class Closeable(ABC):
+    """What holds on to something until it is closed: use it in a ``with`` block, whose end closes it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is held. May be called more than once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class KeyValueIterator(Closeable, Iterator[tuple[bytes, bytes]]):
+    """Pairs of a scan, in key order: a snapshot of the moment the scan was made.
+
+    Use it in a ``with`` block, or run it to its end, or close it: until then it pins the state that it shows.
+    Once it or its store is closed, every further step raises ``StoreClosedError``.
+    """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what the scan pins. May be called more than once."""
+
+
+class ReadOnlyKeyValueStore(ABC):
+    """Lookups and ordered scans. Scans are inclusive at both ends; ``None`` leaves an end open.
+
+    Raises, all methods: ``TypeError`` where a key is not bytes, ``StoreClosedError`` after close.
+    """
+
+    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """The value under ``key``, or None."""
+
+    @abstractmethod
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values under ``keys``, in their order; None where there is none."""
+
+    @abstractmethod
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        """Pairs with ``start <= key <= end``, ascending. Empty where ``start > end``."""
+
+    @abstractmethod
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        """As ``range``, descending: the bounds keep their meaning, ``start`` is the smaller."""
+
+    def all(self) -> KeyValueIterator:
+        """Every pair, ascending."""
+        return self.range(None, None)
+
+    def reverse_all(self) -> KeyValueIterator:
+        """Every pair, descending."""
+        return self.reverse_range(None, None)
+
+    @abstractmethod
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        """Pairs whose key begins with ``prefix``, ascending; every pair for an empty prefix."""
+
+    @abstractmethod
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        """As ``prefix_scan``, descending."""
+
+    @abstractmethod
+    def approximate_num_entries(self) -> int:
+        """How many committed keys there are, about; 0 or more. Engines estimate; it costs no scan."""
+
+
+class KeyValueView(ReadOnlyKeyValueStore):
+    """A store as other threads see it, at one isolation level; it has no way to write. For any thread.
+
+    Each lookup and each scan shows one moment: at READ_COMMITTED a whole commit, never an earlier one than it showed
+    before; at READ_UNCOMMITTED what was committed with the open transaction as it was then laid over it. That holds
+    for all keys of a ``get_many`` together. Where the view has a bound, each raises NotUpToBoundError until the state
+    has reached it.
+
+    Source: KIP-892, "Interactive Queries" and "Query-time Isolation Levels".
+    """
+
+    @property
+    @abstractmethod
+    def isolation_level(self) -> IsolationLevel:
+        """What the view shows."""
+
+    @abstractmethod
+    def position(self) -> Position:
+        """Input offsets that the next query's answer reflects at least. A copy; it needs no bound to be reached."""
