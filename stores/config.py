@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
-from stores.registry import backend_named, check_options, checked_durability, member, nearest, open_store
+from stores.properties import Known, Properties, boolean, guarantee, parsed_as, read
+from stores.registry import backend_named, check_options, checked_durability, member, open_store
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
@@ -24,6 +25,8 @@ STAGING_BUFFER_OPTION = "staging_buffer_bytes"
 class StoreConfig:
     """Backend, durability and limits of a store. Checked when made. Raises: ConfigError, TypeError."""
 
+    OPTION: ClassVar = "store.option."
+    """How the properties of options begin."""
     backend: str = "rocksdb-indexed-batch"
     durability: Durability = Durability.CHANGELOG
     isolation_level: IsolationLevel | None = None
@@ -61,32 +64,23 @@ class StoreConfig:
         check_options(backend, self.options)
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str | int | bool]) -> Self:
+    def from_properties(cls, properties: Properties) -> Self:
         """A configuration from properties: Kafka's own names, and ``store.backend``, ``store.durability``,
         ``store.option.<name>`` for what Kafka has none for.
 
-        ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``. Values may be text. The
-        isolation level also goes by the name that Kafka 4.4 gave it, ``default.interactive.query.isolation.level``.
+        ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``, and true refuses that.
+        Values may be text. The isolation level also goes by the name that Kafka 4.4 gave it,
+        ``default.interactive.query.isolation.level``.
 
         Raises: TypeError; ConfigError for an unknown name, with the nearest one, and for a value that does not fit or
         contradicts another one.
         """
-        if not isinstance(properties, Mapping):
-            raise TypeError(f"properties are a mapping of names to values, not {type(properties).__name__}")
-        given: dict[str, Any] = {}
-        options: dict[str, object] = {}
-        for name, value in properties.items():
-            if not isinstance(name, str):
-                raise TypeError(f"a property's name is a str, not {type(name).__name__}")
-            if name.startswith(_OPTION):
-                options[name[len(_OPTION) :]] = value
-            elif name in _PROPERTIES:
-                target, parse = _PROPERTIES[name]
-                parsed = _parsed(name, value, parse)
-                if given.setdefault(target, parsed) != parsed:
-                    raise ConfigError(f"property {name}={value} contradicts another name of the same setting: drop one")
-            else:
-                raise ConfigError(f"no property {name!r}{nearest(name, _PROPERTIES)}; known: {', '.join(_PROPERTIES)}")
+        return cls.from_settings(*read(properties, STORE_PROPERTIES, cls.OPTION))
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], options: Mapping[str, object]) -> Self:
+        """A configuration from what ``stores.properties.read`` has found. Raises: ConfigError."""
+        given = dict(settings)
         transactional = given.pop("transactional", None)
         if transactional is False:
             if given.get("backend", "rocksdb-direct") != "rocksdb-direct":
@@ -94,9 +88,15 @@ class StoreConfig:
                     f"enable.transactional.statestores=false contradicts store.backend={given['backend']}: drop one"
                 )
             given["backend"] = "rocksdb-direct"
-        known = backend_named(given.get("backend", cls.backend)).options
+        backend = backend_named(given.get("backend", cls.backend))
+        if transactional and not backend.transactional:
+            raise ConfigError(
+                f"enable.transactional.statestores=true contradicts store.backend={backend.name}, which keeps no "
+                "uncommitted writes apart: drop one"
+            )
+        known = backend.options
         given["options"] = {
-            name: _parsed(_OPTION + name, value, _like(known[name])) if name in known else value
+            name: parsed_as(cls.OPTION + name, value, _like(known[name])) if name in known else value
             for name, value in options.items()
         }
         return cls(**given)
@@ -146,39 +146,21 @@ def _check_limit(name: str, limit: object) -> None:
         raise ConfigError(f"{name} is -1 (no limit) or more, not {limit}")
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-_GUARANTEES: Mapping[str, ProcessingGuarantee] = {
-    "at_least_once": ProcessingGuarantee.AT_LEAST_ONCE,
-    "exactly_once": ProcessingGuarantee.EXACTLY_ONCE,
-    "exactly_once_beta": ProcessingGuarantee.EXACTLY_ONCE,
-    "exactly_once_v2": ProcessingGuarantee.EXACTLY_ONCE,
-}
-"""Values of ``processing.guarantee``; the later two are Kafka's names for the same promise (KIP-447, KIP-732)."""
-_OPTION = "store.option."
-_PROPERTIES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+STORE_PROPERTIES: Known = {
     "default.state.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
     "default.interactive.query.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
     "statestore.uncommitted.max.bytes": ("uncommitted_max_bytes", int),
     "restore.max.bytes": ("restore_max_bytes", int),
-    "changelog.coalescing": ("changelog_coalescing", _boolean),
-    "enable.transactional.statestores": ("transactional", _boolean),
-    "processing.guarantee": ("processing_guarantee", lambda text: _GUARANTEES[text]),
+    "changelog.coalescing": ("changelog_coalescing", boolean),
+    "enable.transactional.statestores": ("transactional", boolean),
+    "processing.guarantee": ("processing_guarantee", guarantee),
     "store.backend": ("backend", str),
     "store.durability": ("durability", lambda text: Durability(text.upper())),
 }
+"""The properties of a store, beside those that begin with ``StoreConfig.OPTION``."""
 
 
 def _like(default: object) -> Callable[[str], Any]:
     if isinstance(default, bool):
-        return _boolean
+        return boolean
     return int if isinstance(default, int) else str
-
-
-def _parsed(name: str, value: object, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(str(value))
-    except (ValueError, KeyError) as error:
-        raise ConfigError(f"property {name}: {value!r} does not fit") from error

@@ -205,3 +205,15 @@ class TaskMetrics(CommitMetrics):
 def measures(kind: type[CommitMetrics]) -> Mapping[str, Measure]:
     """The measures among the fields of ``kind``, by name and in order."""
     return {entry.name: entry.metadata[_MEASURE] for entry in fields(kind) if _MEASURE in entry.metadata}
+
+
+_DERIVED: Mapping[str, Measure] = {
+    "commit_rate": Measure(Kind.CURRENT, "commits per second, of the whole life", "{commit}/s"),
+    "commit_latency_avg_seconds": Measure(Kind.CURRENT, "mean time of the commits that succeeded", "s"),
+    "restore_rate": Measure(Kind.CURRENT, "records restored per second of restoring", "{record}/s"),
+}
+
+
+def exported(kind: type[CommitMetrics]) -> Mapping[str, Measure]:
+    """The measures of ``kind``, and after them the rates and means that follow from these, by name."""
+    return {**measures(kind), **{name: measure for name, measure in _DERIVED.items() if hasattr(kind, name)}}

@@ -3,6 +3,7 @@
 from stores.config import StoreConfig
 from stores.interface import ProcessingGuarantee
 from stores.tasks.commit_interval import NO_INTERVAL
+from stores.tasks.config import TaskConfig
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
@@ -24,6 +25,7 @@ __all__ = [
     "StateDirectory",
     "StoreConfig",
     "StreamTask",
+    "TaskConfig",
     "TaskContext",
     "TaskId",
     "freshest_first",

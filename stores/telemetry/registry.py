@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import ReferenceType, ref
 
 from stores.errors import ConfigError, StoreClosedError, StoreError
-from stores.metrics import Kind, Measure, StoreMetrics, TaskMetrics, TaskStoreMetrics, measures
+from stores.metrics import Kind, Measure, StoreMetrics, TaskMetrics, TaskStoreMetrics, exported
 
 Labels = Mapping[str, str]
 Value = int | float
@@ -35,8 +35,8 @@ ENGINE = Instrument(
     STORE, "engine", Measure(Kind.CURRENT, "a figure of the store's engine; bytes where its name says so", "1", _FIGURE)
 )
 INSTRUMENTS: tuple[Instrument, ...] = (
-    *(Instrument(TASK, name, measure) for name, measure in measures(TaskMetrics).items()),
-    *(Instrument(STORE, name, measure) for name, measure in measures(TaskStoreMetrics).items()),
+    *(Instrument(TASK, name, measure) for name, measure in exported(TaskMetrics).items()),
+    *(Instrument(STORE, name, measure) for name, measure in exported(TaskStoreMetrics).items()),
     ENGINE,
 )
 """Everything that is exported, in the order in which it is shown."""

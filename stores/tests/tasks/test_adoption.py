@@ -197,6 +197,22 @@ def test_a_store_of_a_newer_format_is_wiped_and_restored_by_its_task(tmp_path: P
     assert len(outputs(log)) == 3
 
 
+@pytest.mark.parametrize("backend", [DIRECT, INDEXED])
+def test_a_wipe_takes_the_files_that_tell_of_the_store_s_position(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    """They would tell of data that is gone, and be imported with the next adoption."""
+    folder = used_directly(tmp_path, log)
+    for file in (folder / "left.position", folder / "left" / ".position"):
+        CheckpointFile(file).write({ELSEWHERE: 7})
+    checkpoint(tmp_path).write({RIGHT: 2})
+    task = counting_task(tmp_path, log, backend)
+    assert [(report.wiped, report.records) for report in task.open()] == [(True, 3), (False, 0)]
+    assert list(folder.rglob("*.position")) == []
+    assert position_of(task, "left") == {INPUT: 2}
+    task.close()
+
+
 def test_a_checkpoint_does_not_vouch_for_a_store_that_somebody_removed(tmp_path: Path, log: MemoryChangelog) -> None:
     folder = used_directly(tmp_path, log)
     wipe(folder / "left")

@@ -178,14 +178,16 @@ def test_a_zombie_is_refused_and_its_stores_are_not_committed(
     again.close()
 
 
+@pytest.mark.parametrize("backend", [INDEXED, MEMORY])
 def test_a_second_instance_on_the_same_folder_is_refused_without_fencing_the_first(
-    tmp_path: Path, log: MemoryChangelog
+    tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
+    """Also where no store of it has a lock of its own."""
     feed(log, [1])
-    task = counting_task(tmp_path, log)
+    task = counting_task(tmp_path, log, backend)
     task.open()
     with pytest.raises(StoreLockedError):
-        counting_task(tmp_path, log).open()
+        counting_task(tmp_path, log, backend).open()
     task.run()
     task.close()
     assert outputs(log) == expected_outputs([1])

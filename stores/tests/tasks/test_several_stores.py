@@ -17,12 +17,16 @@ from stores.interface import Durability, TopicPartition
 from stores.registry import backends
 from stores.strategies.store import EngineStore
 from stores.tasks import StateDirectory, StreamTask, TaskContext
+from stores.tasks.store_group import AFTER_LOG_COMMIT
 from stores.tests.tasks.setup import (
+    AT_LEAST_ONCE,
     DIRECT,
     EXACTLY_ONCE,
     INDEXED,
     INPUT,
+    LEFT,
     MEMORY,
+    RIGHT,
     TASK,
     Crash,
     begun,
@@ -109,6 +113,36 @@ def test_an_end_between_two_stores_commits_leaves_no_mixture(
     task.run()
     task.close()
     assert outputs(log) == expected_outputs(KEYS)
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+@pytest.mark.parametrize("backend", [INDEXED, "rocksdb-dual-store", "sqlite-native", DIRECT])
+def test_each_store_is_at_the_offset_of_its_own_changelog_however_much_others_log(
+    tmp_path: Path, log: MemoryChangelog, backend: str, guarantee: Any
+) -> None:
+    """The left store logs three records for each of the input, the right one a record for every other of these."""
+
+    def process(record: Record, context: TaskContext) -> None:
+        for number in range(3):
+            context.store("left").put(b"%d-%d" % (record.offset, number), b"x")
+        if record.offset % 2:
+            context.store("right").put(b"%d" % record.offset, b"x")
+
+    feed(log, range(5))
+    task = counting_task(tmp_path, log, backend, process=process, guarantee=guarantee)
+    task.open()
+    task.run(2, commit=True)
+    assert task.changelog_offsets() == {LEFT: 5, RIGHT: 0}
+    task.run(1, commit=True)
+    assert task.changelog_offsets() == {LEFT: 8, RIGHT: 0}
+    with crashing_at(AFTER_LOG_COMMIT):
+        task.run(commit=True)
+    task.close(clean=False)
+    task.open()
+    assert task.changelog_offsets() == {LEFT: 14, RIGHT: 1}
+    assert set(state(task, "right")) == {b"1", b"3"}
+    assert len(state(task, "left")) == 15
+    task.close()
 
 
 @pytest.mark.parametrize(

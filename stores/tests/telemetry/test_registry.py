@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from weakref import ref
 
 import pytest
 
+import stores
 from stores import ConfigError, KeyValueStore, StoreClosedError, StoreUnavailableError, open_store
 from stores.changelog import MemoryChangelog
 from stores.engines.memory import MemoryEngine
@@ -18,6 +20,8 @@ from stores.strategies.store import EngineStore
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.registry import ENGINE, INSTRUMENTS, STORE, TASK, Instrument
 from stores.tests.tasks.setup import MEMORY, counting_task, feed
+
+DERIVED = ("commit_rate", "commit_latency_avg_seconds", "restore_rate")
 
 
 def memory(name: str = "store") -> KeyValueStore:
@@ -39,8 +43,8 @@ def shown(registry: MetricsRegistry, name: str, scope: str = STORE) -> list[tupl
 def test_every_measure_of_stores_and_tasks_is_an_instrument() -> None:
     names = [(each.scope, each.name) for each in INSTRUMENTS]
     assert len(set(names)) == len(names)
-    assert {name for scope, name in names if scope == TASK} == set(measures(TaskMetrics))
-    assert {name for scope, name in names if scope == STORE} == {*measures(TaskStoreMetrics), "engine"}
+    assert {name for scope, name in names if scope == TASK} == {*measures(TaskMetrics), *DERIVED}
+    assert {name for scope, name in names if scope == STORE} == {*measures(TaskStoreMetrics), *DERIVED, "engine"}
     for each in INSTRUMENTS:
         assert each.name.endswith("_total") is (each.measure.kind is Kind.TOTAL)
 
@@ -208,3 +212,25 @@ def test_the_registry_keeps_no_store_alive() -> None:
     gc.collect()
     assert gone() is None
     assert shown(registry, "commit_total") == []
+
+
+def test_the_documentation_has_a_row_for_each_metric_and_no_other() -> None:
+    text = (Path(stores.__file__).parents[1] / "docs" / "metrics.md").read_text()
+    _, of_stores, of_tasks = text.split("\n## ")
+    for scope, part in (("store", of_stores), ("task", of_tasks)):
+        rows = re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)
+        assert sorted(rows) == sorted(each.name for each in INSTRUMENTS if each.scope == scope)
+
+
+def test_rates_and_means_are_exported_as_the_metrics_have_them() -> None:
+    registry = MetricsRegistry()
+    with open_store("memory-indexed-batch", "unused") as store:
+        registry.add(store)
+        for _ in range(3):
+            store.put(b"a", b"1")
+            store.commit()
+        shown = {each.name: list(registry.collect(each)) for each in INSTRUMENTS if each.scope == "store"}
+        metrics = store.metrics
+    assert shown["commit_latency_avg_seconds"][0][1] == metrics.commit_latency_avg_seconds > 0
+    assert shown["commit_rate"][0][1] >= metrics.commit_rate > 0
+    assert shown["restore_rate"][0][1] == 0.0

@@ -1,0 +1,65 @@
+"""Settings as properties, under Kafka's own names where Kafka has one: text from a file, or values of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stores.errors import ConfigError
+from stores.interface import ProcessingGuarantee
+from stores.registry import nearest
+
+Properties = Mapping[str, str | int | bool]
+Known = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""By a property's name: the setting that it is of, and how its text is read."""
+
+_GUARANTEES: Mapping[str, ProcessingGuarantee] = {
+    "at_least_once": ProcessingGuarantee.AT_LEAST_ONCE,
+    "exactly_once": ProcessingGuarantee.EXACTLY_ONCE,
+    "exactly_once_beta": ProcessingGuarantee.EXACTLY_ONCE,
+    "exactly_once_v2": ProcessingGuarantee.EXACTLY_ONCE,
+}
+"""Values of ``processing.guarantee``; the later two are Kafka's names for the same promise (KIP-447, KIP-732)."""
+
+
+def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, Any], dict[str, str | int | bool]]:
+    """Return the settings by name, and the properties whose names begin with ``prefix``, without it.
+
+    Raises: TypeError; ConfigError for an unknown name, with the nearest one, and for a value that does not fit or
+    contradicts another one.
+    """
+    if not isinstance(properties, Mapping):
+        raise TypeError(f"properties are a mapping of names to values, not {type(properties).__name__}")
+    given: dict[str, Any] = {}
+    prefixed = {}
+    for name, value in properties.items():
+        if not isinstance(name, str):
+            raise TypeError(f"a property's name is a str, not {type(name).__name__}")
+        if name.startswith(prefix):
+            prefixed[name.removeprefix(prefix)] = value
+        elif name in known:
+            target, parse = known[name]
+            parsed = parsed_as(name, value, parse)
+            if given.setdefault(target, parsed) != parsed:
+                raise ConfigError(f"property {name}={value} contradicts another name of the same setting: drop one")
+        else:
+            raise ConfigError(f"no property {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+    return given, prefixed
+
+
+def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
+    """The value of the property ``name``. Raises: ConfigError."""
+    try:
+        return parse(str(value))
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"property {name}: {value!r} does not fit") from error
+
+
+def boolean(text: str) -> bool:
+    """Read ``true`` or ``false``. Raises: KeyError."""
+    return {"true": True, "false": False}[text.lower()]
+
+
+def guarantee(text: str) -> ProcessingGuarantee:
+    """Read a value of ``processing.guarantee``. Raises: KeyError."""
+    return _GUARANTEES[text]

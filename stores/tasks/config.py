@@ -1,0 +1,159 @@
+"""How the tasks of an application are set up, as one value; also read from properties under Kafka's own names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from stores.changelog.interface import Changelog
+from stores.config import STORE_PROPERTIES, StoreConfig
+from stores.directory import checked_path
+from stores.errors import ConfigError
+from stores.interface import ProcessingGuarantee, TopicPartition
+from stores.properties import Known, Properties, read
+from stores.registry import backend_named, member
+from stores.tasks.commit_interval import checked_commit_interval_ms
+from stores.tasks.context import ProcessFunction
+from stores.tasks.identifier import TaskId
+from stores.tasks.names import check_application
+from stores.tasks.state_directory import StateDirectory
+from stores.tasks.task import StreamTask
+from stores.tasks.task_timeout import TASK_TIMEOUT_S, checked_task_timeout_s
+
+STATE_CLEANUP_DELAY_S = 600.0
+"""Source: Kafka Streams, default of ``state.cleanup.delay.ms``."""
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What all tasks of an application on one machine have in common, checked when it is made.
+
+    Raises: ConfigError, TypeError.
+    """
+
+    application_id: str
+    state_dir: Path
+    """The folder of this application alone."""
+    guarantee: ProcessingGuarantee = ProcessingGuarantee.EXACTLY_ONCE
+    commit_interval_ms: int | None = None
+    """None chooses by the guarantee."""
+    task_timeout_s: float = TASK_TIMEOUT_S
+    state_cleanup_delay_s: float = STATE_CLEANUP_DELAY_S
+    """How long nobody must have used a task's folder before ``clean`` removes it."""
+    store: StoreConfig = field(default_factory=StoreConfig)
+    """What a store is that is only named."""
+    transactional: bool | None = None
+    """Whether all stores keep uncommitted writes apart, or none; None where each may do as it likes."""
+
+    def __post_init__(self) -> None:
+        check_application(self.application_id)
+        checked_path(self.state_dir)
+        checked_commit_interval_ms(self.commit_interval_ms, member(ProcessingGuarantee, "guarantee", self.guarantee))
+        checked_task_timeout_s(self.task_timeout_s)
+        delay_s = self.state_cleanup_delay_s
+        if not isinstance(delay_s, int | float) or isinstance(delay_s, bool):
+            raise TypeError(f"state_cleanup_delay_s is a number of seconds, not {type(delay_s).__name__}")
+        if not (delay_s >= 0 and math.isfinite(delay_s)):
+            raise ConfigError(f"state_cleanup_delay_s is 0 or more seconds, not {delay_s}")
+
+    @classmethod
+    def from_properties(cls, properties: Properties) -> Self:
+        """A configuration from properties: those of ``StoreConfig.from_properties``, and Kafka's for a task.
+
+        ``application.id`` and ``state.dir`` are needed; as in Kafka the folder of the application lies below the
+        latter. Other than in Kafka the guarantee is exactly once where none is given.
+
+        Raises: TypeError; ConfigError for an unknown name, with the nearest one, for what this library does not have,
+        with the reason, and for a value that does not fit or contradicts another one.
+        """
+        given, options = read(properties, {**_TASK_PROPERTIES, **STORE_PROPERTIES}, StoreConfig.OPTION)
+        for name in ("application_id", "state_dir"):
+            if name not in given:
+                raise ConfigError(f"property {name.replace('_', '.')} is needed")
+        for name, (allowed, reason) in _REFUSED.items():
+            if given.pop(name, allowed) != allowed:
+                raise ConfigError(f"property {name} can't be {properties[name]}: {reason}")
+        check_application(given["application_id"])
+        given["state_dir"] = Path(given["state_dir"]) / given["application_id"]
+        of_task = {setting for setting, _ in _TASK_PROPERTIES.values()}
+        mine = {setting: value for setting, value in given.items() if setting in of_task}
+        of_store = {setting: value for setting, value in given.items() if setting not in of_task}
+        if "processing_guarantee" in given:
+            mine["guarantee"] = given["processing_guarantee"]
+        return cls(
+            **mine, store=StoreConfig.from_settings(of_store, options), transactional=of_store.get("transactional")
+        )
+
+    def stores(self, stores: Iterable[str] | Mapping[str, StoreConfig]) -> dict[str, StoreConfig]:
+        """The configurations of a task's stores: those given, or the common one for each that is only named.
+
+        Raises: ConfigError where one is not what ``transactional`` says of all.
+        """
+        configs = dict(stores) if isinstance(stores, Mapping) else dict.fromkeys(stores, self.store)
+        for name, config in configs.items():
+            if self.transactional is not None and backend_named(config.backend).transactional != self.transactional:
+                raise ConfigError(
+                    f"enable.transactional.statestores={str(self.transactional).lower()} is said of all stores, and "
+                    f"store {name!r} is a {config.backend}: choose another backend for it, or drop the property"
+                )
+        return {name: replace(config, processing_guarantee=self.guarantee) for name, config in configs.items()}
+
+    def task(
+        self,
+        task_id: TaskId,
+        *,
+        changelog: Changelog,
+        stores: Iterable[str] | Mapping[str, StoreConfig],
+        process: ProcessFunction,
+        inputs: Sequence[TopicPartition],
+        **settings: Any,
+    ) -> StreamTask:
+        """A task of the application; ``settings`` are further ones of ``StreamTask``. Raises as that does."""
+        return StreamTask(
+            self.application_id,
+            task_id,
+            state_dir=self.state_dir,
+            changelog=changelog,
+            stores=self.stores(stores),
+            process=process,
+            inputs=inputs,
+            guarantee=self.guarantee,
+            commit_interval_ms=self.commit_interval_ms,
+            task_timeout_s=self.task_timeout_s,
+            **settings,
+        )
+
+    def clean(self) -> list[TaskId]:
+        """Remove the folders of tasks that nobody used for ``state_cleanup_delay_s``: see ``StateDirectory.clean``."""
+        return StateDirectory(Path(self.state_dir)).clean(self.state_cleanup_delay_s)
+
+
+def _seconds(text: str) -> float:
+    milliseconds = int(text)
+    if milliseconds < 0:
+        raise ValueError(text)
+    return milliseconds / 1_000
+
+
+_TASK_PROPERTIES: Known = {
+    "application.id": ("application_id", str),
+    "state.dir": ("state_dir", str),
+    "commit.interval.ms": ("commit_interval_ms", int),
+    "task.timeout.ms": ("task_timeout_s", _seconds),
+    "state.cleanup.delay.ms": ("state_cleanup_delay_s", _seconds),
+    "num.standby.replicas": ("num.standby.replicas", int),
+    "num.stream.threads": ("num.stream.threads", int),
+    "bootstrap.servers": ("bootstrap.servers", str),
+}
+_REFUSED: Mapping[str, tuple[object, str]] = {
+    "num.standby.replicas": (
+        0,
+        "there are no standby copies. A task restores what its machine lacks; assign it where offset_sums() is highest",
+    ),
+    "num.stream.threads": (1, "a task runs on the thread that calls it. Open tasks in threads of your own"),
+    "bootstrap.servers": (None, "a task is given its changelog as an object"),
+}
+"""Properties of Kafka Streams that are known and not kept: the one value that changes nothing, and why."""

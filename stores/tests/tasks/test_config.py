@@ -1,0 +1,120 @@
+"""Kafka's property names set up the tasks of an application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog import MemoryChangelog
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.interface import IsolationLevel
+from stores.registry import backend_named, backends
+from stores.tasks import TaskConfig
+from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, INDEXED, INPUT, MEMORY, TASK, count, feed
+
+NEEDED = {"application.id": "app", "state.dir": "state"}
+
+
+def test_every_property_of_a_task_is_taken_under_kafka_s_name() -> None:
+    config = TaskConfig.from_properties(
+        {
+            **NEEDED,
+            "commit.interval.ms": "250",
+            "task.timeout.ms": "1500",
+            "state.cleanup.delay.ms": 60_000,
+            "processing.guarantee": "at_least_once",
+            "num.standby.replicas": 0,
+            "num.stream.threads": "1",
+            "statestore.uncommitted.max.bytes": 1_000,
+            "default.state.isolation.level": "read_committed",
+            "store.backend": MEMORY,
+        }
+    )
+    assert (config.application_id, config.state_dir) == ("app", Path("state/app"))
+    assert (config.commit_interval_ms, config.task_timeout_s, config.state_cleanup_delay_s) == (250, 1.5, 60.0)
+    assert config.guarantee is AT_LEAST_ONCE
+    assert config.store == StoreConfig(
+        MEMORY,
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        uncommitted_max_bytes=1_000,
+        processing_guarantee=AT_LEAST_ONCE,
+    )
+
+
+def test_what_is_not_given_is_kafka_s_default_but_for_the_guarantee() -> None:
+    config = TaskConfig.from_properties(NEEDED)
+    assert config == TaskConfig("app", Path("state/app"))
+    assert (config.guarantee, config.commit_interval_ms) == (EXACTLY_ONCE, None)
+    assert (config.task_timeout_s, config.state_cleanup_delay_s) == (300.0, 600.0)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"application.id": "app"},
+        {"state.dir": "state"},
+        {**NEEDED, "num.standby.replicas": 1},
+        {**NEEDED, "num.standby.replicas": "many"},
+        {**NEEDED, "num.stream.threads": 4},
+        {**NEEDED, "bootstrap.servers": "localhost:9092"},
+        {**NEEDED, "commit.interval.ms": "soon"},
+        {**NEEDED, "commit.interval.ms": -5},
+        {**NEEDED, "task.timeout.ms": -1},
+        {**NEEDED, "state.cleanup.delay.ms": -1},
+        {**NEEDED, "application.id": "../app"},
+        {**NEEDED, "enable.transactional.statestores": True, "store.backend": DIRECT},
+        {**NEEDED, "enable.transactional.statestores": False, "store.backend": INDEXED},
+        {**NEEDED, "store.option.block_cache_size_bites": 1},
+    ],
+)
+def test_what_can_t_be_kept_is_refused(properties: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        TaskConfig.from_properties(properties)
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [
+        ("commit.intervall.ms", "commit.interval.ms"),
+        ("task.timeouts.ms", "task.timeout.ms"),
+        ("statestore.uncommited.max.bytes", "statestore.uncommitted.max.bytes"),
+    ],
+)
+def test_an_unknown_property_is_told_with_the_nearest_one(mistyped: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        TaskConfig.from_properties({**NEEDED, mistyped: 1})
+    assert repr(meant) in str(told.value)
+
+
+def test_one_switch_decides_for_all_stores_whether_uncommitted_writes_are_kept_apart() -> None:
+    """Source: KIP-892, "Rejected Alternatives": not per store."""
+    for switch in (True, False):
+        config = TaskConfig.from_properties({**NEEDED, "enable.transactional.statestores": switch})
+        named = config.stores(["a", "b"])
+        assert [backend_named(store.backend).transactional for store in named.values()] == [switch, switch]
+        for name, backend in backends().items():
+            if backend.transactional is switch:
+                assert config.stores({"own": StoreConfig(name)})["own"].backend == name
+            else:
+                with pytest.raises(ConfigError):
+                    config.stores({"a": config.store, "own": StoreConfig(name)})
+
+
+def test_a_task_is_made_from_a_configuration(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed(log, [1, 1])
+    config = TaskConfig.from_properties(
+        {"application.id": "app", "state.dir": str(tmp_path), "processing.guarantee": "at_least_once"}
+    )
+    task = config.task(
+        TASK, changelog=log, stores=["left", "right"], process=count, inputs=[INPUT], commit_every_records=1
+    )
+    task.open()
+    task.run()
+    assert (task.guarantee, task.metrics.commit_total) == (AT_LEAST_ONCE, 2)
+    task.close()
+    assert (tmp_path / "app" / "0_0" / "left").is_dir()
+    assert config.clean() == []
+    assert TaskConfig("app", tmp_path / "app", state_cleanup_delay_s=0).clean() == [TASK]
