@@ -421,7 +421,11 @@ def _selection(start: bytes | None, end: bytes | None, *, end_open: bool, revers
 
 
 def _delete_range(writer: sqlite3.Connection, start: bytes | None, end: bytes | None) -> None:
-    writer.execute("delete from data where key >= ? and (? is null or key <= ?)", (start or b"", end, end))
+    # Two statements: with an alternative in one, SQLite looks at all keys from the start on.
+    if end is None:
+        writer.execute("delete from data where key >= ?", (start or b"",))
+    else:
+        writer.execute("delete from data where key >= ? and key <= ?", (start or b"", end))
 
 
 def _create(writer: sqlite3.Connection, *, checksums: bool) -> None:

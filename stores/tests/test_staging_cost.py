@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import ClassVar
 
 import pytest
 
+from stores import open_store
 from stores.buffer import IndexedBatch
 from stores.engines.engine import Writes
 from stores.engines.memory import MemoryEngine
@@ -137,3 +139,20 @@ def test_the_first_step_of_a_scan_costs_what_it_returns_however_much_is_staged(r
         return counted(step)
 
     assert first_step(32_500) <= 2 * first_step(2_500)
+
+
+@pytest.mark.parametrize("start", [None, b"\x00"])
+def test_a_range_delete_of_sqlite_looks_at_no_key_behind_its_end(path: Path, start: bytes | None) -> None:
+    def steps(count: int) -> int:
+        with open_store("sqlite-indexed-batch", path / str(count)) as store:
+            store.put_all([(key, b"v") for key in map(bytes, keys(count))])
+            store.commit()
+            store.delete_range(start, b"\x01")
+            made: list[None] = []
+            writer = store._engine._writer  # type: ignore[attr-defined]
+            writer.set_progress_handler(lambda: made.append(None), 1)
+            store.commit()
+            writer.set_progress_handler(None, 1)
+            return len(made)
+
+    assert steps(5_000) <= 2 * steps(500) + 500
