@@ -41,6 +41,8 @@ class Case:
     """Whether all metrics of the store are collected every tenth of a second meanwhile."""
     checksums: bool = True
     """Whether an engine that can do without keeps checksums of its records."""
+    scan_checksums: bool = True
+    """Whether scans check them."""
     staged: int = 0
     """How many records are in the open transaction."""
     records: int = 50_000
@@ -50,7 +52,12 @@ class Case:
     def id(self) -> str:
         """A name for the case, unique within a profile."""
         drawn = f"{self.distribution}{self.keys or ''}"
-        marks = (("beside", self.commits_beside), ("watched", self.watched), ("unchecked", not self.checksums))
+        marks = (
+            ("beside", self.commits_beside),
+            ("watched", self.watched),
+            ("unchecked", not self.checksums),
+            ("scans-unchecked", not self.scan_checksums),
+        )
         special = [name for name, is_so in marks if is_so]
         special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
         named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
@@ -116,6 +123,7 @@ def _cases(profile: str) -> Iterator[Case]:
         for suite in ("commit", "scan"):
             for checksums in (True, False):
                 yield with_checksums(suite, engine, checksums=checksums)
+        yield with_unchecked_scans(engine)
     yield from _ycsb("ABCDEF" if profile == "full" else "ACE")
     for subject, backend in backends().items():
         for durability in sorted(backend.durabilities) if profile == "full" else (Durability.CHANGELOG,):
@@ -151,6 +159,11 @@ def commits_counted(*, watched: bool) -> Case:
 def with_checksums(suite: str, engine: str, *, checksums: bool) -> Case:
     """Commits of 1,000 records, or a scan, with checksums of the records or without."""
     return Case(suite, f"{engine}-indexed-batch", Durability.PROCESS, checksums=checksums, records=_SLOW)
+
+
+def with_unchecked_scans(engine: str) -> Case:
+    """A scan of records that have checksums, which it does not check."""
+    return Case("scan", f"{engine}-indexed-batch", Durability.PROCESS, scan_checksums=False, records=_SLOW)
 
 
 def _scans() -> Iterator[Case]:

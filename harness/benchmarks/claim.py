@@ -17,6 +17,7 @@ from harness.benchmarks.case import (
     reads,
     steps,
     with_checksums,
+    with_unchecked_scans,
 )
 from stores import Durability
 
@@ -131,6 +132,12 @@ def claims() -> Iterator[Claim]:
                 with_checksums(suite, engine, checksums=False),
                 None,
             )
+        yield Claim(
+            "the price of checking checksums in a scan (option scan_checksums), against a scan that leaves them out",
+            with_checksums("scan", engine, checksums=True),
+            with_unchecked_scans(engine),
+            None,
+        )
 
 
 def ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:

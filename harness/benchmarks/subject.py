@@ -69,4 +69,5 @@ def open_subject(case: Case, folder: Path) -> Yardstick:
     path = folder / "subject"
     if case.subject in YARDSTICKS:
         return YARDSTICKS[case.subject](path, case.durability)
-    return StoreSubject(path, case.durability, case.subject, None if case.checksums else {"checksums": False})
+    given = {"checksums": case.checksums, "scan_checksums": case.scan_checksums}
+    return StoreSubject(path, case.durability, case.subject, {name: False for name in given if not given[name]})

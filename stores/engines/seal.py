@@ -64,6 +64,10 @@ class Seal:
         except TypeError:
             _refuse(next(key for key, kept in pairs if not (type(key) is type(kept) is bytes)))
 
+    def open_scanned(self, pairs: list[Pair]) -> list[Pair]:
+        """The same for what a scan has found."""
+        return self.open_pairs(pairs)
+
     def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
         """The same for what was found under ``keys``."""
         pairs = self.open_pairs([(key, kept) for key, kept in zip(keys, found, strict=True) if kept is not None])
@@ -92,7 +96,23 @@ class _Plain(Seal):
         return found
 
 
-SEALED, PLAIN = Seal(), _Plain()
+class _ScansUnchecked(Seal):
+    """Checksums that lookups check and scans do not."""
+
+    def open_scanned(self, pairs: list[Pair]) -> list[Pair]:
+        if not {type(kept) for _, kept in pairs} <= {bytes}:
+            return self.open_pairs(pairs)
+        return [(key, kept[:-SEAL_BYTES]) for key, kept in pairs]
+
+
+SEALED, PLAIN, SCANS_UNCHECKED = Seal(), _Plain(), _ScansUnchecked()
+
+
+def checksums_of(*, checksums: bool, scans_checked: bool) -> Seal:
+    """Return how a store keeps and reads checksums: whether it has them, and whether its scans check them."""
+    if not checksums:
+        return PLAIN
+    return SEALED if scans_checked else SCANS_UNCHECKED
 
 
 def _refuse(key: object) -> NoReturn:

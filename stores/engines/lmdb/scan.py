@@ -64,7 +64,7 @@ class LmdbScan(Scan):
             within, ended = cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
             if ended:
                 self._release()
-            return self._engine._seal.open_pairs(within)
+            return self._engine._seal.open_scanned(within)
 
     def detach(self) -> None:
         """Read the rest into memory and end the transaction."""

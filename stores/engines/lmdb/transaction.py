@@ -40,7 +40,7 @@ class LmdbTransaction(Transaction):
         except lmdb.Error as error:
             raise self._given_up(error) from error
         within, beyond = cut(chunk, start, end, end_open=end_open, reverse=reverse)
-        return self._engine._seal.open_pairs(within), ended or beyond
+        return self._engine._seal.open_scanned(within), ended or beyond
 
     def put(self, key: bytes, value: bytes | None) -> None:
         try:
