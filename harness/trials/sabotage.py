@@ -21,6 +21,7 @@ from stores.registry import Backend
 from stores.strategies.store import EngineStore
 from stores.tasks import task_store
 from stores.tasks.restore import restore
+from stores.tasks.store_group import StoreGroup
 
 HALF_WRITTEN = declare("sabotage.half_written", "a commit that should be one write has done the first of two")
 BETWEEN = declare("sabotage.between", "of outputs and input offsets, one is committed and the other is not")
@@ -149,6 +150,17 @@ def _newest_offset_wins(engine: type[Engine], strategy: type[EngineStore]) -> Se
     return {}
 
 
+def _one_offset_for_all(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    commit = StoreGroup.commit
+
+    def broken(self: StoreGroup, offsets: Mapping[TopicPartition, int], position: Position) -> None:
+        highest = max(offsets.values(), default=-1)
+        commit(self, dict.fromkeys(offsets, highest), position)
+
+    replace(StoreGroup, "commit", broken)
+    return {}
+
+
 def _kept_beyond_reach(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
     def broken(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
         try:
@@ -250,6 +262,11 @@ SABOTAGES: Mapping[str, Sabotage] = MappingProxyType(
             "once one store of a task is at its changelog's end, the others are taken to be at theirs",
             "convergence",
             _newest_offset_wins,
+        ),
+        "one_offset_for_all": Sabotage(
+            "each store of a task commits the highest changelog offset of all of them",
+            "atomicity",
+            _one_offset_for_all,
         ),
         "kept_beyond_reach": Sabotage(
             "a store that its changelog no longer reaches back to is restored without a wipe",

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.changelog import MemoryChangelog
+from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
 from stores.directory import wipe
 from stores.identity import STEPS, read_identity
-from stores.interface import IsolationLevel, TopicPartition
+from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import open_store
 from stores.tasks import StreamTask
-from stores.tasks.adoption import FAILPOINTS, IMPORTED
+from stores.tasks.adoption import ADOPTED, FAILPOINTS, IMPORTED
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -33,6 +33,7 @@ from stores.tests.tasks.setup import (
     expected_state,
     feed,
     outputs,
+    run_until_killed,
     state,
 )
 
@@ -46,7 +47,7 @@ def nothing_armed() -> Iterator[None]:
     failpoints.disarm()
 
 
-def used_directly(folder: Path, log: MemoryChangelog, **settings: Any) -> Path:
+def used_directly(folder: Path, log: Changelog, **settings: Any) -> Path:
     """The task's folder after three records with stores that keep no offsets."""
     feed(log, [1, 2, 1])
     task = counting_task(folder, log, DIRECT, **settings)
@@ -79,6 +80,37 @@ def test_offsets_and_positions_are_taken_over_and_nothing_is_restored(
         task.close()
         assert list(folder.rglob("*.position*")) == []
         assert read_identity(folder / "left").backend == backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "failpoint", "durability"),
+    [
+        *((backend, None, durability) for backend in (INDEXED, DUAL) for durability in Durability),
+        *((INDEXED, IMPORTED, durability) for durability in Durability),
+        (INDEXED, ADOPTED, Durability.CHANGELOG),
+        (DUAL, IMPORTED, Durability.DISK),
+    ],
+)
+def test_a_store_is_adopted_at_every_level_also_after_a_kill(
+    tmp_path: Path, backend: str, failpoint: str | None, durability: Durability
+) -> None:
+    """The offsets are imported durably at each of them, and what is committed later is kept as the level says."""
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        folder = used_directly(tmp_path, log, durability=durability)
+        CheckpointFile(folder / "left.position").write({ELSEWHERE: 5})
+    if failpoint is not None:
+        run_until_killed(tmp_path, failpoint, 1, (backend, backend), EXACTLY_ONCE, durability)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        task = counting_task(tmp_path, log, backend, durability=durability)
+        assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+        assert position_of(task, "left") == {INPUT: 2, ELSEWHERE: 5}
+        feed(log, [1, 3])
+        task.run(1, commit=True)
+        task.run()
+        task.close(clean=False)
+        assert [report.wiped for report in task.open()] == [False] * 2
+        assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1, 1])
+        task.close()
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
