@@ -42,6 +42,7 @@ from harness.throughput import opening, plan
 from harness.throughput.amplification import amplification_rows
 from harness.throughput.early_commits import early_commit_rows, over_limit
 from harness.throughput.large_steps import large_step_rows
+from harness.throughput.latencies import latency_rows
 from harness.throughput.plan import Batch, Sweep
 from harness.throughput.run import MeasurementFailedError
 from harness.throughput.visibility import visibility_rows
@@ -201,6 +202,10 @@ def _store_rows(request: Request, say: Callable[[str], None]) -> tuple[list[Row]
         rows += visibility_rows(request.profile, chosen)
     except MeasurementFailedError as error:
         problems.append(f"how soon readers see a write was not measured: {error}")
+    try:
+        rows += latency_rows(request.profile, chosen, request.seed)
+    except MeasurementFailedError as error:
+        problems.append(f"the latency of puts and commits was not measured: {error}")
     try:
         rows += benchmarks.run(request.profile, say, request.seed, chosen)
     except (RuntimeError, subprocess.TimeoutExpired) as error:

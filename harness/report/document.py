@@ -17,6 +17,7 @@ from harness.report.rows import Row
 from harness.report.store_tables import (
     amplification_table,
     benchmark_tables,
+    latency_tables,
     opening_tables,
     visibility_tables,
     ycsb_tables,
@@ -72,6 +73,13 @@ _METHOD = """\
 """
 
 
+_LATENCIES = """\
+A store by itself, with random keys of 16 bytes and values of 100. A store that stages its writes has less to do in a
+put and more in a commit than one that writes at once (KIP-892, "Compatibility"). Records staged by a commit are
+written by it: its time grows with their number.
+"""
+
+
 def document(
     figures: Figures,
     rows: Mapping[str, Sequence[Row]],
@@ -104,6 +112,10 @@ def document(
         "## Read and write amplification of a store by itself\n",
         *_told(amplification_table(figures)),
         *memory_sections(figures),
+        "## Latency of puts and commits\n",
+        *([_LATENCIES] if figures["latency"] else []),
+        *_plot(plots, "put-and-commit-latency", "Percentiles of the time that a put takes, and a commit"),
+        *_told(*latency_tables(figures)),
         "## Readers on other threads\n",
         *([_READERS] if figures["visibility"] else []),
         *_told(*visibility_tables(figures)),

@@ -14,6 +14,8 @@ from harness.report.rows import Row
 
 Figure = dict[str, Any]
 
+BASELINE = "rocksdb-direct"
+"""The backend without isolation, which others are held against."""
 THROUGHPUT_KEY = ("workload", "durability", "backend", "partitions", "records_per_commit")
 OPENING_KEY = ("durability", "backend", "records")
 CRASH_KEY = ("scenario", "durability", "guarantee", "backend", "failpoint", "fault")
@@ -165,6 +167,20 @@ def visibility(rows: Iterable[Row]) -> list[Figure]:
     return _in_order([{**row, "kind": "visibility"} for row in rows])
 
 
+def latencies(rows: Iterable[Row]) -> list[Figure]:
+    """Percentiles of puts and of commits, each against those of the backend without isolation at the same level.
+
+    ``against_baseline`` is of medians, and None where there is nothing to hold it against.
+    """
+    figures = [{**row, "kind": "latency"} for row in rows]
+    own = [figure for figure in figures if figure["backend"] == BASELINE]
+    medians = {(figure["durability"], figure["operation"]): figure["p50_us"] for figure in own}
+    for figure in figures:
+        baseline = medians.get((figure["durability"], figure["operation"]))
+        figure["against_baseline"] = figure["p50_us"] / baseline if baseline else None
+    return sorted(figures, key=lambda one: (one["durability"], one["operation"] != "put", one["backend"]))
+
+
 def early_commits(rows: Iterable[Row]) -> list[Figure]:
     """One figure per backend and limit: the most that was staged, medians of the rest.
 
@@ -201,6 +217,7 @@ def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
         "early_commit": early_commits,
         "large_step": large_steps,
         "visibility": visibility,
+        "latency": latencies,
         "ratio": ratios,
         "crash": crash,
     }

@@ -13,11 +13,10 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from harness.report.choice import REFERENCE_WORKLOADS, level_order
 from harness.report.crash_plot import crash_matrix
-from harness.report.figures import Figure
+from harness.report.figures import BASELINE, Figure
 
 Figures = Mapping[str, Sequence[Figure]]
 
-BASELINE = "rocksdb-direct"
 YARDSTICK = "plain-"
 """How the names of subjects begin that are no backends."""
 PROTOTYPE_SHARE = 0.04
@@ -51,6 +50,7 @@ def draw(figures: Figures, folder: Path, file_type: str = "svg") -> list[str]:
         "store-throughput": _store_throughput,
         "throughput": _task_throughput,
         "commit-latency": _commit_latency,
+        "put-and-commit-latency": _call_latency,
         "opening": _opening,
         "crash-matrix": crash_matrix,
     }
@@ -127,6 +127,30 @@ def _commit_latency(figures: Figures) -> Canvas | None:
     return canvas
 
 
+def _call_latency(figures: Figures) -> Canvas | None:
+    """Percentiles of puts and of commits: a panel for each, a line per backend."""
+    rows = figures["latency"]
+    if not rows:
+        return None
+    operations = list(dict.fromkeys(figure["operation"] for figure in rows))
+    percentiles = {"p50_us": "50", "p90_us": "90", "p99_us": "99", "p999_us": "99.9", "max_us": "100"}
+    canvas = Canvas(figsize=(2.2 + 3.6 * len(operations), 3.8))
+    panels = list(zip(operations, canvas.subplots(1, len(operations), squeeze=False)[0], strict=True))
+    for operation, axes in panels:
+        for figure in (figure for figure in rows if figure["operation"] == operation):
+            heights = [figure[name] for name in percentiles]
+            axes.plot(range(len(heights)), heights, label=figure["backend"], **_look(figure["backend"], figures))
+        axes.set_yscale("log")
+        axes.set_xticks(range(len(percentiles)), list(percentiles.values()))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("percentile")
+        axes.set_title(f"{operation}, level {rows[0]['durability']}", fontsize=9, loc="left")
+    panels[0][1].set_ylabel("microseconds")
+    _legend(canvas, panels)
+    return canvas
+
+
 def _opening(figures: Figures) -> Canvas | None:
     points = _points(figures["opening"], "backend", "records", "ready_s")
     if not points:
@@ -190,7 +214,7 @@ def _look(backend: str, figures: Figures) -> dict[str, Any]:
 
 
 def _backends(figures: Figures) -> list[str]:
-    tasks = {figure["backend"] for kind in ("throughput", "opening", "crash") for figure in figures[kind]}
+    tasks = {figure["backend"] for kind in ("throughput", "opening", "crash", "latency") for figure in figures[kind]}
     stores = {figure["subject"] for figure in figures["benchmark"] if not figure["subject"].startswith(YARDSTICK)}
     return sorted(tasks | stores)
 

@@ -117,6 +117,18 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "lag_p99_s": _REAL,
             "lag_max_s": _REAL,
         },
+        "latency": {
+            "backend": _TEXT,
+            "durability": _TEXT,
+            "operation": _TEXT,
+            "records_per_commit": _COUNT,
+            "operations": _COUNT,
+            "p50_us": _REAL,
+            "p90_us": _REAL,
+            "p99_us": _REAL,
+            "p999_us": _REAL,
+            "max_us": _REAL,
+        },
         "ratio": {
             "claim": _TEXT,
             "subject": _TEXT,

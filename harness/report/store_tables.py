@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.report import text
-from harness.report.figures import Figure, distinct
+from harness.report.figures import BASELINE, Figure, distinct
 from harness.report.table import Table
 
 Figures = Mapping[str, Sequence[Figure]]
@@ -72,6 +72,34 @@ def visibility_tables(figures: Figures) -> list[Table]:
             (1, 3, 4, 5, 6, 7),
         )
         for (durability,) in distinct(figures["visibility"], "durability")
+    ]
+
+
+def latency_tables(figures: Figures) -> list[Table]:
+    """One table per level of durability: a line per backend for puts, and one for commits."""
+    head = (
+        *("call", "backend", "records per commit", "calls", "median", "p90", "p99", "p99.9", "longest"),
+        f"median / {BASELINE}",
+    )
+    return [
+        Table(
+            f"Level {durability}: how long a put and a commit take",
+            head,
+            [
+                [
+                    figure["operation"],
+                    figure["backend"],
+                    text.exact(figure["records_per_commit"]),
+                    text.exact(figure["operations"]),
+                    *(text.latency(figure[f"{name}_us"]) for name in ("p50", "p90", "p99", "p999", "max")),
+                    text.ratio(figure["against_baseline"]),
+                ]
+                for figure in figures["latency"]
+                if figure["durability"] == durability
+            ],
+            range(2, 10),
+        )
+        for (durability,) in distinct(figures["latency"], "durability")
     ]
 
 

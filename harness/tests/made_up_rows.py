@@ -63,6 +63,7 @@ def made_up_rows() -> Rows:
         "early_commit": _early_commit(),
         "large_step": _large_step(),
         "visibility": _visibility(),
+        "latency": _latency(),
         "ratio": _ratio(),
         "crash": _crash(),
     }
@@ -200,6 +201,23 @@ def _large_step() -> list[dict[str, Any]]:
             "seconds": 1.0,
         }
         for backend in SPEEDS
+    ]
+
+
+def _latency() -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "latency",
+            "backend": backend,
+            "durability": "CHANGELOG",
+            "operation": operation,
+            "records_per_commit": 1_000,
+            "operations": operations,
+            **{f"p{name}_us": times * base_us / speed for name, times in (("50", 1), ("90", 2), ("99", 4), ("999", 9))},
+            "max_us": 20 * base_us / speed,
+        }
+        for backend, speed in SPEEDS.items()
+        for operation, operations, base_us in (("put", 20_000, 2.0), ("commit", 20, 900.0))
     ]
 
 

@@ -22,6 +22,7 @@ from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
 from stores.errors import ConfigError
 
 PLOTS = {"throughput.svg", "store-throughput.svg", "commit-latency.svg", "opening.svg", "crash-matrix.svg"}
+PLOTS |= {"put-and-commit-latency.svg"}
 
 
 def run_of(folder: Path, kinds: set[str] | None = None) -> Path:
