@@ -45,6 +45,13 @@ _ROOM_MAX = 1 << 18
 """The most that a writer may take from ``room_bytes`` before it is asked to make room: then keys are put in order."""
 
 
+PAIR_MEMORY_BYTES: Final = 92
+"""What a staged pair takes of memory beside its key and value: two objects of Python, a slot in a dict and one in the
+order of keys. Measured with tracemalloc: 65 to 140, by the sizes of both and by how full the dict is."""
+RANGE_MEMORY_BYTES: Final = 110
+"""The same of a range delete, beside its bounds."""
+
+
 class Spilled(Protocol):
     """Where drained writes are."""
 
@@ -165,6 +172,13 @@ class IndexedBatch:
     def num_bytes_held(self) -> int:
         """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
         return self._granted_bytes - self.room_bytes
+
+    def memory_bytes(self) -> int:
+        """About what the batch takes of memory. From any thread."""
+        layers = (*self._frozen, self._active)
+        writes = sum([len(layer.staged.writes) for layer in layers])
+        ranges = sum([len(layer.ranges) for layer in layers])
+        return self.num_bytes_held() + PAIR_MEMORY_BYTES * writes + RANGE_MEMORY_BYTES * ranges
 
     def make_room(self, num_bytes: int) -> bool:
         """Let ``room_bytes`` be so many at least, unless that is beyond the capacity; puts keys in order on the way.

@@ -236,6 +236,14 @@ class StateStore(Closeable):
         """
         return 0
 
+    def uncommitted_memory_bytes(self) -> int:
+        """About what the open transaction takes of memory: keys and values that are held there, and what each entry
+        costs beside them. What an engine takes for a transaction of its own is not in it.
+
+        By default what ``approximate_num_uncommitted_bytes`` says.
+        """
+        return self.approximate_num_uncommitted_bytes()
+
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
         """Note that the staged writes reflect input up to ``offset`` (0 or more): to be called after them.
 

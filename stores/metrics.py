@@ -132,6 +132,7 @@ class StoreMetrics(CommitMetrics):
     restore_total: int = _total("changelog records that were written into the store", "{record}")
     restore_latency_seconds_total: float = _seconds_total("time spent writing restored records into the store")
     uncommitted_bytes: int = _current("keys and values staged in the open transaction", "By")
+    uncommitted_memory_bytes: int = _current("what the open transaction takes of memory, with each entry's share", "By")
     num_open_iterators: int = _current("iterators that still pin what they show", "{iterator}")
     oldest_iterator_open_since_seconds: float | None = _current(
         "when the oldest of the open iterators was made, in seconds since 1970", "s", None
@@ -176,6 +177,11 @@ class TaskMetrics(CommitMetrics):
     def uncommitted_bytes(self) -> int:
         """Keys and values staged in all stores."""
         return sum(store.uncommitted_bytes for store in self.stores.values())
+
+    @property
+    def uncommitted_memory_bytes(self) -> int:
+        """What that takes of memory."""
+        return sum(store.uncommitted_memory_bytes for store in self.stores.values())
 
     @property
     def restore_total(self) -> int:

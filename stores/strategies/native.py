@@ -17,7 +17,7 @@ from threading import Lock
 from typing import ClassVar, Self
 from weakref import WeakSet
 
-from stores.buffer import Layer
+from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine
 from stores.errors import ConfigError, StoreError
@@ -61,6 +61,8 @@ class NativeStore(EngineStore):
         self._lengths: SortedMap[int] = SortedMap()
         """Of the staged values, by key; 0 for a delete."""
         self._num_bytes = 0
+        self._key_bytes = 0
+        """Of the staged keys alone, which are all of it that is kept in memory."""
         self._ranges = KeyRanges()
         self._undo = Undo()
 
@@ -82,7 +84,11 @@ class NativeStore(EngineStore):
         transaction.put(key, value)
         lengths, length = self._lengths.writes, 0 if value is None else len(value)
         old = lengths.get(key)
-        self._num_bytes += len(key) + length if old is None else length - old
+        if old is None:
+            self._num_bytes += len(key) + length
+            self._key_bytes += len(key)
+        else:
+            self._num_bytes += length - old
         lengths[key] = length
 
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
@@ -92,7 +98,9 @@ class NativeStore(EngineStore):
                 # To note each key would copy the range, which may be all there is; this copies what is staged.
                 self._part(self._copy(transaction))
             transaction.delete_range(start, end)
-            self._num_bytes -= sum(len(key) + length for key, length in self._lengths.discard_range(start, end))
+            for key, length in self._lengths.discard_range(start, end):
+                self._num_bytes -= len(key) + length
+                self._key_bytes -= len(key)
             self._ranges.add(start, end)
 
     def _begin(self) -> Transaction:
@@ -109,6 +117,16 @@ class NativeStore(EngineStore):
     def approximate_num_uncommitted_bytes(self) -> int:
         self._check_open()
         return self._num_bytes
+
+    def uncommitted_memory_bytes(self) -> int:
+        self._check_open()
+        with self._lock:
+            return (
+                self._key_bytes
+                + self._ranges.num_bytes()
+                + PAIR_MEMORY_BYTES * len(self._lengths.writes)
+                + RANGE_MEMORY_BYTES * len(self._ranges)
+            )
 
     def _is_clean(self) -> bool:
         return self._transaction is None

@@ -137,6 +137,10 @@ class SpillingStore(EngineStore):
         self._check_open()
         return self._batch.num_bytes
 
+    def uncommitted_memory_bytes(self) -> int:
+        self._check_open()
+        return self._batch.memory_bytes()
+
     def _is_clean(self) -> bool:
         return self._batch.is_empty() and self._spill is None
 

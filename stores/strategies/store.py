@@ -503,12 +503,14 @@ class EngineStore(KeyValueStore):
         since = [pin.since for pin in pins if pin.held]
         try:
             uncommitted_bytes = self.approximate_num_uncommitted_bytes()
+            uncommitted_memory_bytes = self.uncommitted_memory_bytes()
         except StoreClosedError:
-            uncommitted_bytes = 0
+            uncommitted_bytes = uncommitted_memory_bytes = 0
         return StoreMetrics(
             store=self._name,
             backend=self._backend,
             uncommitted_bytes=uncommitted_bytes,
+            uncommitted_memory_bytes=uncommitted_memory_bytes,
             num_open_iterators=len(since),
             oldest_iterator_open_since_seconds=min(since, default=None),
             **self._counters.read(),

@@ -183,6 +183,9 @@ class LoggedStore(KeyValueStore):
     def approximate_num_uncommitted_bytes(self) -> int:
         return self.inner.approximate_num_uncommitted_bytes()
 
+    def uncommitted_memory_bytes(self) -> int:
+        return self.inner.uncommitted_memory_bytes()
+
     def position(self, isolation_level: IsolationLevel) -> Position:
         return self.inner.position(isolation_level)
 

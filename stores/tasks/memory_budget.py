@@ -52,7 +52,7 @@ class BudgetedTask(Protocol):
 class MemoryBudget:
     """The most bytes of keys and values that all tasks of a process may have staged; -1 for no limit. For any thread.
 
-    Memory is taken by more than keys and values: each pair in an indexed batch costs some 120 bytes beside them, and an
+    Memory is taken by more than keys and values: each pair in an indexed batch costs some 92 bytes beside them, and an
     engine may need the size of a transaction again while it is committed. A step that stages more than may be staged
     is no error: each store spills what is beyond the limit (``StoreConfig.uncommitted_max_bytes``) to disk, if it has
     one. ``lmdb-native`` leaves that to LMDB, which keeps 512 MiB of changed pages in memory, and more where values are

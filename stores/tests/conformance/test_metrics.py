@@ -32,6 +32,7 @@ NOTHING = {
     "rollback_total": 0,
     "restore_total": 0,
     "uncommitted_bytes": 0,
+    "uncommitted_memory_bytes": 0,
     "num_open_iterators": 0,
 }
 
@@ -73,10 +74,11 @@ def test_a_commit_that_fails_is_counted_apart_and_not_timed(
 
     store.put(b"key", b"value")
     staged = store.metrics.uncommitted_bytes
+    memory = {"uncommitted_memory_bytes": store.uncommitted_memory_bytes()}
     with monkeypatch.context() as broken, pytest.raises(OSError):
         broken.setattr(store, "_commit", fail)
         store.commit()
-    assert counts(store) == {**NOTHING, "commit_failed_total": 1, "uncommitted_bytes": staged}
+    assert counts(store) == {**NOTHING, "commit_failed_total": 1, "uncommitted_bytes": staged, **memory}
     assert store.metrics.commit_latency_seconds_total == 0.0
     store.commit()
     assert counts(store) == {**NOTHING, "commit_failed_total": 1, "commit_total": 1}
@@ -102,7 +104,13 @@ def test_uncommitted_bytes_are_those_of_the_open_transaction(store: KeyValueStor
     store.put(b"key", b"value")
     store.put(b"key", b"other")
     store.put(b"k2", None)
-    assert counts(store) == {**NOTHING, "uncommitted_bytes": 10 if store.transactional else 0}
+    memory_bytes = store.uncommitted_memory_bytes()
+    assert (memory_bytes > 0) is store.transactional
+    assert counts(store) == {
+        **NOTHING,
+        "uncommitted_bytes": 10 if store.transactional else 0,
+        "uncommitted_memory_bytes": memory_bytes,
+    }
     store.commit()
     assert counts(store) == {**NOTHING, "commit_total": 1}
 
