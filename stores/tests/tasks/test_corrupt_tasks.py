@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stores import registry
 from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import ChangelogLostError, StoreCorruptedError, StoreUnavailableError
@@ -214,7 +215,7 @@ def test_a_checkpoint_no_longer_vouches_for_a_store_whose_wipe_is_cut_short(
         raise StoreUnavailableError("the disk refuses")
 
     with monkeypatch.context() as broken:
-        broken.setattr(task_store, "wipe", refuse)
+        broken.setattr(registry, "wipe", refuse)
         with pytest.raises(StoreUnavailableError):
             task.open()
     assert checkpoint(tmp_path).read() == {RIGHT: 2}
