@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +18,22 @@ _SYNCHRONOUS: Mapping[Durability, int] = {
 """Value of ``pragma synchronous``, in write-ahead mode: OFF, NORMAL, FULL. Source: SQLite's manual, of that name."""
 
 HEADER_BYTES = 100
+OPENING_S = 10.0
+"""How long the statements of an opening may take together; it excludes waiting, and reading the write-ahead log."""
+STEPS_PER_LOOK = 10_000
+"""Steps of SQLite's virtual machine between two looks at the clock."""
 _PART_BYTES = 1 << 20
+
+
+class Deadline:
+    """A progress handler that interrupts SQLite when ``timeout_s`` is up."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._until = time.monotonic() + timeout_s
+
+    def __call__(self) -> bool:
+        """Whether to interrupt."""
+        return time.monotonic() > self._until
 
 
 def write_ahead(connection: sqlite3.Connection, durability: Durability) -> None:

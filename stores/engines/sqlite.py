@@ -20,9 +20,24 @@ from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.engines.seal import SEAL_BYTES, Seal, checksums_of
 from stores.engines.snapshots import Snapshot, Snapshots
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.errors import (
+    CommitFailedError,
+    StoreCorruptedError,
+    StoreError,
+    StoreIncompatibleError,
+    StoreUnavailableError,
+)
 from stores.interface import Durability
-from stores.sqlite_file import HEADER_BYTES, keep_log, missing_bytes, sync_log, write_ahead
+from stores.sqlite_file import (
+    HEADER_BYTES,
+    OPENING_S,
+    STEPS_PER_LOOK,
+    Deadline,
+    keep_log,
+    missing_bytes,
+    sync_log,
+    write_ahead,
+)
 
 Answer = TypeVar("Answer")
 
@@ -80,6 +95,7 @@ class SqliteEngine(TransactionalEngine):
                 _check_header(file)
             writer = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=64)
             try:
+                writer.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
                 writer.execute(f"pragma page_size={cast(int, options['page_size_bytes'])}")
                 write_ahead(writer, durability)
                 writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
@@ -92,6 +108,8 @@ class SqliteEngine(TransactionalEngine):
                 seal = checksums_of(
                     checksums=has_checksums(writer, file), scans_checked=bool(options["scan_checksums"])
                 )
+                _check_own(writer, file)
+                writer.set_progress_handler(None, 0)
             except BaseException:
                 writer.close()
                 raise
@@ -140,10 +158,14 @@ class SqliteEngine(TransactionalEngine):
         return _SqliteScan(self, *_selection(start, end, end_open=end_open, reverse=reverse))
 
     def meta(self) -> dict[bytes, bytes]:
+        # Also a part of opening: a damaged tree may lead back to itself.
+        self._writer.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
         try:
             entries = self._writer.execute("select key, value from meta").fetchall()
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
+        finally:
+            self._writer.set_progress_handler(None, 0)
         return dict(self._seal.open_pairs(entries))
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
@@ -450,6 +472,23 @@ def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
     )
 
 
+def _check_own(writer: sqlite3.Connection, file: Path) -> None:
+    """Refuse a file with anything of somebody else: a trigger would change what is written, and wiping remove a table.
+
+    What SQLite adds by itself, its statistics, is nobody's. Raises: StoreIncompatibleError, sqlite3.Error.
+    """
+    foreign = [
+        f"the {kind} {name}"
+        for kind, name in writer.execute("select type, name from sqlite_schema")
+        if name not in _TABLES and not str(name).startswith("sqlite_")
+    ]
+    if foreign:
+        raise StoreIncompatibleError(
+            f"{file} has {', '.join(foreign)}, which the store does not make: drop what is not its own, or choose "
+            "another path; nothing was changed"
+        )
+
+
 def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes | None], seal: Seal) -> None:
     if None in writes.values():
         gone = [(key,) for key, value in writes.items() if value is None]
@@ -478,7 +517,8 @@ def _name(error: sqlite3.Error) -> str:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    return _name(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+    # The last one is that of a deadline, which nothing sound comes near.
+    return _name(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_INTERRUPT"))
 
 
 def _damage(error: Exception, file: Path) -> StoreError:

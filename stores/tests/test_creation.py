@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -375,6 +376,68 @@ def test_the_names_of_the_files_that_opening_makes_survive_power_loss_at_disk(
         SqliteChangelog(path.with_name(f"log of {durability}"), durability).close()
         assert synced == ([path.parent] if durability is Durability.DISK else [])
         synced.clear()
+
+
+def _beside_store(file: Path) -> Path:
+    return file.parents[2 if file.parent.name == "data" else 1]
+
+
+DEEP = b'{"backend":' + b"[" * 60_000
+STRANGE: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a link": lambda file: file.symlink_to(_beside_store(file) / "target"),
+    "a broken link": lambda file: file.symlink_to(_beside_store(file) / "nowhere"),
+    "deep JSON": lambda file: file.write_bytes(DEEP),
+    "far too much": lambda file: file.write_bytes(bytes(1 << 20)),
+    "a long line": lambda file: file.write_bytes(b"x" * 300),
+}
+SMALL = [("lmdb", "store.json"), ("lmdb", "open"), ("rocksdb-indexed-batch", "data/CURRENT")]
+LARGE = [
+    *SMALL,
+    ("lmdb", "lock"),
+    ("lmdb", "data/data.mdb"),
+    ("lmdb", "data/lock.mdb"),
+    ("sqlite", "data/store.db"),
+    ("sqlite", "data/store.db-wal"),
+    ("rocksdb-indexed-batch", "data/LOCK"),
+    ("rocksdb-dual-store", "commit"),
+]
+CASES = [
+    *((backend, name, kind) for backend, name in LARGE for kind in ("a pipe", "a link", "a broken link")),
+    *((backend, name, kind) for backend, name in SMALL for kind in ("deep JSON", "far too much", "a long line")),
+]
+
+
+@pytest.mark.parametrize(("backend", "name", "kind"), CASES)
+def test_what_lies_in_the_place_of_a_store_file_is_damage_and_a_link_is_not_followed(
+    path: Path, backend: str, name: str, kind: str
+) -> None:
+    """It can be wiped, and made anew; what a link leads to stays as it is."""
+    target, nowhere = path.with_name("target"), path.with_name("nowhere")
+    target.write_bytes(b"dear")
+    open_store(backend, path).close()
+    (path / name).unlink(missing_ok=True)
+    STRANGE[kind](path / name)
+    with StoreProcess(deadline_s=20) as process:
+        with pytest.raises(StoreCorruptedError):
+            process.call("open", backend, path, Durability.PROCESS, {})
+        wipe(path)
+        process.call("open", backend, path, Durability.PROCESS, {})
+    assert target.read_bytes() == b"dear"
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize("name", ["open.new", "store.json.new", "unfinished.new", "commit.new"])
+def test_a_file_that_is_being_replaced_is_never_written_through_a_link(path: Path, name: str) -> None:
+    target = path.with_name("target")
+    target.write_bytes(b"dear")
+    open_store("rocksdb-dual-store", path).close()
+    (path / name).symlink_to(target)
+    with suppress(StoreCorruptedError), open_store("rocksdb-dual-store", path) as store:
+        store.put(b"key", b"value")
+        store.commit()
+    wipe(path)
+    assert target.read_bytes() == b"dear"
 
 
 def test_a_flipped_bit_in_what_a_store_says_it_is_never_makes_it_another_one(path: Path) -> None:

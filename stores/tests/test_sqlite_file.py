@@ -14,8 +14,17 @@ from typing import Any
 
 import pytest
 
-from stores import ChangelogError, Durability, StoreUnavailableError, open_store
+from stores import (
+    ChangelogError,
+    Durability,
+    StoreCorruptedError,
+    StoreIncompatibleError,
+    StoreUnavailableError,
+    open_store,
+)
 from stores.changelog.sqlite import SqliteChangelog
+from stores.engines import sqlite
+from stores.engines.sqlite import SqliteEngine
 from stores.sqlite_file import write_ahead
 
 BACKEND = "sqlite-indexed-batch"
@@ -55,6 +64,56 @@ def test_a_mode_that_is_not_taken_is_an_error(tmp_path: Path, monkeypatch: pytes
             open_store(BACKEND, tmp_path / "other store", durability=Durability.PROCESS)
     open_store(BACKEND, tmp_path / "store").close()
     SqliteChangelog(tmp_path / "log").close()
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "create table theirs (key)",
+        "create view theirs as select * from data",
+        "create index theirs on data (value)",
+        "create trigger theirs after insert on data begin delete from data; end",
+    ],
+)
+def test_a_store_with_anything_of_somebody_else_is_refused_by_name_and_left_as_it_was(
+    tmp_path: Path, foreign: str
+) -> None:
+    file = tmp_path / "store" / "data" / "store.db"
+    with open_store(BACKEND, tmp_path / "store") as store:
+        store.put(b"key", b"value")
+        store.commit()
+    connection = sqlite3.connect(file)
+    connection.execute("analyze")
+    connection.execute(foreign)
+    connection.close()
+    with pytest.raises(StoreIncompatibleError, match="theirs"):
+        open_store(BACKEND, tmp_path / "store")
+    connection = sqlite3.connect(file)
+    connection.execute(f"drop {foreign.split()[1]} theirs")
+    connection.close()
+    with open_store(BACKEND, tmp_path / "store") as store:
+        assert store.get(b"key") == b"value"
+
+
+@pytest.mark.parametrize("called", ["open", "meta"])
+def test_an_opening_that_does_not_end_is_interrupted_and_counts_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str
+) -> None:
+    """The deadline is up at the first look, at the first step; a sound file needs few."""
+    open_store(BACKEND, tmp_path / "store").close()
+    original = getattr(SqliteEngine, called)
+
+    def hurried(*given: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite, "OPENING_S", -1.0)
+            patched.setattr(sqlite, "STEPS_PER_LOOK", 1)
+            return original(*given[called == "open" :])
+
+    monkeypatch.setattr(SqliteEngine, called, classmethod(hurried) if called == "open" else hurried)
+    with pytest.raises(StoreCorruptedError):
+        open_store(BACKEND, tmp_path / "store")
+    monkeypatch.undo()
+    open_store(BACKEND, tmp_path / "store").close()
 
 
 @pytest.mark.parametrize("durability", Durability)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import time
 from collections import deque
@@ -37,6 +38,7 @@ from stores.engines.record_log import has_cut_record, has_foreign_record
 from stores.engines.rocksdb.flushes import Flushes
 from stores.engines.rocksdb.shared_memory import SharedMemory, shared_memory
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.files import StrangeFileError, read_head
 from stores.interface import Durability
 from stores.persistence import AT_ONCE, Persistence
 from stores.ranges import Bounds
@@ -46,6 +48,7 @@ _OFFSETS_FAMILY = "offsets"
 
 _IN_USE, _CLOSE_PAUSE_S = "Already borrowed", 0.001
 """What rocksdict says of closing a handle while a call of it goes on, and how soon that is tried again."""
+_NAME_BYTES_MAX = 64
 _SORT_FROM = 10_000
 """Batches of this many entries and more are handed over in key order: below, sorting cost what it saved."""
 
@@ -146,14 +149,14 @@ class RocksDBEngine(Engine):
         cls._refuse_after_fork(path)
         # A process killed while it persisted has left this behind.
         shutil.rmtree(_checkpoint_folder(path), ignore_errors=True)
+        _manifest(path)
         return cls(_opened(path, options, AccessType.read_write()), durability, memory_of(options))
 
     @classmethod
     def check_closed(cls, path: Path) -> None:
         # Its logs are empty then: closing flushes.
-        current = path / "CURRENT"
-        manifest = path / current.read_text(errors="replace").strip() if current.is_file() else current
-        if manifest.is_file() and has_cut_record(manifest):
+        manifest = _manifest(path)
+        if manifest is not None and manifest.is_file() and has_cut_record(manifest):
             raise StoreCorruptedError(
                 f"{manifest} is damaged at its end: wipe the store and restore it from its changelog"
             )
@@ -467,6 +470,24 @@ def memory_of(settings: Mapping[str, object]) -> SharedMemory | None:
     if settings["block_cache_size_bytes"] or not settings["shared_memory_bytes"]:
         return None
     return shared_memory(cast(int, settings["shared_memory_bytes"]))
+
+
+def _manifest(path: Path) -> Path | None:
+    """The manifest that the database is to be read from, None where there is no file that names one.
+
+    RocksDB takes whatever that file holds for a name, and tells of one that can't be as of a disk that refuses.
+    Raises: OSError; StoreCorruptedError where it is no name of a manifest.
+    """
+    current = path / "CURRENT"
+    try:
+        name = read_head(current, _NAME_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except StrangeFileError as error:
+        raise StoreCorruptedError(f"{error}: wipe the store and restore it from its changelog") from error
+    if not re.fullmatch(rb"MANIFEST-\d+\n", name):
+        raise StoreCorruptedError(f"{current} names no manifest: wipe the store and restore it from its changelog")
+    return path / name.decode().strip()
 
 
 def _checkpoint_folder(path: Path) -> Path:
