@@ -143,6 +143,14 @@ class Changelog(Closeable):
         Offsets stay as they are; a removed record leaves a gap. Tombstones that are last of their key are kept.
         """
 
+    def compact_step(self, partition: TopicPartition) -> int:
+        """Go a bounded step on with compacting ``partition``, if that is due; returns how many records were removed.
+
+        Asked for by a task after its commits, for the changelogs of its stores. Logs that compact by themselves, as
+        Kafka's brokers do, have nothing to do. Raises: ChangelogError; a step that failed can be tried again.
+        """
+        return 0
+
     @abstractmethod
     def truncate(self, partition: TopicPartition, before_offset: int) -> int:
         """Drop all records with a smaller offset, and move ``start_offset`` there; returns how many were removed.

@@ -15,8 +15,8 @@ from stores.sqlite_file import HEADER_BYTES, missing_bytes
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
-SCHEMA_VERSION = 2
-"""1 had no checksums."""
+SCHEMA_VERSION = 3
+"""1 had no checksums, 2 was never compacted by itself."""
 
 SCHEMA = """
 create table topic (
@@ -69,6 +69,19 @@ create table group_offset (
     next_offset integer not null,             -- the next input record to read
     primary key (consumer_group, topic, partition)
 ) without rowid;
+"""
+_CLEANING = """
+create table if not exists cleaning (         -- see stores/changelog/compaction.py
+    topic_id integer not null references topic,
+    partition integer not null,
+    clean_offset integer not null,            -- records before it are the last of their keys among themselves
+    kept_records integer not null,            -- how many these were
+    primary key (topic_id, partition)
+) without rowid;
+"""
+SCHEMA += (
+    _CLEANING
+    + """
 create view partitions as
     select topic, p.partition, p.start_offset, p.next_offset,
            coalesce((select min(r.first_offset)
@@ -87,6 +100,7 @@ create view records as
     from record join topic using (topic_id) left join log_transaction t using (transaction_id);
 create view consumer_groups as select * from group_offset;
 """
+)
 
 
 def check_file(path: Path) -> None:
@@ -116,12 +130,15 @@ def check_schema(path: Path, connection: sqlite3.Connection) -> None:
             f"{path} has schema version {version}, this code knows up to {SCHEMA_VERSION}: "
             "open it with the newer release that wrote it"
         )
-    if version == 1:
-        # In one transaction, where nobody else has come first; the records that are there stay without.
+    if version in (1, 2):
+        # In one transaction, where nobody else has come first; the records that are there stay without checksums.
         connection.execute("begin immediate")
         try:
-            if connection.execute("pragma user_version").fetchone()[0] == 1:
+            version = connection.execute("pragma user_version").fetchone()[0]
+            if version == 1:
                 connection.execute("alter table record add column checksum integer")
+            if version < SCHEMA_VERSION:
+                connection.execute(_CLEANING)
                 connection.execute(f"pragma user_version = {SCHEMA_VERSION}")
             connection.execute("commit")
         except BaseException:

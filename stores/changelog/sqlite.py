@@ -24,6 +24,7 @@ from stores.changelog.arguments import (
     fenced,
 )
 from stores.changelog.checksum import checksums, is_sound
+from stores.changelog.compaction import ABORTED, Compaction
 from stores.changelog.interface import Changelog, Headers, Record
 from stores.changelog.log_file import BUSY_TIMEOUT_S, ROWS_PER_INSERT, LogFile
 from stores.changelog.producer import (
@@ -52,6 +53,9 @@ class SqliteChangelog(Changelog, LogWriter):
     producer from one. Closing it closes its producers. Where another process writes to the file, a write waits for up
     to ``timeout_s`` seconds; then ChangelogTimeoutError is raised.
 
+    ``compact_step`` begins a pass where ``compact_from_records`` records and a share of ``dirty_ratio`` of all are new
+    since the last one; -1 for never.
+
     Raises: ChangelogError where the path holds something else or refuses, ConfigError for what is no path or no time.
     """
 
@@ -61,9 +65,20 @@ class SqliteChangelog(Changelog, LogWriter):
         durability: Durability = Durability.DISK,
         *,
         timeout_s: float = BUSY_TIMEOUT_S,
+        dirty_ratio: float = 0.5,
+        compact_from_records: int = 1_000_000,
     ) -> None:
         if not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= TIMEOUT_S_MAX:
             raise ConfigError(f"timeout_s is 0 to {TIMEOUT_S_MAX} seconds, not {timeout_s!r}")
+        if not isinstance(dirty_ratio, int | float) or not 0 <= dirty_ratio <= 1:
+            raise ConfigError(f"dirty_ratio is 0 to 1, not {dirty_ratio!r}")
+        if type(compact_from_records) is not int or compact_from_records < -1:
+            raise ConfigError(f"compact_from_records is 0 or more, or -1 for never, not {compact_from_records!r}")
+        self._dirty_ratio, self._compact_from_records = dirty_ratio, compact_from_records
+        self._compactions: dict[TopicPartition, Compaction] = {}
+        self._due_at: dict[TopicPartition, int] = {}
+        self._appended: dict[TopicPartition, int] = {}
+        """The offset after the last record that was appended here."""
         self._file = LogFile(checked_path(path), Durability(durability), timeout_s)
         self.path = self._file.path
         self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()
@@ -135,7 +150,7 @@ class SqliteChangelog(Changelog, LogWriter):
         with self._file.write() as writer:
             where = {"topic": topic_id, "partition": partition.partition, "end": self._bounds(writer, partition)[1]}
             before_end = "topic_id = :topic and partition = :partition and offset < :end"
-            aborted = f"transaction_id in ({_ABORTED})"
+            aborted = f"transaction_id in ({ABORTED})"
             removed = writer.execute(f"delete from record where {before_end} and {aborted}", where).rowcount
             removed += writer.execute(
                 f"""delete from record where {before_end} and key is not null and offset not in
@@ -144,6 +159,30 @@ class SqliteChangelog(Changelog, LogWriter):
             ).rowcount
             self._forget_aborted(writer, topic_id, partition.partition, where["end"])
         return removed
+
+    def compact_step(self, partition: TopicPartition) -> int:
+        # Asked for after each commit: it mostly ends here.
+        due_at = self._due_at.get(partition, 0)
+        if self._compact_from_records == -1 or self._appended.get(partition, due_at) < due_at:
+            return 0
+        compaction = self._compaction(partition)
+        with self._file.write() as writer:
+            start, end = self._bounds(writer, partition)
+            removed = compaction.step(writer, start, end) if compaction.due_at(writer, start, end) <= end else 0
+            self._due_at[partition] = compaction.due_at(writer, start, end)
+        return removed
+
+    def dirty_share(self, partition: TopicPartition) -> float:
+        """The share of the partition's records that compaction has not gone over yet: 0 for none, 1 for all."""
+        compaction = self._compaction(partition)
+        with self._file.read() as reader:
+            return compaction.share(reader, *self._bounds(reader, partition))
+
+    def _compaction(self, partition: TopicPartition) -> Compaction:
+        topic_id = self._topic_id(partition)
+        return self._compactions.setdefault(
+            partition, Compaction(topic_id, partition.partition, self._dirty_ratio, self._compact_from_records)
+        )
 
     def truncate(self, partition: TopicPartition, before_offset: int) -> int:
         topic_id = self._topic_id(partition)
@@ -159,6 +198,7 @@ class SqliteChangelog(Changelog, LogWriter):
                 (before_offset, topic_id, partition.partition),
             )
             self._forget_aborted(writer, topic_id, partition.partition, before_offset)
+        self._due_at.pop(partition, None)
         return removed
 
     def verify(self) -> None:
@@ -249,6 +289,7 @@ class SqliteChangelog(Changelog, LogWriter):
                 "on conflict do update set last_offset = excluded.last_offset",
                 (transaction, topic_id, number, first, following - 1),
             )
+        self._appended[partition] = int(following)
         return int(following) - 1
 
     def _check_epoch(self, writer: sqlite3.Connection, identity: Identity) -> None:
@@ -268,7 +309,7 @@ class SqliteChangelog(Changelog, LogWriter):
                 cursor = reader.execute(
                     "select offset, key, value, timestamp_ms, headers, checksum from record where topic_id = ? "
                     "and partition = ? and offset >= ? and offset < ? "
-                    f"and transaction_id not in ({_ABORTED}) order by offset",
+                    f"and transaction_id not in ({ABORTED}) order by offset",
                     (topic_id, partition.partition, from_offset, end),
                 )
                 yield Record(-1, None, None)
@@ -299,7 +340,7 @@ class SqliteChangelog(Changelog, LogWriter):
         """Remove aborted transactions from the books once none of their records is left."""
         writer.execute(
             f"delete from transaction_range where topic_id = ? and partition = ? and last_offset < ? "
-            f"and transaction_id in ({_ABORTED})",
+            f"and transaction_id in ({ABORTED})",
             (topic_id, partition, end),
         )
         writer.execute(
@@ -321,9 +362,6 @@ class SqliteChangelog(Changelog, LogWriter):
                 )
             topic_id = self._partition_ids[partition] = row[0]
         return topic_id
-
-
-_ABORTED = "select transaction_id from log_transaction where state = 'ABORTED'"
 
 
 @cache

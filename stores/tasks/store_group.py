@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
@@ -112,6 +112,12 @@ class StoreGroup:
         """Send what is held for the changelogs, which are about to be committed. Raises as ``Producer.send``."""
         for store in self._stores:
             store.finish_log()
+
+    def compact_logs(self) -> None:
+        """Let each changelog go a step on with its compaction, where that is due. The next commit's tries again."""
+        for store in self._stores:
+            with suppress(ChangelogError):
+                store.compact_log()
 
     def uncommitted_bytes(self) -> int:
         """Bytes of keys and values that they have staged together."""

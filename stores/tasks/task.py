@@ -425,6 +425,7 @@ class StreamTask:
             self._give_up(error)
             raise
         self._begin_transaction()
+        self._stores.compact_logs()
 
     def _send_offsets(self) -> None:
         # At least once these are two commits, in this order: a punctuator may then run twice, and never not at all.

@@ -215,6 +215,10 @@ class TaskStore:
         """Begin a transaction of the changelog: nothing is held of an earlier one."""
         self._log.begin()
 
+    def compact_log(self) -> None:
+        """Go on with compacting its changelog. Raises: ChangelogError."""
+        self._changelog.compact_step(self.partition)
+
     def finish_log(self) -> None:
         """Send what is held for the changelog, which is about to be committed, and make room for its replay.
 

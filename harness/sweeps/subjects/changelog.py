@@ -30,7 +30,8 @@ class ChangelogSubject(Subject):
         self._neighbours = Neighbours(self.path)
 
     def open(self) -> int | None:
-        self._log = SqliteChangelog(self.path, self.level)
+        # Compacted at each commit, as far as there is anything to remove.
+        self._log = SqliteChangelog(self.path, self.level, dirty_ratio=0, compact_from_records=1)
         self._log.create_topic(self._LOG.topic)
         self._producer = self._log.producer("victim")
         return self._number()
@@ -54,6 +55,8 @@ class ChangelogSubject(Subject):
         assert self._producer is not None
         self._producer.send_offsets(self._GROUP, {COMMITS: number})
         self._producer.commit()
+        assert self._log is not None
+        self._log.compact_step(self._LOG)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         assert self._log is not None

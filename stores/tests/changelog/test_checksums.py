@@ -119,6 +119,7 @@ def test_a_file_of_the_first_version_is_gone_on_with(tmp_path: Path) -> None:
     file = tmp_path / "log"
     fill(file)
     change(file, "alter table record drop column checksum")
+    change(file, "drop table cleaning")
     change(file, "pragma user_version = 1")
     fill(file, [b"later"])
     with SqliteChangelog(file) as log:

@@ -1,0 +1,152 @@
+"""Compaction of the embedded changelog by itself, in steps of bounded size and time.
+
+A pass has two parts. The first reads the records after the last pass, and notes the last offset of each key; the second
+goes through the log from its start and removes what these supersede, and aborted records. A step is one transaction of
+SQLite, and a removed record has been superseded whether or not its pass ends: a crash between steps costs the notes,
+and no more. Readers keep their snapshot, and offsets stay as they are.
+
+The last record of a key is kept also where it is a tombstone: a store that was closed long ago may still need it.
+
+Source: Kafka, "Log Compaction" and ``LogCleaner`` (``min.cleanable.dirty.ratio``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import ceil
+from time import perf_counter
+
+STEP_S = 0.05
+"""A step ends after this time, whatever is left of its records."""
+STEP_RECORDS_MIN = 1_000
+RECORDS_PER_APPENDED = 4
+"""A step looks at this many records for each that was appended since the last: a pass reads new ones twice."""
+NOTED_KEYS_MAX = 200_000
+"""The keys of one pass; where there are more, it ends before the log does, and the next one goes on from there."""
+_ROWS = 500
+_KEY_BYTES = 32
+"""Longer keys are noted by a digest. Source: Kafka, ``SkimpyOffsetMap``."""
+
+ABORTED = "select transaction_id from log_transaction where state = 'ABORTED'"
+
+
+@dataclass(slots=True)
+class _Pass:
+    """Records in [``begin``, ``end``) are noted, those in [start, ``end``) are swept; ``at`` comes next."""
+
+    at: int
+    end: int
+    sweeping: bool = False
+    kept: int = 0
+    last: dict[bytes, int] = field(default_factory=dict)
+
+
+class Compaction:
+    """Of one partition. Its calls are within a transaction of the log's writer."""
+
+    def __init__(self, topic_id: int, partition: int, dirty_ratio: float, records_min: int) -> None:
+        self._where = {"topic": topic_id, "partition": partition}
+        self._dirty_ratio, self._records_min = dirty_ratio, records_min
+        self._pass: _Pass | None = None
+        self._seen_end = -1
+
+    def share(self, reader: sqlite3.Connection, start: int, end: int) -> float:
+        """The share of the partition's records that no pass has gone over yet: 0 for none, 1 for all."""
+        kept, dirty = self._kept_and_dirty(reader, start, end)
+        return dirty / (kept + dirty) if dirty else 0.0
+
+    def due_at(self, reader: sqlite3.Connection, start: int, end: int) -> int:
+        """The end of the log from which on it has enough new records for a pass; 0 while one is under way."""
+        if self._pass is not None:
+            return 0
+        kept, dirty = self._kept_and_dirty(reader, start, end)
+        dirty_share = min(self._dirty_ratio, 1 - 2**-20)
+        return end - dirty + max(self._records_min, 1, ceil(kept * dirty_share / (1 - dirty_share)))
+
+    def step(self, writer: sqlite3.Connection, start: int, end: int) -> int:
+        """Go on with the pass, or begin one; returns how many records were removed."""
+        try:
+            return self._step(writer, start, end)
+        except BaseException:
+            # What was removed is there again.
+            self._pass = None
+            raise
+
+    def _step(self, writer: sqlite3.Connection, start: int, end: int) -> int:
+        if self._pass is None:
+            self._pass = _Pass(max(self._clean_offset(writer)[0], start), end)
+        appended = end - self._seen_end if self._seen_end >= 0 else 0
+        self._seen_end = end
+        left = max(STEP_RECORDS_MIN, RECORDS_PER_APPENDED * appended)
+        deadline = perf_counter() + STEP_S
+        removed = 0
+        while left > 0 and self._pass is not None and perf_counter() < deadline:
+            if self._pass.sweeping:
+                removed += self._sweep(writer, self._pass, start)
+            else:
+                self._note(writer, self._pass, start)
+            left -= _ROWS
+        return removed
+
+    def _note(self, writer: sqlite3.Connection, under_way: _Pass, start: int) -> None:
+        rows = writer.execute(
+            "select offset, key from record where topic_id = :topic and partition = :partition and offset >= :at "
+            f"and offset < :end and transaction_id not in ({ABORTED}) order by offset limit {_ROWS}",
+            {**self._where, "at": under_way.at, "end": under_way.end},
+        ).fetchall()
+        under_way.last.update((_noted(key), offset) for offset, key in rows if key is not None)
+        if rows:
+            under_way.at = rows[-1][0] + 1
+        full = len(under_way.last) >= NOTED_KEYS_MAX
+        if full:
+            under_way.end = under_way.at
+        if full or not rows:
+            under_way.sweeping, under_way.at = True, start
+
+    def _sweep(self, writer: sqlite3.Connection, under_way: _Pass, start: int) -> int:
+        rows = writer.execute(
+            f"select offset, key, transaction_id in ({ABORTED}) from record where topic_id = :topic "
+            f"and partition = :partition and offset >= :at and offset < :end order by offset limit {_ROWS}",
+            {**self._where, "at": max(under_way.at, start), "end": under_way.end},
+        ).fetchall()
+        last = under_way.last
+        superseded = [
+            offset
+            for offset, key, aborted in rows
+            if aborted or (key is not None and last.get(_noted(key), -1) > offset)
+        ]
+        writer.executemany(
+            "delete from record where topic_id = ? and partition = ? and offset = ?",
+            [(*self._where.values(), offset) for offset in superseded],
+        )
+        under_way.kept += len(rows) - len(superseded)
+        if rows:
+            under_way.at = rows[-1][0] + 1
+        else:
+            self._pass = None
+            writer.execute(
+                "insert or replace into cleaning values (:topic, :partition, :end, :kept)",
+                {**self._where, "end": under_way.end, "kept": under_way.kept},
+            )
+        return len(superseded)
+
+    def _kept_and_dirty(self, reader: sqlite3.Connection, start: int, end: int) -> tuple[int, int]:
+        clean, kept = self._clean_offset(reader)
+        if clean <= start:
+            return 0, end - start
+        # Truncation may have removed some of what was kept.
+        return min(kept, clean - start), max(end - clean, 0)
+
+    def _clean_offset(self, reader: sqlite3.Connection) -> tuple[int, int]:
+        row = reader.execute(
+            "select clean_offset, kept_records from cleaning where topic_id = :topic and partition = :partition",
+            self._where,
+        ).fetchone()
+        return row or (0, 0)
+
+
+def _noted(key: bytes) -> bytes:
+    # Never as long as a key that is noted as it is.
+    return key if len(key) <= _KEY_BYTES else blake2b(key, digest_size=_KEY_BYTES + 1).digest()

@@ -1,0 +1,144 @@
+"""The embedded changelog compacts itself in steps of bounded size, beside readers and through crashes.
+
+Source: Kafka, "Log Compaction".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stores.changelog import SqliteChangelog
+from stores.changelog.interface import Producer
+from stores.changelog.producer import PENDING_RECORDS_MAX
+from stores.errors import ConfigError
+from stores.tests.changelog.records import A
+from stores.tests.tasks.setup import LEFT, counting_task, expected_state, feed, state
+
+
+def opened(path: Path, records: int = 100) -> SqliteChangelog:
+    log = SqliteChangelog(path / "log", compact_from_records=records)
+    log.create_topic(A.topic)
+    return log
+
+
+def send(producer: Producer, keys: list[int], first: int = 0) -> None:
+    for number, key in enumerate(keys, first):
+        producer.send(A, b"%03d" % key, b"%d" % number if number % 7 else None)
+    producer.flush()
+
+
+def begin_open(producer: Producer) -> None:
+    """Send more records in a transaction than the producer holds back: 10,000 of them reach the log."""
+    producer.begin()
+    for _ in range(PENDING_RECORDS_MAX + 1):
+        producer.send(A, b"001", b"open")
+
+
+def contents(log: SqliteChangelog) -> dict[bytes | None, tuple[int, bytes | None]]:
+    return {record.key: (record.offset, record.value) for record in log.read(A)}
+
+
+def test_steps_leave_the_last_record_of_each_key_under_its_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one ``compact`` of the same records does, tombstones included."""
+    monkeypatch.setattr("stores.changelog.compaction._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.compaction.STEP_RECORDS_MIN", 20)
+    keys = [Random(129).randrange(30) for _ in range(300)]
+    with opened(tmp_path) as log, log.producer() as producer:
+        send(producer, keys)
+        before = contents(log)
+        steps = [log.compact_step(A) for _ in range(80)]
+        assert sum(steps) == 300 - len(before)
+        assert max(steps) <= 20
+        assert contents(log) == before
+        assert len(list(log.read(A))) == len(before)
+        assert (log.start_offset(A), log.end_offset(A), log.dirty_share(A)) == (0, 300, 0)
+        assert log.compact(A) == 0
+
+
+def test_a_pass_begins_when_enough_records_and_a_share_of_all_are_new(tmp_path: Path) -> None:
+    def run_to_the_end() -> int:
+        return sum(log.compact_step(A) for _ in range(10))
+
+    with opened(tmp_path) as log, log.producer() as producer:
+        send(producer, [1] * 99)
+        assert (run_to_the_end(), log.dirty_share(A)) == (0, 1)
+        send(producer, list(range(400)))
+        assert (run_to_the_end(), log.dirty_share(A)) == (99, 0)
+        send(producer, [1] * 200)
+        assert run_to_the_end() == 0
+        assert log.dirty_share(A) == pytest.approx(1 / 3)
+    with opened(tmp_path) as log, log.producer() as producer:
+        # What a pass has done is kept in the file.
+        assert log.dirty_share(A) == pytest.approx(1 / 3)
+        send(producer, [1] * 200)
+        assert (run_to_the_end(), log.dirty_share(A)) == (400, 0)
+
+
+def test_what_no_commit_has_decided_is_left_alone_and_what_was_aborted_goes(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.producer() as producer, log.producer("id") as other:
+        send(producer, [1] * 150)
+        begin_open(other)
+        send(producer, [1] * 150)
+        assert sum(log.compact_step(A) for _ in range(40)) == 149
+        assert [(record.offset, record.value) for record in log.read(A)] == [(149, b"149")]
+        other.abort()
+        begin_open(other)
+        other.abort()
+        assert sum(log.compact_step(A) for _ in range(80)) == 1 + 10_000 + 149 + 10_000
+        assert [record.offset for record in log.read(A)] == [149 + 10_000 + 150]
+    with closing(sqlite3.connect(tmp_path / "log")) as file:
+        assert file.execute("select count(*) from record").fetchone() == (1,)
+
+
+def test_a_file_that_was_never_compacted_by_itself_is_from_now_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.producer() as producer:
+        send(producer, [1] * 150)
+    with closing(sqlite3.connect(tmp_path / "log", isolation_level=None)) as file:
+        file.execute("drop table cleaning")
+        file.execute("pragma user_version = 2")
+    with opened(tmp_path) as log:
+        assert sum(log.compact_step(A) for _ in range(10)) == 149
+        log.verify()
+
+
+def test_a_reader_sees_what_was_there_when_it_began(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.producer() as producer:
+        send(producer, [1] * 200)
+        reading = log.read(A)
+        assert sum(log.compact_step(A) for _ in range(10)) == 199
+        assert len(list(reading)) == 200
+        assert len(list(log.read(A, 50))) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dirty_ratio": 1.5}, {"dirty_ratio": "half"}, {"compact_from_records": -2}, {"compact_from_records": 0.5}],
+)
+def test_what_is_no_threshold_is_refused(tmp_path: Path, options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        SqliteChangelog(tmp_path / "log", **options)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_compacts_the_changelogs_of_its_stores_and_nothing_else(tmp_path: Path) -> None:
+    keys = [number % 5 for number in range(600)]
+    with SqliteChangelog(tmp_path / "log", compact_from_records=100) as log:
+        feed(log, keys)
+        task = counting_task(tmp_path, log, "memory-indexed-batch", commit_every_records=20)
+        task.open()
+        task.run()
+        task.close()
+        assert len(list(log.read(LEFT))) < 250
+        for topic in ("input", "output"):
+            assert len(list(log.read(LEFT._replace(topic=topic)))) == 600
+        reports = task.open()
+        assert all(report.records < 250 for report in reports)
+        assert state(task, "left") == expected_state(keys)
+        task.close()
