@@ -1,4 +1,4 @@
-"""Mutants of the protocols that are no backend's: how a migration, an adoption and a removal can be done wrongly.
+"""Mutants of the protocols that are no backend's: how a migration, an adoption, a removal and a task's commit go wrong.
 
 Each function patches this process, a child of the nursery that asked for it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from stores.engines.engine import Engine
 from stores.errors import StoreLockedError
 from stores.files import replace_file
 from stores.identity import STEPS, OpenEngine, present_version
+from stores.interface import TopicPartition
 from stores.locks import take
 from stores.registry import Backend
 from stores.strategies import opening
 from stores.tasks import adoption, process_file
 from stores.tasks.state_directory import StateDirectory
+from stores.tasks.store_group import StoreGroup
 
 
 def migration_noted_first(subject: str) -> None:
@@ -46,6 +49,17 @@ def adopted_before_import(subject: str) -> None:
         write(directory, backend, *given)
 
     replace(adoption, "_write", broken)
+
+
+def one_offset_for_all(subject: str) -> None:
+    """Commit every store of a task with the highest offset that any of their changelogs has."""
+    commit = StoreGroup.commit
+
+    def broken(self: StoreGroup, offsets: Mapping[TopicPartition, int], *given: Any, **named: Any) -> None:
+        logged = [offsets[partition] for partition in self.partitions if partition in offsets]
+        commit(self, dict.fromkeys(self.partitions, max(logged)) if logged else offsets, *given, **named)
+
+    replace(StoreGroup, "commit", broken)
 
 
 def removed_in_place(subject: str) -> None:

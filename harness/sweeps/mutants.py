@@ -5,7 +5,7 @@ They are patched into children of the nursery that ask for one, and exist nowher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from harness.breaking import replace
 from harness.sweeps.broken_protocols import (
     adopted_before_import,
     migration_noted_first,
+    one_offset_for_all,
     removed_in_place,
     unsynced_process_id,
 )
@@ -28,11 +29,12 @@ from harness.sweeps.broken_spills import (
     unsynced_spill_folders,
 )
 from harness.sweeps.subjects import (
-    ADOPTION,
+    ADOPTIONS,
     CHANGELOG,
     CHECKPOINT,
     MIGRATION,
     STATE_DIRECTORY,
+    TASKS,
     is_transactional,
     subjects,
 )
@@ -344,6 +346,10 @@ def _only(subject: str) -> Callable[[str], bool]:
     return lambda name: name == subject
 
 
+def _among(subjects: Collection[str]) -> Callable[[str], bool]:
+    return lambda name: name in subjects
+
+
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(
     {
         "no-sync": Mutant(
@@ -459,8 +465,14 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "adopted-before-import": Mutant(
             "a store says that it keeps its offsets before it has them",
             "kill",
-            _only(ADOPTION),
+            _among(ADOPTIONS),
             adopted_before_import,
+        ),
+        "one-offset-for-all": Mutant(
+            "each store of a task is committed with the highest offset of all their changelogs",
+            "kill",
+            _only(TASKS[0]),
+            one_offset_for_all,
         ),
         "removed-in-place": Mutant(
             "the folder of a task is removed file by file where it lies",

@@ -11,7 +11,7 @@ from harness.sweeps.case import VARIANTS, Case
 from harness.sweeps.drawing import Group, drawn
 from harness.sweeps.gate import FAILS_NO_RUN
 from harness.sweeps.mutants import MUTANTS
-from harness.sweeps.subjects import TASK, subjects
+from harness.sweeps.subjects import ADOPTIONS, TASKS, subjects
 
 POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
     {
@@ -103,6 +103,15 @@ GATE = "default"
 """The profile whose rate of detection is measured: what runs before a change is taken."""
 _MEASURED_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 0, "default": 2, "full": 20})
 """At so many seeds each mutant is put to the gate's own trials."""
+_VARIATION_POINTS_MAX: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "smoke": {"": 2},
+        "default": {"kill": 17, "power gate": 8, "power": 0, "failed_sync": 0, "": 4},
+        "full": {"kill": 200, "": 48},
+    }
+)
+"""The same for what varies a subject that is swept at DISK: other pairs of engines, other levels. By the fault with its
+variant, else by the fault, else by an empty name."""
 _UNSEEN_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 0, "default": 24, "full": None})
 
 
@@ -121,11 +130,21 @@ def profile(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[S
             states_per_position=share.states_per_position,
         )
     ]
-    most = _TASK_POINTS_MAX[name]
-    return [
-        replace(swept, points_max=min(swept.points_max or most, most)) if most and swept.case.subject == TASK else swept
-        for swept in planned
-    ]
+    bounded = [(swept, _points_max(name, swept)) for swept in planned]
+    return [replace(swept, points_max=most) for swept, most in bounded if most != 0]
+
+
+def _points_max(name: str, swept: Swept) -> int | None:
+    """How many points of ``swept`` the profile ``name`` has room for."""
+    case = swept.case
+    bounds = [swept.points_max]
+    if (case.subject, case.level) == (TASKS[0], "DISK"):
+        bounds.append(_TASK_POINTS_MAX[name])
+    elif case.subject in TASKS or (case.subject in ADOPTIONS and (case.subject, case.level) != (ADOPTIONS[0], "DISK")):
+        variations = _VARIATION_POINTS_MAX[name]
+        fault = next(each for each in (f"{case.fault} {case.variant}", case.fault, "") if each in variations)
+        bounds.append(variations[fault])
+    return min((most for most in bounds if most is not None), default=None)
 
 
 def convictions(

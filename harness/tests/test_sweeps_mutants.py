@@ -59,6 +59,7 @@ RESULTS: dict[str, set[Found]] = {
     "trusted-meta-pages": {Found.LOST},
     "migration-noted-first": {Found.PHANTOM, Found.TORN},
     "adopted-before-import": {Found.TORN, Found.NOTICED},
+    "one-offset-for-all": {Found.LOST, Found.TORN, Found.PHANTOM},
     "removed-in-place": {Found.PHANTOM, Found.TORN},
     "unsynced-process-id": {Found.PHANTOM},
 }

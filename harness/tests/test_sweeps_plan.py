@@ -20,10 +20,13 @@ from harness.sweeps.gate import FAILS_NO_RUN, is_wrong
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import Swept, convictions, cut, measured_seeds, picked, profile
 from harness.sweeps.slices import Recorded, Victim, explore, make_recording, slices_of
-from harness.sweeps.subjects import CHECKPOINT, TASK, subjects
+from harness.sweeps.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
 
 PROFILES = ("smoke", "default", "full")
 EVERYWHERE = set(subjects())
+BASES = {(TASKS[0], "DISK"), (ADOPTIONS[0], "DISK")}
+VARIATIONS = {each for each in EVERYWHERE if each[0] in (*TASKS, *ADOPTIONS)} - BASES
+"""Other pairs of engines and other levels of the same protocol: of these no profile tries every point."""
 
 
 def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
@@ -36,7 +39,7 @@ def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
 
 
 def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_level() -> None:
-    at_disk = {(name, level) for name, level in EVERYWHERE if level == "DISK" and name != TASK}
+    at_disk = {(name, level) for name, level in EVERYWHERE - VARIATIONS if level == "DISK" and name != TASKS[0]}
     assert covered("default", "kill", "") == at_disk
     power = {
         (swept.case.subject, swept.case.level)
@@ -51,7 +54,7 @@ def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss
     for fault, variants in VARIANTS.items():
         for variant in variants:
             if fault != "power_twice":
-                assert covered("full", fault, variant) == EVERYWHERE
+                assert covered("full", fault, variant) == EVERYWHERE - VARIATIONS
     assert {swept.case.fault for swept in profile("full", 1)} == set(VARIANTS)
 
 
@@ -106,10 +109,28 @@ def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
 
 def test_a_task_is_swept_everywhere_but_at_every_point_in_full_alone() -> None:
     for name, most in (("smoke", 2), ("default", 24)):
-        of_task = [swept for swept in profile(name, 1) if swept.case.subject == TASK]
+        of_task = [swept for swept in profile(name, 1) if swept.case.subject == TASKS[0]]
         assert {swept.case.fault for swept in of_task} >= {"kill", "power", "error"}
         assert all(swept.points_max is not None and swept.points_max <= most for swept in of_task)
-    assert [swept for swept in profile("full", 1) if swept.case.subject == TASK and swept.points_max is None]
+    assert [swept for swept in profile("full", 1) if swept.case.subject == TASKS[0] and swept.points_max is None]
+
+
+def test_pairs_of_engines_and_levels_of_a_task_are_killed_at_200_points_and_lose_power_at_100() -> None:
+    for fault, fewest in (("kill", 200), ("power", 100)):
+        swept = [each for each in profile("default", 1) if each.case.subject in TASKS and each.case.fault == fault]
+        assert {(each.case.subject, each.case.level) for each in swept} == {
+            (name, level) for name in TASKS for level in ("CHANGELOG", "PROCESS", "DISK")
+        }
+        assert sum(each.points_max or 0 for each in swept) >= fewest
+
+
+def test_an_adoption_is_swept_on_two_engines_and_at_every_level() -> None:
+    for fault in ("kill", "power"):
+        assert {
+            (each.case.subject, each.case.level)
+            for each in profile("default", 1)
+            if each.case.subject in ADOPTIONS and each.case.fault == fault
+        } == {(name, level) for name in ADOPTIONS for level in ("CHANGELOG", "PROCESS", "DISK")}
 
 
 def test_who_chooses_backends_gets_no_other() -> None:

@@ -46,7 +46,7 @@ DEFECTIVE = {
     "inputs_before_outputs": Trial(SOUND, Kill("sabotage.between", hit=3), "PROCESS"),
     "restore_from_start": Trial(SOUND, AFTER_LOG, "PROCESS"),
     "newest_offset_wins": Trial(SOUND, Kill("task.between_stores", hit=5), "PROCESS"),
-    "one_offset_for_all": Trial(SOUND, Kill("task.after_log_commit", hit=5), "PROCESS"),
+    "one_offset_for_all": Trial(SOUND, Kill("task.between_stores", hit=7), "PROCESS"),
     "kept_beyond_reach": Trial(SOUND, Truncate(60), "PROCESS"),
     "wiped_on_timeout": Trial(SOUND, Timeout(5), "PROCESS"),
     "zombie_commits": Trial(SOUND, Fence(60), "PROCESS"),

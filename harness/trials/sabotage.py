@@ -154,8 +154,9 @@ def _one_offset_for_all(engine: type[Engine], strategy: type[EngineStore]) -> Se
     commit = StoreGroup.commit
 
     def broken(self: StoreGroup, offsets: Mapping[TopicPartition, int], position: Position) -> None:
-        highest = max(offsets.values(), default=-1)
-        commit(self, dict.fromkeys(offsets, highest), position)
+        # Of outputs there are offsets as well, which a store never is given.
+        logged = [offsets[partition] for partition in self.partitions if partition in offsets]
+        commit(self, dict.fromkeys(self.partitions, max(logged)) if logged else offsets, position)
 
     replace(StoreGroup, "commit", broken)
     return {}

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.sweeps.subjects.adoption import AdoptionSubject
+from harness.sweeps.subjects.adoption import ADOPTED, AdoptionSubject
 from harness.sweeps.subjects.changelog import ChangelogSubject
 from harness.sweeps.subjects.checkpoint import CheckpointSubject
 from harness.sweeps.subjects.migration import MigrationSubject
 from harness.sweeps.subjects.state_directory import StateDirectorySubject
 from harness.sweeps.subjects.store import StoreSubject
 from harness.sweeps.subjects.subject import Subject
-from harness.sweeps.subjects.task import TaskSubject
+from harness.sweeps.subjects.task import PAIRS, TaskSubject
 from harness.sweeps.workload import State
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends
 
 __all__ = [
-    "ADOPTION",
+    "ADOPTIONS",
     "CHANGELOG",
     "CHECKPOINT",
     "MIGRATION",
     "STATE_DIRECTORY",
-    "TASK",
+    "TASKS",
     "Subject",
     "check_subject",
     "is_transactional",
@@ -35,8 +36,9 @@ __all__ = [
     "subjects",
 ]
 
-CHECKPOINT, CHANGELOG, TASK = "checkpoint-file", "embedded-changelog", "stream-task"
-ADOPTION, MIGRATION, STATE_DIRECTORY = "store-adoption", "format-migration", "state-directory"
+CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
+MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
+TASKS, ADOPTIONS = tuple(PAIRS), tuple(ADOPTED)
 
 
 class _Own(NamedTuple):
@@ -51,11 +53,18 @@ _OWN: Mapping[str, _Own] = {
     # These two make no difference between levels: they vouch for what power loss must not undo.
     CHECKPOINT: _Own(CheckpointSubject, CheckpointSubject.expected, (Durability.DISK,)),
     STATE_DIRECTORY: _Own(StateDirectorySubject, StateDirectorySubject.expected, (Durability.DISK,)),
-    # What it does itself it does at this level, whatever the store's is.
-    ADOPTION: _Own(AdoptionSubject, AdoptionSubject.expected, (Durability.DISK,)),
+    **{
+        name: _Own(
+            partial(AdoptionSubject, backend=backend, left_by=left_by), AdoptionSubject.expected, tuple(Durability)
+        )
+        for name, (backend, left_by) in ADOPTED.items()
+    },
     MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
     CHANGELOG: _Own(ChangelogSubject, ChangelogSubject.expected, (Durability.PROCESS, Durability.DISK)),
-    TASK: _Own(TaskSubject, TaskSubject.expected, (Durability.DISK,)),
+    **{
+        name: _Own(partial(TaskSubject, backends=pair), TaskSubject.expected, tuple(Durability))
+        for name, pair in PAIRS.items()
+    },
 }
 
 

@@ -7,6 +7,7 @@ when it is closed, and that is opened in place of the old one, which adopts it.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -23,22 +24,27 @@ from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.origin_file import Origin
 from stores.tasks.task_store import TaskStore
 
-_BACKEND, _DIRECT = "lmdb-indexed-batch", "lmdb-direct"
-"""The second is made up here: of the registered engines only a slower one has such a backend."""
-_ANOTHER_DIRECT = "rocksdb-direct"
+ADOPTED: Mapping[str, tuple[str, str]] = {
+    "store-adoption": ("lmdb-indexed-batch", "lmdb-direct"),
+    "store-adoption-rocksdb": ("rocksdb-indexed-batch", "rocksdb-direct"),
+}
+"""The backend that adopts and the one that keeps no offsets, by the subject's name."""
+_ANY_DIRECT = "rocksdb-direct"
+"""Of another engine such a backend is made up here, with the strategy of this one."""
 _ADOPT_EVERY, _ADOPT_FIRST = 9, 5
 
 
 class AdoptionSubject(StoreSubject):
     """Folders named by the number of the commit that they were made at; the last one counts."""
 
-    def __init__(self, root: Path, level: Durability) -> None:
-        super().__init__(root, level, _BACKEND)
-        direct = backend_named(_ANOTHER_DIRECT).load_strategy
+    def __init__(self, root: Path, level: Durability, backend: str, left_by: str) -> None:
+        super().__init__(root, level, backend)
+        self._left_by = left_by
+        direct = backend_named(_ANY_DIRECT).load_strategy
         known = cast(dict[str, Backend], backends())
-        known.setdefault(_DIRECT, Backend(_DIRECT, self._backend.load_engine, direct))
+        known.setdefault(left_by, Backend(left_by, self._backend.load_engine, direct))
         # Both must take them.
-        self._options = {name: value for name, value in self._options.items() if name in known[_DIRECT].options}
+        self._options = {name: value for name, value in self._options.items() if name in known[left_by].options}
 
     def open(self) -> int | None:
         with system_errors_told(self.path):
@@ -77,7 +83,7 @@ class AdoptionSubject(StoreSubject):
             with system_errors_told(new):
                 shutil.rmtree(new, ignore_errors=True)
                 make_folder(new)
-                with open_store(_DIRECT, new / NAME, durability=self.level, options=self._options) as store:
+                with open_store(self._left_by, new / NAME, durability=self.level, options=self._options) as store:
                     store.restore(list(state.items()), {})
                 for name in (".checkpoint", f"{NAME}.position"):
                     CheckpointFile(new / name).write({COMMITS: number})

@@ -27,13 +27,19 @@ _SPILLS = "staging_buffer_bytes"
 """The one of them that is left out every second time: the same commits are made without a spill as well."""
 
 
+def under_pressure(backend: str) -> dict[str, object]:
+    """Those of ``PRESSURE`` that a backend has."""
+    known = backend_named(backend).options
+    return {name: value for name, value in PRESSURE.items() if name in known}
+
+
 class StoreSubject(Subject):
     """The store, with options that put it under pressure. Who opens it the first time spills, the second time not."""
 
     def __init__(self, root: Path, level: Durability, backend: str) -> None:
         super().__init__(root, level)
         self._backend = backend_named(backend)
-        self._options = {name: value for name, value in PRESSURE.items() if name in self._backend.options}
+        self._options = under_pressure(backend)
         self._store: KeyValueStore | None = None
         self._openings = 0
         self._neighbours = Neighbours(self.path)

@@ -1,15 +1,18 @@
-"""A stream task: an embedded changelog, two stores below it, a checkpoint file, and the folder of it all.
+"""Stream tasks: an embedded changelog, two stores of different engines below it, a checkpoint file, and their folder.
 
-The changelog keeps what the level says, the stores nothing by themselves: whatever becomes of them, opening the task
-must end with what the changelog has.
+The changelog keeps what the level says, or PROCESS where that is CHANGELOG, which it can't be at; so does the second
+store. The first store keeps nothing by itself. Whatever becomes of the two, opening the task must end with what the
+changelog has. The first store is sent one record more per commit than the second, so that their changelogs' offsets
+differ.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.sweeps.subjects.store import under_pressure
 from harness.sweeps.subjects.subject import COMMITS, Subject
 from harness.sweeps.workload import Change, State
 from stores.changelog.interface import Record
@@ -18,18 +21,29 @@ from stores.config import StoreConfig
 from stores.errors import StoreError
 from stores.files import make_folder, system_errors_told
 from stores.interface import Durability
-from stores.registry import backends
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId
 
+PAIRS: Mapping[str, tuple[str, str]] = {
+    "stream-task": ("rocksdb-direct", "sqlite-native"),
+    "task-rocksdb-lmdb": ("rocksdb-indexed-batch", "lmdb-native"),
+    "task-dual-sqlite": ("rocksdb-dual-store", "sqlite-indexed-batch"),
+    "task-lmdb-sqlite": ("lmdb-indexed-batch", "sqlite-native"),
+}
+"""The backends of the two stores, by the task's name: each engine and strategy beside another engine."""
 _APPLICATION = "victim"
+_PASSING_KEY = b"passing"
 
 
 class TaskSubject(Subject):
-    """Each commit is one input record, upon which the task makes the same changes in all of its stores."""
+    """Each commit is one input record, upon which the task makes the same changes in both of its stores."""
 
-    def __init__(self, root: Path, level: Durability) -> None:
+    def __init__(self, root: Path, level: Durability, backends: tuple[str, str]) -> None:
         super().__init__(root, level)
-        self._stores = {name: StoreConfig(name, Durability.CHANGELOG) for name in _kept_in()}
+        self._log_level = max(level, Durability.PROCESS, key=list(Durability).index)
+        self._stores = {
+            name: StoreConfig(name, kept, options=under_pressure(name))
+            for name, kept in zip(backends, (Durability.CHANGELOG, level), strict=True)
+        }
         self._log: SqliteChangelog | None = None
         self._task: StreamTask | None = None
         self._made: Sequence[Change] = ()
@@ -38,7 +52,7 @@ class TaskSubject(Subject):
     def open(self) -> int | None:
         with system_errors_told(self.path):
             make_folder(self.path)
-        self._log = SqliteChangelog(self.path / "log", self.level)
+        self._log = SqliteChangelog(self.path / "log", self._log_level)
         self._log.create_topic(COMMITS.topic)
         self._task = StreamTask(
             _APPLICATION,
@@ -57,11 +71,14 @@ class TaskSubject(Subject):
     def stage(self, made: Sequence[Change], after: State) -> None:
         assert self._task is not None
         self._made = made
-        self._task.process(COMMITS, Record(self._number(), b"commit", None))
+        self._task.process(COMMITS, Record(self._number(), b"commit", b"number"))
 
     def _process(self, record: Record, context: TaskContext) -> None:
-        for name in self._stores:
+        for number, name in enumerate(self._stores):
             store = context.store(name)
+            if not number:
+                store.put(_PASSING_KEY, record.value)
+                store.put(_PASSING_KEY, None)
             for change in self._made:
                 if change.end is not None:
                     store.delete_range(change.key, change.end)
@@ -75,7 +92,7 @@ class TaskSubject(Subject):
     def add(self, pairs: State, number: int) -> None:
         assert self._task is not None
         self._made = [Change(key, value) for key, value in pairs.items()]
-        self._task.process(COMMITS, Record(number - 1, b"commit", None))
+        self._task.process(COMMITS, Record(number - 1, b"commit", b"number"))
         self.commit(number)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
@@ -122,9 +139,3 @@ class TaskSubject(Subject):
     def _number(self) -> int:
         assert self._log is not None
         return self._log.committed_offsets(_APPLICATION).get(COMMITS, 0)
-
-
-def _kept_in() -> list[str]:
-    """The first persistent backend that keeps uncommitted writes nowhere apart, and the last that does."""
-    kinds = {name: backend.transactional for name, backend in backends().items() if backend.persistent}
-    return [next(name for name in kinds if not kinds[name]), next(name for name in reversed(kinds) if kinds[name])]
