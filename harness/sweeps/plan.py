@@ -99,6 +99,10 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
 )
 _TASK_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 2, "default": 24, "full": None})
 """How many points of a fault are tried on a task: it is several stores and a changelog, which are all swept alone."""
+_KILLS_AT_DISK: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {"default": {TASKS[0]: 80, ADOPTIONS[1]: 120}, "smoke": {}, "full": {}}
+)
+"""More kills for a subject in which a defect shows at few effects of a commit: so many find it in 95 % of runs."""
 GATE = "default"
 """The profile whose rate of detection is measured: what runs before a change is taken."""
 _MEASURED_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 0, "default": 2, "full": 20})
@@ -138,7 +142,10 @@ def _points_max(name: str, swept: Swept) -> int | None:
     """How many points of ``swept`` the profile ``name`` has room for."""
     case = swept.case
     bounds = [swept.points_max]
-    if (case.subject, case.level) == (TASKS[0], "DISK"):
+    kills = _KILLS_AT_DISK[name]
+    if (case.fault, case.level) == ("kill", "DISK") and case.subject in kills:
+        bounds.append(kills[case.subject])
+    elif (case.subject, case.level) == (TASKS[0], "DISK"):
         bounds.append(_TASK_POINTS_MAX[name])
     elif case.subject in TASKS or (case.subject in ADOPTIONS and (case.subject, case.level) != (ADOPTIONS[0], "DISK")):
         variations = _VARIATION_POINTS_MAX[name]
