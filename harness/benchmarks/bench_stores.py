@@ -15,7 +15,16 @@ import pytest
 
 from harness.benchmarks.case import YCSB, Case
 from harness.benchmarks.load import Load, batches
-from harness.benchmarks.readers import ITERATORS, READ, WriterBeside, look_up, make_iterators
+from harness.benchmarks.ranges import RANGES, delete_ranges
+from harness.benchmarks.readers import (
+    FIRST_STEPS,
+    ITERATORS,
+    READ,
+    WriterBeside,
+    look_up,
+    make_iterators,
+    step_iterators,
+)
 from harness.benchmarks.subject import StoreSubject, open_subject
 from harness.benchmarks.watcher import Watcher
 from harness.benchmarks.yardstick import Pairs, Yardstick
@@ -43,10 +52,15 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
     if subject is None:
         _time_reads(case, tmp_path / "subject", Load(load_seed), benchmark)
         return
-    if case.suite == ITERATORS:
+    if case.suite in (ITERATORS, FIRST_STEPS):
         assert isinstance(subject, StoreSubject)
         subject.store.put_all(Load(load_seed).fresh(case.staged))
-        benchmark.pedantic(make_iterators, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
+        work = make_iterators if case.suite == ITERATORS else step_iterators
+        benchmark.pedantic(work, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
+        return
+    if case.suite == RANGES:
+        assert isinstance(subject, StoreSubject)
+        _time_ranges(case, subject, Load(load_seed), benchmark)
         return
     if case.suite.startswith(YCSB):
         assert isinstance(subject, StoreSubject)
@@ -96,6 +110,14 @@ def _time_ycsb(case: Case, subject: StoreSubject, seed: int, benchmark: Any) -> 
         return (subject, [mine[at : at + size] for at in range(0, len(mine), size)]), {}
 
     benchmark.pedantic(_operate, setup=setup, rounds=case.rounds, warmup_rounds=1)
+
+
+def _time_ranges(case: Case, subject: StoreSubject, load: Load, benchmark: Any) -> None:
+    def setup() -> Any:
+        subject.store.rollback()
+        return (subject.store, load.fresh(case.records)), {}
+
+    benchmark.pedantic(delete_ranges, setup=setup, rounds=case.rounds, warmup_rounds=0)
 
 
 def _time_reads(case: Case, path: Path, load: Load, benchmark: Any) -> None:

@@ -23,6 +23,8 @@ class Case:
     """``commit``: put and commit of keys never seen before. ``update``: read, change, write of keys that are there.
     ``scan``: everything in order, committed and staged. ``read``: lookups of committed data by a reader, with a writer
     beside it if ``commits_beside``. ``iterators``: iterators over ``staged`` uncommitted records made, not run.
+    ``first-steps``: such iterators made, and run for a hundred records; ``records`` counts the iterators. ``ranges``:
+    ``records`` range deletes of one transaction, each between two writes.
     ``watch``: as ``commit``, with all metrics collected meanwhile if ``watched``.
     ``step``: as ``commit``, and each commit brings an offset and the position of an input partition, as a task's does;
     with 0 records per commit nothing else, and ``records`` counts the commits.
@@ -74,6 +76,8 @@ CHECKED = ("lmdb", "sqlite")
 """Engines whose records have checksums of ours."""
 STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
 """Sizes of an open transaction over which iterators are made."""
+RANGES = (1_000, 10_000, 100_000, 1_000_000)
+"""Range deletes of one transaction."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
 _SLOW = 20_000
 """Records in a round of what takes long."""
@@ -114,6 +118,9 @@ def _cases(profile: str) -> Iterator[Case]:
     yield from _scans()
     for staged in STAGED:
         yield iterators_over(staged)
+        yield first_steps_over(staged)
+    for count in RANGES if profile == "full" else RANGES[:2]:
+        yield range_deletes(count)
     for subject in backends() if profile == "full" else _ROCKSDB[:1]:
         for commits_beside in (False, True):
             yield reads(subject, commits_beside=commits_beside)
@@ -142,6 +149,16 @@ def steps(subject: str, records_per_commit: int) -> Case:
 def iterators_over(staged: int) -> Case:
     """Making iterators over so many staged records."""
     return Case("iterators", _ROCKSDB[0], staged=staged, records=5_000)
+
+
+def first_steps_over(staged: int) -> Case:
+    """The first hundred steps of iterators over so many staged records."""
+    return Case("first-steps", _ROCKSDB[0], staged=staged, records=200)
+
+
+def range_deletes(count: int) -> Case:
+    """So many range deletes in one transaction."""
+    return Case("ranges", _ROCKSDB[0], records_per_commit=count, records=count, rounds=1)
 
 
 def reads(subject: str, *, commits_beside: bool) -> Case:

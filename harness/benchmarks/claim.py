@@ -9,11 +9,14 @@ from harness.benchmarks.case import (
     CHECKED,
     ENGINES,
     PLAIN,
+    RANGES,
     STAGED,
     STEPS,
     Case,
     commits_counted,
+    first_steps_over,
     iterators_over,
+    range_deletes,
     reads,
     steps,
     with_checksums,
@@ -111,6 +114,20 @@ def claims() -> Iterator[Claim]:
         iterators_over(STAGED[0]),
         0.5,
     )
+    yield Claim(
+        "the first 100 steps of an iterator over 1,000,000 staged records, against one over 1,000",
+        first_steps_over(STAGED[-1]),
+        first_steps_over(STAGED[1]),
+        0.25,
+    )
+    for count in RANGES[1:]:
+        yield Claim(
+            f"range deletes, {count:,} in one transaction, against {RANGES[0]:,}",
+            range_deletes(count),
+            range_deletes(RANGES[0]),
+            0.4 if count == RANGES[1] else None,
+            compares_sizes=True,
+        )
     yield Claim(
         "lookups of committed data while a writer commits 1,000 records every 0.1 s, against the same alone",
         reads(indexed, commits_beside=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -12,7 +13,8 @@ from harness.benchmarks.case import Case
 from harness.benchmarks.load import Load, Pairs, batches
 from stores import IsolationLevel, KeyValueStore, KeyValueView, TopicPartition, open_store
 
-READ, ITERATORS = "read", "iterators"
+READ, ITERATORS, FIRST_STEPS = "read", "iterators", "first-steps"
+_STEPS = 100
 COMMIT_INTERVAL_S = 0.1
 """Source: Kafka, ``commit.interval.ms`` under exactly once; KIP-892, "Interactive Queries"."""
 _CHANGELOG = TopicPartition("changelog", 0)
@@ -79,3 +81,13 @@ def make_iterators(store: KeyValueStore, count: int) -> None:
         scan = view.all()
         store.put(b"meanwhile", b"%d" % number)
         scan.close()
+
+
+def step_iterators(store: KeyValueStore, count: int) -> None:
+    """Make an iterator over all, take a hundred records of it, let the writer go on; so many times."""
+    view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+    for number in range(count):
+        with view.all() as scan:
+            taken = sum(1 for _ in islice(scan, _STEPS))
+        store.put(b"meanwhile", b"%d" % number)
+        assert taken == _STEPS

@@ -96,7 +96,7 @@ def test_operations_of_ycsb_are_committed(tmp_path: Path) -> None:
     assert len(updates) > 50
 
 
-@pytest.mark.parametrize("suite", ["scan", "watch", "step", "ycsb-e", "iterators", "read"])
+@pytest.mark.parametrize("suite", ["scan", "watch", "step", "ycsb-e", "iterators", "first-steps", "ranges", "read"])
 def test_the_suites_run_under_plain_pytest(tmp_path: Path, suite: str) -> None:
     case = next(case for case in cases("default") if case.suite == suite)
     suites = Path(__file__).parents[1] / "benchmarks" / "bench_stores.py"
