@@ -21,7 +21,7 @@ from harness.effects.steering import Fail, Kill
 from harness.sweeps import workload
 from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
 from harness.sweeps.command import main, read_asked
-from harness.sweeps.damage import damage, final_tree, plan
+from harness.sweeps.damage import Damage, damage, final_tree, plan
 from harness.sweeps.power import UnseenWritesError, check_maps
 from harness.sweeps.subjects import CHANGELOG, CHECKPOINT, TASKS, shown, subjects
 from harness.sweeps.sweep import EXPLORERS, all_points
@@ -386,6 +386,17 @@ def test_each_damage_changes_one_file_and_is_judged(variant: str) -> None:
     assert {row["result"] for row in rows} <= {Found.VALID, Found.NOTICED}
     for row in rows:
         assert (row["noticed"] in ("open", "read", "verify", "afterwards")) is (row["result"] == Found.NOTICED)
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_bit_that_takes_lmdb_back_by_one_commit_is_noticed_when_it_is_opened(page: int) -> None:
+    """Bit 1 of the transaction ID of either meta page changes which of the two is the newer one."""
+    with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=COMMITS), SEED) as shop:
+        tree = final_tree(shop)
+        [path] = [path for path in tree.files if path.endswith("data.mdb")]
+        shop.place(damage("flipped", tree, Damage(path, 8 * (page * 4096 + 144) + 1)))
+        judgement = shop.judge(Promised(COMMITS, COMMITS), shop.demanded("damage"))
+    assert (judgement.found, judgement.noticed) == (Found.NOTICED, "open")
 
 
 def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
