@@ -1,9 +1,11 @@
 """How soon a store is back after a kill, against how much is in it.
 
-A store is filled and closed cleanly, as a long-lived one mostly lies on disk; then, once per repeat, 10 commits of
-1,000 records follow, one more is killed when the changelog has it and the store does not, and a fresh process opens
-the task. What it replays is that last commit, and the ten before it where the level lets a kill take them (RocksDB
-without a log loses what was in memory). A store that is not transactional is wiped, and restored whole.
+A store is filled and closed cleanly, as a long-lived one mostly lies on disk; then, once per repeat, commits of 1,000
+records follow, one more is killed when the changelog has it and the store does not, and a fresh process opens the
+task. What it replays is that last commit, and those before it where the level lets a kill take them. Where it does
+(RocksDB without a log loses what was in memory), there are as many of them as fill a write buffer just not, but no more
+records than half of those in the store; else there are ten. A store that is not transactional is wiped, and restored
+whole.
 """
 
 from __future__ import annotations
