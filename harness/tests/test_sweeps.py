@@ -391,11 +391,19 @@ def test_each_damage_changes_one_file_and_is_judged(variant: str) -> None:
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_bit_that_takes_lmdb_back_by_one_commit_is_noticed_when_it_is_opened(page: int) -> None:
     """Bit 1 of the transaction ID of either meta page changes which of the two is the newer one."""
-    with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=COMMITS), SEED) as shop:
+    commits = COMMITS + 2
+    with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED) as shop:
         tree = final_tree(shop)
         [path] = [path for path in tree.files if path.endswith("data.mdb")]
-        shop.place(damage("flipped", tree, Damage(path, 8 * (page * 4096 + 144) + 1)))
-        judgement = shop.judge(Promised(COMMITS, COMMITS), shop.demanded("damage"))
+        damaged = damage("flipped", tree, Damage(path, 8 * (page * 4096 + 144) + 1))
+        [before, after] = [
+            [int.from_bytes(found.files[path].read()[at : at + 8], "little") for at in (144, 4096 + 144)]
+            for found in (tree, damaged)
+        ]
+        assert abs(before[0] - before[1]) == abs(after[0] - after[1]) == 1
+        assert (before[0] < before[1]) is not (after[0] < after[1])
+        shop.place(damaged)
+        judgement = shop.judge(Promised(commits, commits), shop.demanded("damage"))
     assert (judgement.found, judgement.noticed) == (Found.NOTICED, "open")
 
 
