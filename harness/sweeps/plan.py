@@ -10,7 +10,7 @@ from types import MappingProxyType
 from harness.sweeps.case import VARIANTS, Case
 from harness.sweeps.drawing import Group, drawn
 from harness.sweeps.gate import FAILS_NO_RUN
-from harness.sweeps.mutants import MUTANTS
+from harness.sweeps.mutants import LEVEL, MUTANTS
 from harness.sweeps.subjects import ADOPTIONS, TASKS, subjects
 
 POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
@@ -106,7 +106,9 @@ _KILLS_AT_DISK: Mapping[str, Mapping[str, int]] = MappingProxyType(
 GATE = "default"
 """The profile whose rate of detection is measured: what runs before a change is taken."""
 _MEASURED_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 0, "default": 2, "full": 20})
-"""At so many seeds each mutant is put to the gate's own trials."""
+"""At so many seeds each mutant is put to the gate's own trials. The default profile has one seed of kills where the
+gate strikes every effect.
+"""
 _VARIATION_POINTS_MAX: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
         "smoke": {"": 2},
@@ -174,6 +176,9 @@ def convictions(
         for subject in fitting[:1] if name == "smoke" else fitting:
             # What fails no run the gate does not find.
             measured = _MEASURED_SEEDS[name] if told.variant != FAILS_NO_RUN else 0
+            kills = Swept(Case(subject, LEVEL, "kill"), seed)
+            if measured and name == GATE and told.fault == "kill" and _points_max(GATE, kills) is None:
+                measured = 1
             gate = GATE if measured else ""
             found.append(Convicted(mutant, subject, told.fault, seed, gate=gate))
             for drawn_seed in measured_seeds(seed, measured)[1:]:
