@@ -1,0 +1,112 @@
+"""One thread at a time is in an engine's open transaction: a reader is held there while the writer goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, get_ident
+from typing import Any
+
+import pytest
+
+from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, open_store
+from stores.strategies.native import NativeStore
+from stores.strategies.undo import Undo
+
+WRITER_GETS_S = 0.1
+"""How long a reader stays where it is held; a writer that is kept out goes on afterwards."""
+NATIVE = ["lmdb-native", "sqlite-native"]
+KEYS = [b"%04d" % number for number in range(100)]
+READS: dict[str, Callable[[ReadOnlyKeyValueStore], object]] = {
+    "get": lambda reader: reader.get(KEYS[0]),
+    "get_many": lambda reader: reader.get_many(KEYS),
+    "scan": lambda reader: next(reader.all()),
+}
+WRITES: dict[str, Callable[[KeyValueStore], object]] = {
+    "put": lambda store: store.put(b"new", b"1"),
+    "delete_range": lambda store: store.delete_range(None, None),
+    "commit": lambda store: store.commit(),
+    "rollback": lambda store: store.rollback(),
+    "close": lambda store: store.close(),
+}
+
+
+class Held:
+    """A transaction in which the first reader stays until the writer is done, or has waited long enough."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction, self._writer = transaction, get_ident()
+        self._is_read = False
+        self.begun, self.done = Event(), Event()
+        self.overlaps: list[str] = []
+        """What the writer has called while the reader was here."""
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._transaction, name)
+
+        def watched(*given: Any, **named: Any) -> Any:
+            if get_ident() == self._writer:
+                if self._is_read:
+                    self.overlaps.append(name)
+                return call(*given, **named)
+            answer = call(*given, **named)
+            if not self.begun.is_set():
+                self._is_read = True
+                self.begun.set()
+                self.done.wait(WRITER_GETS_S)
+                self._is_read = False
+            return answer
+
+        return watched
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("read", READS)
+def test_a_writer_is_kept_out_of_a_transaction_while_a_reader_is_in_it(path: Path, read: str, write: str) -> None:
+    store = open_store("lmdb-native", path)
+    assert isinstance(store, NativeStore)
+    try:
+        store.put_all((key, b"staged") for key in KEYS)
+        held = Held(store._transaction)
+        store._transaction = held  # type: ignore[assignment]
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(READS[read], store.read_only(IsolationLevel.READ_UNCOMMITTED))
+            assert held.begun.wait(60)
+            WRITES[write](store)
+            held.done.set()
+            # Of a store that was closed meanwhile it may be an error.
+            answer.exception(60)
+        assert held.overlaps == []
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("backend", NATIVE)
+@pytest.mark.parametrize("write", ["delete_range", "commit", "rollback"])
+def test_a_scan_that_is_being_made_while_the_writer_goes_on_shows_one_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, write: str
+) -> None:
+    """It is held where it has found an open transaction, and does not know yet from when on it needs the past."""
+    begun, done, writer = Event(), Event(), get_ident()
+    pin = Undo.pin
+
+    def held(self: Undo) -> Any:
+        if get_ident() != writer:
+            begun.set()
+            done.wait(WRITER_GETS_S)
+        return pin(self)
+
+    monkeypatch.setattr(Undo, "pin", held)
+    with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
+        store.put_all((key, b"committed") for key in KEYS)
+        store.commit()
+        store.put_all((key, b"staged") for key in KEYS)
+        before = list(store.all())
+        scan = pool.submit(store.read_only(IsolationLevel.READ_UNCOMMITTED).all)
+        assert begun.wait(60)
+        WRITES[write](store)
+        done.set()
+        shown = scan.result(60)
+        store.put_all((key, b"later") for key in KEYS[::2])
+        assert list(shown) == before
