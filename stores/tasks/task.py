@@ -15,7 +15,6 @@ from stores.counters import TaskCounters
 from stores.directory import checked_path
 from stores.errors import (
     ChangelogTimeoutError,
-    ConfigError,
     ProducerFencedError,
     StoreClosedError,
     StoreError,
@@ -31,24 +30,24 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.metrics import EarlyCommitCause, TaskMetrics
-from stores.registry import member
 from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.clock import NEVER_NS, Clock, SystemClock
-from stores.tasks.commit_interval import CommitInterval, check_commit_every, checked_commit_interval_ms
+from stores.tasks.clock import Clock, SystemClock
+from stores.tasks.commit_interval import check_commit_every, checked_commit_interval_ms
+from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.names import check_application, check_inputs, check_stores
 from stores.tasks.origin_file import Origin, OriginFile
-from stores.tasks.punctuation import Punctuation, Punctuator
+from stores.tasks.punctuation import Punctuator
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
-from stores.tasks.stream_time import StreamTime
 from stores.tasks.task_lock import TaskLock
 from stores.tasks.task_store import TaskStore
 from stores.tasks.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s, checked_wait_ns
+from stores.tasks.timing import Timing
 
 BEFORE_LOG_COMMIT = declare("task.before_log_commit", "everything is staged, nothing of it is committed anywhere")
 FAILPOINTS = (
@@ -129,7 +128,7 @@ class StreamTask:
             check_commit_every(commit_every_records)
         self.application_id = application_id
         self.task_id = task_id
-        self.guarantee = _guarantee(guarantee, stores)
+        self.guarantee = common_guarantee(guarantee, stores.values())
         self._exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
         self._transactional_id = f"{application_id}-{task_id}" if self._exactly_once else None
         self._changelog = changelog
@@ -157,16 +156,12 @@ class StreamTask:
         origins = OriginFile(folder / ORIGIN_FILE)
         self._stores = StoreGroup(members, self._checkpoint, origins, on_restore, exactly_once=self._exactly_once)
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
-        self._clock = SystemClock() if clock is None else clock
-        self._now_ns = self._clock.monotonic_ns
-        self._interval = CommitInterval(checked_commit_interval_ms(commit_interval_ms, self.guarantee), self._clock)
-        self._punctuation = Punctuation(self._clock)
-        self._stream_time = StreamTime(application_id)
-        self._context = TaskContext(task_id, changelog, self._punctuation, self._stream_time)
-        self._due_ns = NEVER_NS
-        """When time next asks for something, by the monotonic clock."""
+        interval_ms = checked_commit_interval_ms(commit_interval_ms, self.guarantee)
+        own_memory = MemoryBudget(lowest_uncommitted_max_bytes(stores.values()))
+        self._timing = Timing(application_id, interval_ms, SystemClock() if clock is None else clock)
+        self._context = TaskContext(task_id, changelog, self._timing.punctuation, self._timing.stream_time)
         self._task_timeout_s = checked_task_timeout_s(task_timeout_s)
-        self._memory = _own_budget(stores).share() if memory is None else memory
+        self._memory = own_memory.share() if memory is None else memory
         self._ready = False
         self._lock: TaskLock | None = None
         self._failure: BaseException | None = None
@@ -221,15 +216,16 @@ class StreamTask:
         context = self._context
         context.partition, context.record, context.active = partition, record, True
         context.written.num_bytes = 0
-        time = self._stream_time
+        timing = self._timing
+        time = timing.stream_time
         try:
             if record.timestamp_ms > time.ms:
                 time.ms, time.partition = record.timestamp_ms, partition
             self._function(record, context)
             if context.failure is not None:
                 raise context.failure
-            if time.ms >= self._punctuation.stream_due_ms:
-                self._punctuation.fire_stream(time.ms, self._punctuate)
+            if time.ms >= timing.punctuation.stream_due_ms:
+                timing.punctuation.fire_stream(time.ms, self._punctuate)
             self._stores.advance(partition, record.offset)
         except BaseException as error:
             self._fall_back(error)
@@ -246,7 +242,7 @@ class StreamTask:
             self.commit()
         elif context.commit_requested:
             self._commit_early(EarlyCommitCause.REQUESTED)
-        if self._now_ns() >= self._due_ns:
+        if timing.now_ns() >= timing.due_ns:
             self._keep_time()
 
     def _punctuate(self, punctuator: Punctuator, timestamp_ms: int) -> None:
@@ -260,12 +256,12 @@ class StreamTask:
 
     def _keep_time(self) -> None:
         """Do what time asks for: punctuate by wall clock, and commit where the interval is up."""
-        context = self._context
-        if self._now_ns() >= self._punctuation.wall_due_ns:
+        context, timing = self._context, self._timing
+        if timing.now_ns() >= timing.punctuation.wall_due_ns:
             context.active = True
             context.written.num_bytes = 0
             try:
-                self._punctuation.fire_wall(self._punctuate)
+                timing.punctuation.fire_wall(self._punctuate)
             except BaseException as error:
                 self._fall_back(error)
                 raise
@@ -275,13 +271,10 @@ class StreamTask:
             self._memory.look(self, context.written.num_bytes)
             if context.commit_requested:
                 self._commit_early(EarlyCommitCause.REQUESTED)
-        if self._interval.is_up():
+        if timing.interval.is_up():
             self.commit()
-            self._interval.begin()
-        self._plan()
-
-    def _plan(self) -> None:
-        self._due_ns = min(self._interval.due_ns, self._punctuation.wall_due_ns)
+            timing.begin_interval()
+        timing.plan()
 
     def run(self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0) -> int:
         """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
@@ -314,18 +307,19 @@ class StreamTask:
 
     def _run(self, done_at_most: int, wait_ns: int) -> None:
         """Process what there is, until so many records are done or there was nothing to do for so long."""
+        timing = self._timing
         ends_ns = -1
         while True:
             got_on = self._go_over_inputs(done_at_most)
-            now_ns = self._now_ns()
-            if now_ns >= self._due_ns:
+            now_ns = timing.now_ns()
+            if now_ns >= timing.due_ns:
                 self._keep_time()
             if got_on or ends_ns < 0:
                 ends_ns = now_ns + wait_ns
             if self._done() >= done_at_most or (not got_on and now_ns >= ends_ns):
                 return
             if not got_on:
-                self._clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, self._due_ns - now_ns)) / 1_000_000_000)
+                timing.clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, timing.due_ns - now_ns)) / 1_000_000_000)
 
     def _go_over_inputs(self, done_at_most: int) -> bool:
         """Process a stretch of each input; returns whether there was any."""
@@ -396,7 +390,7 @@ class StreamTask:
 
     def _commit_early(self, cause: EarlyCommitCause) -> None:
         """Commit, and count it where the interval would not have asked for it by now."""
-        early = not self._interval.is_up()
+        early = not self._timing.interval.is_up()
         self.commit()
         if early:
             self._counters.committed_early(cause)
@@ -430,9 +424,10 @@ class StreamTask:
     def _send_offsets(self) -> None:
         # At least once these are two commits, in this order: a punctuator may then run twice, and never not at all.
         self._context.producer.send_offsets(self.application_id, self._next)
-        times = self._stream_time.uncommitted()
+        stream_time = self._timing.stream_time
+        times = stream_time.uncommitted()
         if times:
-            self._context.producer.send_offsets(self._stream_time.group, times)
+            self._context.producer.send_offsets(stream_time.group, times)
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
         """Commit for the sake of the memory that tasks share, unless a record is being processed."""
@@ -506,10 +501,10 @@ class StreamTask:
         for partition in self._inputs:
             default = self._changelog.start_offset(partition) if partition.topic in topics else 0
             self._next[partition] = committed.get(partition, default)
-        self._stream_time.begin(self._changelog.committed_offsets(self._stream_time.group), self._inputs)
         self._begin_transaction()
-        self._punctuation.begin(self._stream_time.ms, self._make_schedules)
-        self._plan()
+        timing = self._timing
+        committed_ms = self._changelog.committed_offsets(timing.stream_time.group)
+        timing.begin(committed_ms, self._inputs, self._make_schedules)
         self._ready = True
 
     def _make_schedules(self) -> None:
@@ -529,8 +524,7 @@ class StreamTask:
         self._context.commit_requested = False
         self._context.failure = None
         self._processed, self._punctuated = 0, False
-        self._interval.begin()
-        self._plan()
+        self._timing.begin_interval()
 
     def _fall_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
         """Return everything to the last commit; ``in_doubt`` where the changelog may or may not have taken another."""
@@ -652,20 +646,6 @@ class StreamTask:
         )
 
 
-def _own_budget(stores: Mapping[str, StoreConfig]) -> MemoryBudget:
-    limits = (config.uncommitted_max_bytes for config in stores.values())
-    return MemoryBudget(min((limit for limit in limits if limit != -1), default=-1))
-
-
 def _reached(next_offsets: Mapping[TopicPartition, int]) -> Position:
     """The position of who goes on with ``next_offsets``."""
     return {partition: offset - 1 for partition, offset in next_offsets.items() if offset > 0}
-
-
-def _guarantee(given: ProcessingGuarantee | None, stores: Mapping[str, StoreConfig]) -> ProcessingGuarantee:
-    if given is not None:
-        return member(ProcessingGuarantee, "processing guarantee", given)
-    told = {config.processing_guarantee for config in stores.values() if config.processing_guarantee is not None}
-    if len(told) > 1:
-        raise ConfigError("the stores' configurations name both guarantees: a task has one processing.guarantee")
-    return ProcessingGuarantee(next(iter(told), ProcessingGuarantee.EXACTLY_ONCE))

@@ -1,0 +1,25 @@
+"""What the configurations of a task's stores say of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stores.config import StoreConfig
+from stores.errors import ConfigError
+from stores.interface import ProcessingGuarantee
+from stores.registry import member
+
+
+def common_guarantee(given: ProcessingGuarantee | None, stores: Iterable[StoreConfig]) -> ProcessingGuarantee:
+    """The guarantee that is given, else that of the stores, else exactly once. Raises: ConfigError."""
+    if given is not None:
+        return member(ProcessingGuarantee, "processing guarantee", given)
+    told = {config.processing_guarantee for config in stores if config.processing_guarantee is not None}
+    if len(told) > 1:
+        raise ConfigError("the stores' configurations name both guarantees: a task has one processing.guarantee")
+    return ProcessingGuarantee(next(iter(told), ProcessingGuarantee.EXACTLY_ONCE))
+
+
+def lowest_uncommitted_max_bytes(stores: Iterable[StoreConfig]) -> int:
+    """The lowest limit among those of the stores, -1 where none has one."""
+    return min((limit for config in stores if (limit := config.uncommitted_max_bytes) != -1), default=-1)

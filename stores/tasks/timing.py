@@ -1,0 +1,41 @@
+"""What a task does by time: when it commits, when it punctuates, and the stream time of its input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from stores.interface import TopicPartition
+from stores.tasks.clock import NEVER_NS, Clock
+from stores.tasks.commit_interval import CommitInterval
+from stores.tasks.punctuation import Punctuation
+from stores.tasks.stream_time import StreamTime
+
+
+class Timing:
+    """The commit interval, the schedules and the stream time of one task, and when the first of them is due."""
+
+    def __init__(self, application_id: str, interval_ms: int, clock: Clock) -> None:
+        self.clock = clock
+        self.interval = CommitInterval(interval_ms, clock)
+        self.punctuation = Punctuation(clock)
+        self.stream_time = StreamTime(application_id)
+        self.now_ns = clock.monotonic_ns
+        self.due_ns = NEVER_NS
+        """When time next asks for something, by ``now_ns``."""
+
+    def begin(
+        self, committed_ms: Mapping[TopicPartition, int], inputs: Iterable[TopicPartition], init: Callable[[], None]
+    ) -> None:
+        """Go back to the stream time that was committed, and to the schedules that ``init`` makes."""
+        self.stream_time.begin(committed_ms, inputs)
+        self.punctuation.begin(self.stream_time.ms, init)
+        self.plan()
+
+    def begin_interval(self) -> None:
+        """Let the commit interval begin now."""
+        self.interval.begin()
+        self.plan()
+
+    def plan(self) -> None:
+        """Find out anew what is due first."""
+        self.due_ns = min(self.interval.due_ns, self.punctuation.wall_due_ns)
