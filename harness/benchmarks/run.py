@@ -7,7 +7,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from random import Random
 import harness
 from harness.benchmarks.case import Case, cases
 from harness.benchmarks.claim import claims, ratios
+from harness.folders import temporary_folder
 from stores.errors import ConfigError
 
 REPEATS: Mapping[str, int] = {"smoke": 1, "default": 1, "full": 5}
@@ -76,7 +76,7 @@ def _compared(chosen: list[Case]) -> list[list[Case]]:
 
 def _measure(case: Case, profile: str, seed: int) -> list[float]:
     """Seconds of each round."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+    with temporary_folder("bench") as folder:
         result = Path(folder, "benchmark.json")
         command = [
             sys.executable, "-P", "-m", "pytest", "-q", "-p", "pytest_benchmark.plugin", "-p", "pytest_timeout",

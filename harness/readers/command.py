@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.folders import quick_folder
+from harness.folders import quick_folder, temporary_folder
 from harness.progress import Progress
 from harness.readers.mutants import fitting
 from harness.readers.row import repeat_command
@@ -39,7 +38,7 @@ def soak(names: Sequence[str] | None, durability: str | None, seconds: float, se
         trial = Trial(name, level, seconds / len(planned), seed, mutant=mutant)
         # In memory where that is possible: what is looked for are races, not what a disk does.
         within = None if level == Durability.DISK else quick_folder()
-        with tempfile.TemporaryDirectory(prefix="readers-", dir=within) as folder:
+        with temporary_folder("readers", within) as folder:
             outcome = run(trial, Path(folder), progress.say)
         answers += sum(outcome.answers.values())
         print(

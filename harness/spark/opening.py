@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from harness.folders import temporary_folder
 from harness.spark.session import code_path
 from harness.spark.throughput import Outcome, Site
 from harness.throughput.opening import OpeningTrial, run_opening
@@ -30,7 +30,7 @@ def measure_openings(
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """Run the trials; rows of kind "opening" in their order. ``folder`` and ``say`` are as for throughput."""
-    with tempfile.TemporaryDirectory(prefix="opening-", ignore_cleanup_errors=True) as scratch:
+    with temporary_folder("opening") as scratch:
         target = (folder or Path(scratch) / "yield").absolute()
         numbers = spark.range(0, len(trials), 1, len(trials))
         with Progress(Path(scratch) / "progress", say) as progress:

@@ -28,8 +28,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import harness
+from harness.folders import temporary_folder
 from harness.java import find_java
-from harness.spark.scratch import scratch_folder
 from stores.errors import ConfigError
 
 LOG4J2 = Path(__file__).with_name("log4j2.properties")
@@ -88,7 +88,7 @@ def session(
     wanted = {**QUIET, "spark.task.maxFailures": str(max_failures), **(settings or {})}
     search_path = list(sys.path)
     with contextlib.ExitStack() as cleanup:
-        scratch = cleanup.enter_context(scratch_folder())
+        scratch = cleanup.enter_context(temporary_folder("spark"))
         cleanup.enter_context(_interrupts_restored())
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             context = _join(app_name, _with_retries(master or "local[2]", max_failures), wanted)

@@ -10,7 +10,6 @@ import functools
 import json
 import operator
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from harness.folders import temporary_folder
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
 from harness.spark.session import code_path
@@ -113,7 +113,7 @@ def measure(
             f"{batch.partitions} partitions run at once, and {master} has {cores} cores: "
             f"ask for fewer partitions, or for local[{batch.partitions}]"
         )
-    with tempfile.TemporaryDirectory(prefix="throughput-", ignore_cleanup_errors=True) as scratch:
+    with temporary_folder("throughput") as scratch:
         target = (folder or Path(scratch) / "yield").absolute()
         with Progress(Path(scratch) / "progress", say) as progress:
             site = Site(Path(scratch), progress.path, code_path())
@@ -126,7 +126,7 @@ def _measurer(measurements: Sequence[Measurement], work: Workload, site: Site) -
     def measure_partition(batches: _Batches) -> _Batches:
         context = BarrierTaskContext.get()
         partition = context.partitionId()
-        with tempfile.TemporaryDirectory(prefix="events-", dir=site.within(), ignore_cleanup_errors=True) as scratch:
+        with temporary_folder("events", site.within()) as scratch:
             path = Path(scratch) / "events"
             count = write_pairs(path, _pairs(batches))
             dumped: set[str] = set()

@@ -10,7 +10,6 @@ import json
 import random
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from harness.effects.nursery import Nursery
-from harness.folders import quick_folder
+from harness.folders import quick_folder, temporary_folder
 from harness.spark.session import code_path
 from harness.trials.row import TEXT_COLUMNS, Row, row
 from harness.trials.run import DEADLINE_S, Outcome, examine
@@ -104,7 +103,7 @@ def _nursery() -> Iterator[tuple[Nursery | None, Path]]:
         with Nursery(preload=False, within=quick_folder()) as nursery:
             yield nursery, nursery.folder
     else:
-        with tempfile.TemporaryDirectory(prefix="trials-", ignore_cleanup_errors=True) as folder:
+        with temporary_folder("trials") as folder:
             yield None, Path(folder)
 
 

@@ -11,13 +11,13 @@ Source: KIP-844, the disadvantages of its secondary store.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness.folders import temporary_folder
 from harness.throughput.job import read_figures, write_figures
 from harness.throughput.run import figures_of
 from harness.trials.child import end_with_starter
@@ -43,10 +43,11 @@ def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any
     """
     rows = []
     for backend in backends:
-        with tempfile.TemporaryDirectory(prefix="amplification-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
+        with temporary_folder("amplification") as folder:
             write_figures(folder / _ORDER_FILE, {"backend": backend, "seed": seed})
-            found = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+            found = figures_of(
+                __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
+            )
         rows += [{"kind": "amplification", "seed": seed, **row} for row in found["rows"]]
     return rows
 

@@ -10,7 +10,6 @@ Source: KIP-892, "In-memory Transaction Buffers" (``statestore.uncommitted.max.b
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from random import Random
 from time import perf_counter_ns
 from typing import Any
 
+from harness.folders import temporary_folder
 from harness.throughput.configuration import Measurement
 from harness.throughput.job import Job, read_figures, write_figures
 from harness.throughput.measurement import peak_memory_bytes
@@ -116,12 +116,13 @@ class _Peak:
 def _measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str, Any]:
     workload = Count()
     asked = Measurement(backend, Durability.CHANGELOG, workload.name, EVENTS, 1, repeat, seed)
-    with tempfile.TemporaryDirectory(prefix="early-commits-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with temporary_folder("early-commits") as folder:
         events = write_pairs(folder / _EVENTS_FILE, workload.events(seed, WARM_UP_EVENTS + EVENTS))
         Job(asked, workload, 0, folder / _EVENTS_FILE, events).write(folder)
         write_figures(folder / _ORDER_FILE, {"limit_bytes": limit_bytes})
-        figures = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+        figures = figures_of(
+            __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
+        )
     return {
         "kind": "early_commit",
         "backend": backend,

@@ -11,13 +11,13 @@ Source: KIP-844, "Transactions via Secondary State Store" (transactions that mem
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from time import perf_counter
 from typing import Any
 
+from harness.folders import temporary_folder
 from harness.throughput.configuration import log_durability
 from harness.throughput.job import STATE_FOLDER, read_figures, write_figures
 from harness.throughput.memory_watch import MemoryWatch
@@ -94,11 +94,12 @@ def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_
     Raises: MeasurementFailedError.
     """
     deadline_s = DEADLINE_S + DEADLINE_PER_MIB_S * step_bytes / _MIB
-    with tempfile.TemporaryDirectory(prefix="large-steps-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with temporary_folder("large-steps") as folder:
         order = {"backend": backend, "step_bytes": step_bytes, "seed": seed, "spill_above": spill_above}
         write_figures(folder / _ORDER_FILE, order)
-        figures = figures_of(__name__, [name], folder=folder, deadline_s=deadline_s, status=0, file=_FIGURES_FILE)
+        figures = figures_of(
+            __name__, [str(folder)], folder=folder, deadline_s=deadline_s, status=0, file=_FIGURES_FILE
+        )
     chosen = backend_named(backend)
     return {
         "kind": "large_step",

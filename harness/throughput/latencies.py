@@ -9,7 +9,6 @@ Source: KIP-892, "Compatibility, Deprecation, and Migration Plan": lower latency
 from __future__ import annotations
 
 import sys
-import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from random import Random
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from harness.folders import temporary_folder
 from harness.throughput.job import read_figures, write_figures
 from harness.throughput.run import figures_of
 from harness.trials.child import end_with_starter
@@ -48,10 +48,11 @@ def latency_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[
     """
     rows = []
     for backend in backends() if chosen is None else chosen:
-        with tempfile.TemporaryDirectory(prefix="latencies-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
+        with temporary_folder("latencies") as folder:
             write_figures(folder / _ORDER_FILE, {"backend": backend, "commits": COMMITS[profile], "seed": seed})
-            found = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+            found = figures_of(
+                __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
+            )
         rows += [{"kind": "latency", **row} for row in found["rows"]]
     return rows
 

@@ -11,7 +11,6 @@ whole.
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
+from harness.folders import temporary_folder
 from harness.throughput import opening_steps
 from harness.throughput.job import write_figures
 from harness.throughput.opening_steps import ORDER_FILE, figures_file
@@ -91,8 +91,7 @@ def run_opening(trial: OpeningTrial, *, code: str | None = None, within: Path | 
     Raises: MeasurementFailedError.
     """
     order = {name: getattr(trial, name) for name in ("backend", "durability", "records", "seed")}
-    with tempfile.TemporaryDirectory(prefix="opening-", dir=within, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with temporary_folder("opening", within) as folder:
         write_figures(folder / ORDER_FILE, order)
         step = partial(_step, trial, folder, code)
         step("fill")

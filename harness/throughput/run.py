@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.folders import temporary_folder
 from harness.throughput import measurement, reopening
 from harness.throughput.job import DUMP_FILE, Job, read_figures
 from harness.trials.child import Ending, run_child
@@ -33,8 +33,7 @@ def run(
     ``keep_dump`` gets the digest of the end state and the file that it is dumped in (``pairs``), to read it there and
     then. ``code`` is the processes' entry of PYTHONPATH, this one's unless given. Raises: MeasurementFailedError.
     """
-    with tempfile.TemporaryDirectory(prefix="throughput-", dir=within, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with temporary_folder("throughput", within) as folder:
         job.write(folder)
         deadline_s = DEADLINE_S + DEADLINE_PER_EVENT_S * job.events
         process = partial(figures_of, arguments=[str(folder)], folder=folder, deadline_s=deadline_s, code=code)

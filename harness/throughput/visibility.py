@@ -12,7 +12,6 @@ once.
 from __future__ import annotations
 
 import sys
-import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
+from harness.folders import temporary_folder
 from harness.throughput.job import read_figures, write_figures
 from harness.throughput.run import figures_of
 from harness.trials.child import end_with_starter
@@ -52,11 +52,12 @@ def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str
     for backend in backends() if profile == "full" else [StoreConfig().backend]:
         if chosen is not None and backend not in chosen:
             continue
-        with tempfile.TemporaryDirectory(prefix="visibility-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
+        with temporary_folder("visibility") as folder:
             order = {"backend": backend, "intervals_s": INTERVALS_S[profile], "commits": COMMITS[profile]}
             write_figures(folder / _ORDER_FILE, order)
-            found = figures_of(__name__, [name], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE)
+            found = figures_of(
+                __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
+            )
         rows += [{"kind": "visibility", **row} for row in found["rows"]]
     return rows
 

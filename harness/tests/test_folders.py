@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -9,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.spark.scratch import PREFIX, scratch_folder
+from harness.folders import IN_USE, PREFIX, temporary_folder
 
 DRIVER = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from harness.spark.scratch import scratch_folder
-with scratch_folder() as folder:
+from harness.folders import temporary_folder
+with temporary_folder("test") as folder:
     print(folder, flush=True)
     sys.stdin.read()
 """
@@ -28,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_is_there_for_a_block_and_gone_after_it(place: Path) -> None:
-    with scratch_folder() as folder:
+    with temporary_folder("test") as folder:
         assert folder.parent == place
         (folder / "file").touch()
     assert list(place.iterdir()) == []
@@ -42,10 +43,25 @@ def test_the_folder_of_a_killed_driver_goes_with_the_next_one_and_that_of_a_livi
     ) as driver:
         assert driver.stdout is not None
         left = Path(driver.stdout.readline().strip())
-        with scratch_folder():
+        with temporary_folder("test"):
             assert left.is_dir()
         driver.kill()
     assert left.is_dir()
-    with scratch_folder() as folder:
+    with temporary_folder("test") as folder:
         assert not left.exists()
         assert {*place.iterdir()} == {folder, not_ready}
+
+
+def test_what_only_looks_like_such_a_folder_stays(place: Path) -> None:
+    """A link to one, one whose lock is a link or a pipe, and one of another name."""
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / IN_USE).touch()
+    (place / f"{PREFIX}link").symlink_to(elsewhere)
+    for name, make in (("linked", lambda file: file.symlink_to(elsewhere / IN_USE)), ("piped", os.mkfifo)):
+        (place / f"{PREFIX}{name}").mkdir()
+        make(place / f"{PREFIX}{name}" / IN_USE)
+    before = sorted(place.rglob("*"))
+    with temporary_folder("test"):
+        pass
+    assert sorted(place.rglob("*")) == before
