@@ -6,10 +6,12 @@ import tracemalloc
 from collections import deque
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from stores import buffer, sorted_keys, sorted_map
 from stores.buffer import MISSING, IndexedBatch, Layer, lookup
 from stores.merge import lay_over
 from stores.ranges import KeyRanges, prefix_bounds
@@ -42,6 +44,16 @@ class BatchMachine(RuleBasedStateMachine):
     def put(self, key: bytes, value: bytes | None) -> None:
         self.batch.put(key, value)
         self.model.put(key, value)
+
+    @rule(pairs=st.dictionaries(KEYS, VALUES, max_size=9))
+    def put_all(self, pairs: dict[bytes, bytes | None]) -> None:
+        self.batch.put_all(dict(pairs))
+        for key, value in pairs.items():
+            self.model.put(key, value)
+
+    @rule()
+    def make_room(self) -> None:
+        assert self.batch.make_room(1)
 
     @rule(start=BOUNDS, end=BOUNDS)
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
@@ -107,6 +119,31 @@ def scan(layers: tuple[Layer, ...], *, reverse: bool = False) -> list[tuple[byte
 
 
 TestBatch = BatchMachine.TestCase
+
+
+class TestBatchInSmallSteps(BatchMachine.TestCase):  # type: ignore[misc, valid-type]
+    """As ``TestBatch``, with every step that is bounded to keep others from waiting bounded to a few keys."""
+
+    def setUp(self) -> None:
+        self._bounds = pytest.MonkeyPatch()
+        for module, name, bound in (
+            (buffer, "_MERGED_AT_ONCE", 2),
+            (buffer, "_ORDERED_AT_ONCE", 1),
+            (buffer, "_CUT_FROM", 2),
+            (buffer, "_FROZEN_MAX", 2),
+            (buffer, "SORTED_AT_ONCE", 2),
+            (sorted_map, "SORTED_AT_ONCE", 2),
+            (sorted_map, "RUN_KEYS", 4),
+            (sorted_map, "_PIECE_KEYS_FIRST", 1),
+            (sorted_map, "_KEYS_OF_EACH", 1),
+            (sorted_keys, "BLOCK_KEYS", 2),
+        ):
+            self._bounds.setattr(module, name, bound)
+        super().setUp()
+
+    def tearDown(self) -> None:
+        super().tearDown()
+        self._bounds.undo()
 
 
 @given(st.lists(st.tuples(BOUNDS, BOUNDS), max_size=8), st.lists(KEYS, max_size=20))

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, open_store
+from stores.changelog import MemoryChangelog, Record
 from stores.engines.engine import Writes
 from stores.engines.rocksdb import RocksDBEngine
 from stores.registry import backends
+from stores.tasks import TaskContext
+from stores.tests.tasks.setup import feed, single
 
 KEYS = [b"%d" % number for number in range(5)]
 READER_GETS_S = 0.02
@@ -79,3 +82,27 @@ def test_a_store_without_transactions_writes_a_list_at_once(path: Path, monkeypa
         store.put_all([(key, b"value") for key in KEYS])
         assert written == [len(KEYS)]
         assert list(store.all()) == [(key, b"value") for key in KEYS]
+
+
+def test_a_reader_sees_a_list_of_a_task_s_function_whole_or_not_at_all(tmp_path: Path) -> None:
+    log = MemoryChangelog()
+    seen: list[Future[Any]] = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        def look() -> None:
+            reader = task.store("s", IsolationLevel.READ_UNCOMMITTED)
+            seen.append(pool.submit(reader.get_many, KEYS))
+            wait(seen[-1:], READER_GETS_S)
+
+        Looked.look = staticmethod(look)
+        context.store("s").put_all([(key, Looked(b"after")) for key in KEYS])
+        Looked.look = staticmethod(lambda: None)
+
+    task = single(tmp_path, log, process)
+    feed(log, [1])
+    with ThreadPoolExecutor(1) as pool:
+        task.open()
+        task.run()
+        assert {tuple(future.result(timeout=60)) for future in seen} <= {(None,) * 5, (b"after",) * 5}
+        assert seen
+        task.close()

@@ -183,3 +183,31 @@ def test_a_store_may_be_closed_in_the_middle_of_a_long_lookup(store: KeyValueSto
         store.close()
         with suppress(StoreClosedError):
             assert looking.result(timeout=30) == [b"1", *[None] * (len(keys) - 1)]
+
+
+@pytest.mark.parametrize("count", [40, 5000])
+def test_readers_of_uncommitted_data_see_each_list_whole_while_the_writer_goes_on(
+    store: KeyValueStore, count: int
+) -> None:
+    """Source: KAFKA-20933."""
+    keys = [b"%04d" % number for number in range(count)]
+    store.put_all([(key, b"0") for key in keys])
+    done = Event()
+
+    def read() -> None:
+        reader = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+        while not done.is_set():
+            assert len({value for _, value in reader.all()}) == 1
+            assert len(set(reader.get_many(keys[::10]))) == 1
+
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(read) for _ in range(2)]
+        try:
+            for number in range(1, 25 if count == 40 else 3):
+                store.put_all([(key, b"%d" % number) for key in keys])
+                if number % 3 == 0:
+                    store.commit()
+        finally:
+            done.set()
+        for each in reading:
+            each.result(60)
