@@ -53,7 +53,9 @@ def is_store(path: Path) -> bool:
     """
     if is_unfinished(path) or _has_identity(path):
         return True
-    return not foreign_names(path) and _names(path) >= {LOCK_FILE, "data"}
+    if foreign_names(path) or not _names(path) >= {LOCK_FILE, "data"}:
+        return False
+    return is_lock_file(path / LOCK_FILE) and not _has_other_identity(path)
 
 
 def counts(path: Path) -> bool:
@@ -225,6 +227,15 @@ def _content(file: Path) -> bytes | None:
 def _is_torn_marker(content: bytes) -> bool:
     """Whether a marker was being written when the machine stopped: a part of it is there, or zeros in its place."""
     return all(byte in (0, meant) for byte, meant in zip(content, _MARKER_TEXT, strict=False))
+
+
+def _has_other_identity(path: Path) -> bool:
+    """Whether the identity file is JSON of somebody else, with none of the names that ours has."""
+    try:
+        told = read_json(path / IDENTITY_FILE)
+    except (FileNotFoundError, ValueError):
+        return False
+    return not isinstance(told, dict) or not {"backend", "format_version", "checksum"} & told.keys()
 
 
 def _has_identity(path: Path) -> bool:

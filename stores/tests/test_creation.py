@@ -102,6 +102,8 @@ def test_what_is_foreign_in_a_store_folder_survives_its_wiping_and_a_store_can_b
     [
         {"store.json": '{"name": "my shop"}', "orders.csv": "1"},
         {"store.json": '{"name": "my shop"}', "data/orders.csv": "1"},
+        {"store.json": '{"name": "my shop"}', "lock": "12", "data/orders.csv": "1"},
+        {"lock": "of my bicycle", "data/orders.csv": "1"},
         {"lock": "of my bicycle"},
         {"unfinished": "symphony"},
         {"unfinished.new": "symphony", "lock": "12"},
