@@ -92,8 +92,8 @@ def _unsynced(recording: Sequence[Effect], effects: Sequence[Effect]) -> list[Gr
     return [
         Group(4, sorted(told)),
         *_shared_out(4, [effect for effect in others if effect.index in inside]),
-        *_shared_out(2, [effect for effect in others if effect.index not in inside]),
-        Group(1, sorted(named - told - {each.index for each in others})),
+        *_shared_out(1, [effect for effect in others if effect.index not in inside]),
+        Group(1 / 2, sorted(named - told - {each.index for each in others})),
     ]
 
 

@@ -79,7 +79,7 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
         ),
         "default": (
             _Share(("kill",), ("DISK",)),
-            _Share(("power gate",), ("DISK",), 240, 3),
+            _Share(("power gate",), ("DISK",), 280, 3),
             _Share(("power gate",), _BELOW_DISK, 64, 3),
             _Share(("kill",), _BELOW_DISK, 16),
             _Share(("tear",), ("DISK",), 24),
