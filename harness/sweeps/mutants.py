@@ -5,6 +5,7 @@ They are patched into children of the nursery that ask for one, and exist nowher
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -267,6 +268,8 @@ def _checkpoint_in_place(subject: str) -> None:
             self.path = real
 
     replace(module.CheckpointFile, "write", broken)
+    # The sound one makes a new file.
+    replace(module, "make_file", lambda path: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
 
 
 def _unmarked_creation(subject: str) -> None:
