@@ -16,13 +16,13 @@ class Neighbours:
         self._path = path
         self._placed: list[Path] = []
 
-    def place(self) -> None:
-        """Put them there, with a file in the folder ``path`` where there is one."""
+    def place(self, *, inside: bool = False) -> None:
+        """Put them there; ``inside``, with a file in the folder ``path``, too."""
         folders = [self._path.with_name(f"{self._path.name}{end}") for end in _BESIDE]
         for folder in folders:
             folder.mkdir(exist_ok=True)
         self._placed = [folder / "letter" for folder in folders]
-        if self._path.is_dir():
+        if inside:
             self._placed.append(self._path / "letter")
         for file in self._placed:
             file.write_bytes(_LETTER)

@@ -9,6 +9,8 @@ from harness.sweeps.subjects.neighbours import Neighbours
 from harness.sweeps.subjects.subject import COMMITS, NAME, Subject
 from harness.sweeps.workload import Change, State
 from stores.directory import wipe
+from stores.errors import StoreCorruptedError
+from stores.identity import read_identity
 from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.registry import backend_named, open_store
 
@@ -25,6 +27,15 @@ PRESSURE: Mapping[str, object] = {
 """Options that make an engine or strategy which has them flush, compact, checkpoint and spill within a few commits."""
 _SPILLS = "staging_buffer_bytes"
 """The one of them that is left out every second time: the same commits are made without a spill as well."""
+
+
+def _has_identity(path: Path) -> bool:
+    """Whether the folder ``path`` says of itself that it is a store's."""
+    try:
+        read_identity(path)
+    except (OSError, StoreCorruptedError):
+        return False
+    return True
 
 
 def under_pressure(backend: str) -> dict[str, object]:
@@ -94,7 +105,8 @@ class StoreSubject(Subject):
             store.close()
 
     def wipe(self) -> None:
-        self._neighbours.place()
+        # A folder that has lost its identity and has foreign files in it may be anybody's: it is refused, and stays.
+        self._neighbours.place(inside=_has_identity(self.path))
         wipe(self.path)
         self._neighbours.check()
 
