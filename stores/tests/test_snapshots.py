@@ -1,0 +1,63 @@
+"""Scans of one moment share a read transaction, and none shows less than was committed when it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stores import open_store
+from stores.engines.engine import Scan, Writes
+from stores.engines.snapshots import Snapshots
+from stores.ranges import Bounds
+from stores.strategies.store import EngineStore
+
+
+@pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "sqlite-indexed-batch"])
+def test_a_scan_that_is_made_during_a_commit_does_not_hide_it_from_those_made_later(path: Path, backend: str) -> None:
+    """It is still open then: who shared its read transaction would miss what was committed before."""
+    with open_store(backend, path) as store:
+        store.put(b"key", b"old")
+        store.commit()
+        assert isinstance(store, EngineStore)
+        engine = store._engine
+        during: list[Scan] = []
+
+        def ranges() -> Iterator[Bounds]:
+            during.append(engine.scan(None, None))
+            yield b"other", b"other"
+
+        engine.write([Writes(ranges(), {b"key": b"new"})], {})
+        later = engine.scan(None, None)
+        assert later.fetch() == [(b"key", b"new")]
+        [scan] = during
+        assert scan.fetch() == [(b"key", b"old")]
+        scan.close()
+        later.close()
+
+
+def test_a_snapshot_ends_with_its_last_user_and_is_shared_only_between_two_commits() -> None:
+    begun: list[int] = []
+    ended: list[int] = []
+
+    def begin() -> int:
+        begun.append(len(begun))
+        return begun[-1]
+
+    snapshots = Snapshots(begin, ended.append)
+    before = [snapshots.take(), snapshots.take()]
+    assert before[0] is before[1]
+    with snapshots.writing():
+        during = [snapshots.take(), snapshots.take()]
+    after = [snapshots.take(), snapshots.take()]
+    assert after[0] is after[1]
+    assert [taken.reading for taken in (*before, *during, *after)] == [0, 0, 1, 2, 3, 3]
+    assert snapshots.count == 4
+    for taken in (*before, *during):
+        snapshots.give_back(taken)
+    assert (ended, snapshots.count) == ([0, 1, 2], 1)
+    for taken in after:
+        snapshots.give_back(taken)
+    assert snapshots.take().reading == 4
+    assert (ended, snapshots.count) == ([0, 1, 2, 3], 1)
