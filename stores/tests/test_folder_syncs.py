@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from stores import Durability, failpoints, open_store
+from stores.changelog import SqliteChangelog
+from stores.directory import wipe
 from stores.registry import backends
 from stores.strategies import indexed_batch, marker
+from stores.tasks.origin_file import Origin, OriginFile
 
 SPILLING = [name for name, backend in backends().items() if indexed_batch.SEALED in backend.failpoints]
 SMALL: dict[str, object] = {"staging_buffer_bytes": 100, "copy_part_bytes": 1000}
@@ -109,3 +112,55 @@ def test_the_name_of_a_new_store_and_the_end_of_its_open_mark_survive_power_loss
         # The process that made it may have been killed before it synced the name.
         open_store(backend, path, durability=Durability.DISK).close()
         assert path.name in synced.names[path.parent]
+
+
+def test_a_store_that_is_wiped_counts_again_only_once_its_files_are_gone_for_good(
+    path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else power loss could bring them back without the marker that says that nothing counts."""
+    open_store("lmdb", path).close()
+    unlink, marked = Path.unlink, []
+
+    def look(file: Path, missing_ok: bool = False) -> None:
+        if file.name == "unfinished":
+            marked.append(synced.names[path] & {"unfinished", "store.json", "data"})
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    wipe(path)
+    assert marked == [{"unfinished"}]
+    assert path.name not in synced.names[path.parent]
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_a_new_changelog_gets_its_name_for_good_once_the_log_of_an_older_one_is_gone_for_good(
+    tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch, durability: Durability
+) -> None:
+    """SQLite would take the pages of that log for the new file's."""
+    file, stale = tmp_path / "log", tmp_path / "log-wal"
+    stale.write_bytes(b"\x37\x7f\x06\x82")
+    link, linked = os.link, []
+
+    def look(new: Path, name: Path) -> None:
+        linked.append(stale.name in synced.names[tmp_path])
+        link(new, name)
+
+    monkeypatch.setattr(os, "link", look)
+    SqliteChangelog(file, durability).close()
+    assert linked == [False]
+    assert file.name in synced.names[tmp_path]
+
+
+def test_what_the_file_of_origins_says_survives_power_loss_before_anything_relies_on_it(
+    tmp_path: Path, synced: Synced
+) -> None:
+    file = OriginFile(tmp_path / "origin")
+    origins = {"store": Origin.EXACTLY_ONCE}
+    file.write(origins)
+    assert "origin" in synced.names[tmp_path]
+    synced.names.clear()
+    # The process that wrote it may have been killed before it synced the name.
+    assert file.read(["store"]) == origins
+    assert "origin" in synced.names[tmp_path]
+    file.write({})
+    assert "origin" not in synced.names[tmp_path]
