@@ -38,13 +38,14 @@ class StoreConfig:
     Tasks that share a ``MemoryBudget`` keep to that instead.
     """
     restore_max_bytes: int = RESTORE_MAX_BYTES
-    """The most bytes of changelog, keys and values, that are replayed into the store after its process was killed; -1
-    for no limit. A task flushes an engine without a log of its own (RocksDB at the level CHANGELOG) before more than
-    this is not persistent. A commit that is larger by itself is replayed whole, so keep ``uncommitted_max_bytes`` below
-    it. Only for a store that keeps its offsets: any other is restored whole where it was not closed.
+    """The most bytes of changelog, keys and values, that are replayed into the store after a kill; -1 for no limit.
+
+    To keep to it, a task flushes an engine without a log of its own (RocksDB at the level CHANGELOG). A single commit
+    that is larger is replayed whole, so keep ``uncommitted_max_bytes`` below the limit. It applies to stores that keep
+    their offsets; any other store is restored whole after a kill.
     """
     changelog_coalescing: bool = True
-    """Whether the updates of a key within one commit are one record of the changelog, with the last one's timestamp."""
+    """Whether all updates of a key within one commit become one changelog record, with the timestamp of the last."""
     processing_guarantee: ProcessingGuarantee | None = None
     """What the task that owns the store promises, where it is not told otherwise. Source: KIP-129."""
     options: Mapping[str, object] = field(default_factory=dict)

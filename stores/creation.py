@@ -1,8 +1,8 @@
-"""How a store comes into being in its folder, and how it goes: whole or not at all, and nothing of anybody else's.
+"""Create and remove a store in its folder: all of it or nothing, and no file of anybody else.
 
-Both happen in place, under the store's lock. The file ``unfinished`` says that nothing in the folder counts: it is
-there, and synced, before the first of the store's files is made or removed, and goes when the last one is synced, or
-gone. Who finds it removes the store's files, and begins again. What is not the store's is left where it is.
+Both happen in place, under the store's lock. The file ``unfinished`` says that the store in the folder is incomplete.
+It is written and synced before the first of the store's files is made or removed. It is removed after the last of them
+is synced, or removed. A process that finds it removes the store's files and begins again. Foreign files stay in place.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
 
 
 def is_store(path: Path) -> bool:
-    """Whether the folder is a store's, also one that is damaged, or was cut short while it was made or removed.
+    """Whether the folder is a store's, even if that is damaged, or its creation or removal was interrupted.
 
-    It says so itself, or it has the store's lock and data and nothing foreign. Raises: OSError.
+    It has a store's identity file or marker, or a store's lock and data and no foreign files. Raises: OSError.
     """
     if is_unfinished(path) or _has_identity(path):
         return True
@@ -69,7 +69,7 @@ def foreign_names(path: Path) -> list[str]:
 
 
 def is_vacant(path: Path) -> bool:
-    """Whether nothing is in the folder but what a creation makes first. Raises: OSError."""
+    """Whether the folder has no files except those that a creation makes first. Raises: OSError."""
     names = _names(path)
     if names - {LOCK_FILE, _NEW_MARKER}:
         return False
@@ -79,7 +79,7 @@ def is_vacant(path: Path) -> bool:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether the folder is a store's in which nothing counts. Raises: OSError."""
+    """Whether the folder has an incomplete store: one that was being made or removed. Raises: OSError."""
     return _content(path / _MARKER) == _MARKER_TEXT
 
 
@@ -100,8 +100,9 @@ def check_parts(path: Path) -> None:
 def create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
     """Make a new store in the folder ``path``, whose lock is held; ``build`` makes its data there.
 
-    What is left of one that was being made or removed goes first. Where it raises, nothing of the new one is left but
-    the lock. Raises: OSError; StoreUnavailableError; what ``build`` raises.
+    Files of an incomplete store are removed first. After an error only the lock file is left.
+
+    Raises: OSError; StoreUnavailableError; errors of ``build``.
     """
     try:
         _put_marker(path)
@@ -128,9 +129,9 @@ def create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
 
 
 def wipe(path: Path) -> None:
-    """Remove the store at ``path``, or what is left of one. Nothing to do where there is none.
+    """Remove the store at ``path``, complete or not; do nothing if there is none.
 
-    What is not the store's stays, and with it the folder: as that of a store, in which one can be made anew.
+    Foreign files stay, and so does the folder then: it still counts as a store's, and a store can be made there again.
 
     Raises: StoreLockedError where it is open, StoreIncompatibleError where ``path`` is not a store's folder,
     StoreUnavailableError where the disk refuses.
@@ -163,7 +164,7 @@ def wipe(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove the folder ``path``, whose lock is held, where no store is in it any more, nor anything foreign."""
+    """Remove the folder ``path``, whose lock is held, if it has neither a store nor foreign files."""
     if is_vacant(path):
         remove(path / _NEW_MARKER)
         (path / LOCK_FILE).unlink(missing_ok=True)
@@ -173,7 +174,7 @@ def remove_folder(path: Path) -> None:
 
 
 def prepare_folder(path: Path) -> bool:
-    """Make the folder ``path`` unless it is there: whether it was made now. Raises: OSError."""
+    """Make the folder ``path`` unless it exists; return whether it was made. Raises: OSError."""
     make_folder(path.parent)
     try:
         path.mkdir()
@@ -192,20 +193,20 @@ def is_plain(path: Path) -> bool:
 
 
 def _put_marker(path: Path) -> None:
-    """Say that nothing in the folder counts, so that it survives power loss."""
+    """Mark the store as incomplete; the mark survives power loss."""
     # In one step, also where it is there: who put it there may have been refused a sync, and killed.
     replace_file(path / _MARKER, _MARKER_TEXT.decode())
 
 
 def _remove_marker(path: Path) -> None:
-    """Take back what the marker says, once all that it spoke of is gone for good; beside foreign files it stays."""
+    """Remove the marker after the removal of the store's files is durable; beside foreign files it stays."""
     sync_folder(path)
     if not foreign_names(path):
         (path / _MARKER).unlink(missing_ok=True)
 
 
 def _clear(path: Path) -> None:
-    """Remove all of the store's own but its lock and the marker."""
+    """Remove all files of the store except its lock and the marker."""
     for name in (*_FILES, *_FOLDERS):
         remove(path / name)
 
@@ -215,7 +216,7 @@ def _names(path: Path) -> set[str]:
 
 
 def _content(file: Path) -> bytes | None:
-    """What a small file of the folder has; nothing where there is none, None where it is none of ours."""
+    """The content of a small file; empty if there is none, None if the library did not write it."""
     try:
         return read_file(file, len(_MARKER_TEXT))
     except FileNotFoundError:
@@ -230,7 +231,7 @@ def _is_torn_marker(content: bytes) -> bool:
 
 
 def _has_other_identity(path: Path) -> bool:
-    """Whether the identity file is JSON of somebody else, with none of the names that ours has."""
+    """Whether the identity file is foreign JSON, which has none of the fields that the library writes."""
     try:
         told = read_json(path / IDENTITY_FILE)
     except (FileNotFoundError, ValueError):

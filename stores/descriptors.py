@@ -1,4 +1,4 @@
-"""The file descriptors of this process, which each open store takes some of."""
+"""File descriptors of this process; each open store takes some."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _SPARE = 8
 
 
 def descriptors_lacking() -> str:
-    """Return what to do where this process has next to no file descriptors left, "" where it has some.
+    """Return advice if this process has almost no file descriptors left, else "".
 
-    Asked after a failure: an engine's own error may not say what it lacked, and it has given back what it got.
+    Call it after a failure: an engine's own error may not say that it lacked descriptors, and the engine has closed
+    those that it had opened.
     """
     opened: list[int] = []
     try:

@@ -1,4 +1,4 @@
-"""Files and folders of the library's own: made exclusively, put in place whole, synced by name, never through a link.
+"""The library's own files and folders: made exclusively, replaced atomically, synced by name, never through a link.
 
 A link, a pipe or a folder where one of our files belongs is never followed, waited for or written to.
 """
@@ -18,7 +18,7 @@ from stores.descriptors import descriptors_lacking
 from stores.errors import StoreUnavailableError
 
 SMALL_BYTES_MAX = 64 << 10
-"""More than any of the small files has that say what a folder is, and who has it open."""
+"""The limit for small files, such as a store's identity and its lock; all that the library writes are shorter."""
 
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 """What the system says of a link that is not followed, of a folder, and of a socket."""
@@ -32,12 +32,12 @@ _KINDS = {
 
 
 class StrangeFileError(ValueError):
-    """Something that the library never makes lies where one of its files belongs."""
+    """A file, link or folder that the library never makes is in the place of one of its files."""
 
 
 @contextmanager
 def system_errors_told(path: Path) -> Iterator[None]:
-    """Turn what the system refuses in this block into a StoreUnavailableError that says for which file."""
+    """Raise an OSError of this block as a StoreUnavailableError that names the file and says what to do."""
     try:
         yield
     except OSError as error:
@@ -50,7 +50,7 @@ def system_errors_told(path: Path) -> Iterator[None]:
 def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
     """Open the file ``path`` itself, and return its descriptor; ``flags`` and ``mode`` are those of ``os.open``.
 
-    Raises: OSError; StrangeFileError where it is no regular file, of which nothing was read or changed.
+    Raises: OSError; StrangeFileError if it is not a regular file; it is then neither read nor changed.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
@@ -84,9 +84,9 @@ def read_head(path: Path, num_bytes: int) -> bytes:
 
 
 def read_json(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> object:
-    """Return what the JSON file ``path`` says, which has at most ``bytes_max`` bytes.
+    """Return the content of the JSON file ``path``, of at most ``bytes_max`` bytes.
 
-    Raises: OSError; ValueError where that is no JSON, or nested so deeply that nobody here wrote it.
+    Raises: OSError; ValueError if it is not JSON, or is nested too deeply.
     """
     try:
         found: object = json.loads(read_file(path, bytes_max))
@@ -137,7 +137,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove the file, link or folder ``path``; nothing to do where there is none. Raises: OSError."""
+    """Remove the file, link or folder ``path``, if it exists. Raises: OSError."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -145,9 +145,9 @@ def remove(path: Path) -> None:
 
 
 def check_plain(path: Path, *, folder: bool) -> None:
-    """Check that ``path`` is a regular file or, where ``folder``, a folder with nothing but such below.
+    """Check that ``path`` is a regular file or, if ``folder``, a folder with only regular files and folders below it.
 
-    What is not there is not checked. Raises: OSError; StrangeFileError.
+    A missing file or folder passes. Raises: OSError; StrangeFileError.
     """
     try:
         found = os.lstat(path).st_mode

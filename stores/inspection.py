@@ -36,7 +36,7 @@ Line = dict[str, object]
 
 
 def lines(path: Path, records_max: int) -> Iterator[Line]:
-    """Say what lies at ``path``: a store's folder, or the file of a changelog; up to ``records_max`` of its records.
+    """Describe the store or changelog at ``path``, line by line, with up to ``records_max`` of its records.
 
     Raises: StoreIncompatibleError, ChangelogError where it is neither, StoreCorruptedError; OSError, sqlite3.Error.
     """
@@ -47,7 +47,7 @@ def lines(path: Path, records_max: int) -> Iterator[Line]:
         file = path / "data" / FILE
         if not file.exists():
             raise StoreIncompatibleError(
-                f"{path} is kept by {identity.backend}, not in SQLite: open it as that to read it"
+                f"{path} is kept by {identity.backend}, not in SQLite: open it with that backend to read it"
             )
         first: Line = {"store": str(path), **identity._asdict()}
     else:
@@ -77,7 +77,7 @@ def _of_store(database: Database, file: Path, first: Line, records_max: int) -> 
 
 def _of_changelog(database: Database, file: Path, first: Line, records_max: int) -> Iterator[Line]:
     if database.execute("pragma application_id").fetchone() != (APPLICATION_ID,):
-        raise ChangelogError(f"{file} is neither a store's folder nor a changelog; choose another path")
+        raise ChangelogError(f"{file} is neither a store's folder nor a changelog: choose another path")
     yield first
     for view in _VIEWS:
         yield from ({"view": view, **row} for row in database.query(f"select * from {view}"))

@@ -91,8 +91,9 @@ class StateStore(Closeable):
 
     A user's function never calls ``commit``: the task that owns the store does (KIP-892, ``StateStore#commit``).
 
-    What is not abstract has a default for a store that keeps no uncommitted writes apart and no offsets, as a store of
-    Kafka Streams was before KIP-844: its task keeps the offset, and wipes and restores it after an unclean close.
+    Methods that are not abstract have defaults. They fit a store that keeps neither uncommitted writes apart nor
+    offsets, as stores of Kafka Streams before KIP-844: its task keeps the offset, and restores it after an unclean
+    close.
     """
 
     @property
@@ -119,7 +120,7 @@ class StateStore(Closeable):
     def transactional(self) -> bool:
         """Whether uncommitted writes are kept apart until commit; by default not. Source: KIP-844, ``transactional()``.
 
-        A store that says so implements ``rollback``, and its ``restore`` passes by what is staged.
+        A transactional store implements ``rollback``, and its ``restore`` leaves staged writes as they are.
         """
         return False
 
@@ -127,7 +128,7 @@ class StateStore(Closeable):
     def manages_offsets(self) -> bool:
         """Whether offsets given to ``commit`` are kept with the data; by default not.
 
-        A store that says so implements ``committed_offset``. Source: KIP-892, ``managesOffsets()``.
+        A store that returns True implements ``committed_offset``. Source: KIP-892, ``managesOffsets()``.
         """
         return False
 
@@ -165,16 +166,16 @@ class StateStore(Closeable):
 
     @property
     def persistence(self) -> Persistence:
-        """How much of what was committed a killed process would lose. By default each commit survives one at once."""
+        """Which commits survive a killed process; by default all of them, at once."""
         return AT_ONCE
 
     def rollback(self) -> None:
         """Discard what was staged since the last commit: writes, deletes, range deletes, position.
 
-        Nothing to do for a store that is not transactional: what is written is written.
+        For a store that is not transactional it does nothing: its writes can't be undone.
         """
         if self.transactional:
-            raise NotImplementedError(f"{type(self).__name__} is transactional: its rollback() is to be implemented")
+            raise NotImplementedError(f"{type(self).__name__} is transactional and has no rollback(): implement it")
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
         """What opening did with an interrupted transaction, and the offsets the store is at.
@@ -225,7 +226,9 @@ class StateStore(Closeable):
     def committed_offset(self, partition: TopicPartition) -> int | None:
         """The offset that the last commits kept for ``partition``, or None. Source: KIP-892, ``committedOffset``."""
         if self.manages_offsets:
-            raise NotImplementedError(f"{type(self).__name__} manages offsets: its committed_offset() is missing")
+            raise NotImplementedError(
+                f"{type(self).__name__} manages offsets and has no committed_offset(): implement it"
+            )
         return None
 
     def approximate_num_uncommitted_bytes(self) -> int:
@@ -237,10 +240,10 @@ class StateStore(Closeable):
         return 0
 
     def uncommitted_memory_bytes(self) -> int:
-        """About what the open transaction takes of memory: keys and values that are held there, and what each entry
-        costs beside them. What an engine takes for a transaction of its own is not in it.
+        """Approximate memory of the open transaction: keys and values held in memory, and the cost of each entry.
+        Memory that an engine takes for its own transaction is not included.
 
-        By default what ``approximate_num_uncommitted_bytes`` says.
+        By default the result of ``approximate_num_uncommitted_bytes``.
         """
         return self.approximate_num_uncommitted_bytes()
 
@@ -253,7 +256,7 @@ class StateStore(Closeable):
     def position(self, isolation_level: IsolationLevel) -> Position:
         """Input offsets that the state reflects: committed, or with the open transaction laid over them. A copy.
 
-        Empty where none is kept: then no query with a bound is answered.
+        Empty if the store keeps none: every query with a bound is then refused.
         """
         return {}
 
@@ -261,7 +264,7 @@ class StateStore(Closeable):
     def metrics(self) -> StoreMetrics:
         """What the store has counted since it was opened, and what it holds now. A copy; any thread; after close, too.
 
-        By default it has the store's names alone. Raises: StoreClosedError in the child of a fork.
+        By default only the names are set. Raises: StoreClosedError in the child of a fork.
         Source: KIP-892, "Metrics".
         """
         return StoreMetrics(store=self.name, backend=self.backend)

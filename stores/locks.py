@@ -25,8 +25,8 @@ def take(file: Path, *, note: bool = True) -> int:
     """Lock ``file``, making it where there is none; returns the descriptor, whose closing gives the lock back.
 
     ``note`` writes this process's number into the file, for whoever is refused; without it nothing is changed.
-    Raises: OSError; StrangeFileError where it is a link or no file; StoreLockedError where somebody has it, also this
-    process. One that was made now is removed again where its number can't be written.
+    Raises: OSError; StrangeFileError if it is a link or no regular file; StoreLockedError if any process, this one
+    included, holds it. If the number can't be written, a lock file that was just made is removed again.
     """
     while True:
         descriptor, is_new = _opened(file)
@@ -51,7 +51,7 @@ def take(file: Path, *, note: bool = True) -> int:
 
 
 class HeldLock:
-    """A lock that ``take`` has returned, until ``close``; where the system allows it, without a descriptor.
+    """A lock that ``take`` has returned, held until ``close``; where the system allows it, without a descriptor.
 
     A lock belongs to the open file, which a mapping keeps open when its descriptor is closed. A process has few
     descriptors (often 1,024, at most some thousands), and each store of it has a lock. Source: flock(2); mmap(2).
@@ -78,7 +78,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def _mapped(descriptor: int) -> int:
-    """Where the file is mapped now, 0 where it can't be. Python's own maps keep a descriptor each."""
+    """Map the file and return the address, or 0 on failure. Python's ``mmap`` objects each keep a descriptor."""
     map_file = _LIBC.mmap
     map_file.restype = ctypes.c_void_p
     address: int | None = map_file(
@@ -89,7 +89,7 @@ def _mapped(descriptor: int) -> int:
 
 
 def is_lock_file(file: Path) -> bool:
-    """Whether ``file`` is not there, or has what ``take`` writes: a number, or nothing; zeros where power loss took it.
+    """Whether ``file`` is missing, or holds only what ``take`` writes: a number or nothing (after power loss zeros).
 
     Raises: OSError.
     """
@@ -103,9 +103,9 @@ def is_lock_file(file: Path) -> bool:
 
 
 def take_in_time(file: Path, timeout_s: float = TIMEOUT_S) -> int:
-    """Lock ``file`` as ``take`` does, waiting for whoever has it. For work of some milliseconds.
+    """Lock ``file`` as ``take`` does, and wait for its holder. For locks that are held for milliseconds.
 
-    Raises: as ``take``; StoreLockedError, which names the holder, once ``timeout_s`` is up.
+    Raises: as ``take``; StoreLockedError, which names the holder, after ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,4 @@
-"""How much of what a store has committed a killed process would lose, and how to make that less.
+"""The commits that a killed process would lose, and how a store makes them persistent.
 
 Source: KIP-892, "In-memory Transaction Buffers": what has to be restored after a failure is bounded.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 
 class Persistence:
-    """Commits as marks, which never fall: a commit survives a killed process once ``persisted`` has reached its mark.
+    """Marks of commits, which never decrease: a commit survives a kill when ``persisted`` has reached its mark.
 
-    This one is that of a store each of whose commits survives at once, or that keeps nothing anyway.
+    This class is for a store whose commits survive a kill at once, and for one that keeps nothing.
     """
 
     def mark(self) -> int:
@@ -21,14 +21,14 @@ class Persistence:
         return 0
 
     def begin(self) -> None:
-        """Begin to persist what was committed so far, in the background. Nothing where that is going on already.
+        """Begin to persist all commits so far in the background, unless that is under way.
 
-        An error shows in the next commit.
+        After a failure the next commit raises an error.
         """
 
     def wait(self) -> None:
-        """Wait until what ``begin`` began has ended. It may have failed."""
+        """Wait for the end of what ``begin`` has started, whether or not it succeeds."""
 
 
 AT_ONCE = Persistence()
-"""For stores each of whose commits survives a killed process."""
+"""For stores whose commits all survive a killed process."""

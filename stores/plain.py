@@ -18,7 +18,7 @@ from stores.reading import (
 
 
 class PlainIterator(KeyValueIterator):
-    """Pairs that ``source`` gives, which is closed with this. The pairs are a snapshot where those of it are one."""
+    """The given pairs; closing it closes ``source``. They are a snapshot if the scan of ``source`` is one."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], source: Closeable) -> None:
         self._pairs: Iterator[tuple[bytes, bytes]] | None = iter(pairs)

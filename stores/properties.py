@@ -11,7 +11,7 @@ from stores.registry import nearest
 
 Properties = Mapping[str, str | int | bool]
 Known = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""By a property's name: the setting that it is of, and how its text is read."""
+"""By a property's name: the setting that it sets, and the parser of its text."""
 
 _GUARANTEES: Mapping[str, ProcessingGuarantee] = {
     "at_least_once": ProcessingGuarantee.AT_LEAST_ONCE,
@@ -48,7 +48,7 @@ def read(properties: Properties, known: Known, prefix: str) -> tuple[dict[str, A
 
 
 def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
-    """The value of the property ``name``. Raises: ConfigError."""
+    """Return the parsed value of the property ``name``. Raises: ConfigError."""
     try:
         return parse(str(value))
     except (ValueError, KeyError) as error:

@@ -134,19 +134,19 @@ class Backend:
 
 
 def _none() -> NoReturn:
-    raise ConfigError("this backend has a store of its own: it has no engine and no strategy of the library's")
+    raise ConfigError("a StoreBackend has a store class of its own: it has no engine and no strategy of the library")
 
 
 @dataclass(frozen=True)
 class StoreBackend(Backend):
-    """A backend of another package, whose store only keeps the contract: ``KeyValueStore``, with its defaults.
+    """A backend of another package with its own store class, a subclass of ``KeyValueStore``.
 
     ``load_store`` returns its class. That is called with a path, below which alone the store may have files and whose
     folder it makes, and with ``name``, ``durability``, ``isolation_level`` and ``options`` by name. Its properties
     ``persistent``, ``transactional`` and ``manages_offsets`` are constants. It may have the attributes ``durabilities``
     (without it, CHANGELOG is carried) and ``options``, the known ones with their defaults.
 
-    In the child of a fork the store is left alone and never freed. A task removes its folder where it can't be trusted.
+    In the child of a fork the store is neither used nor freed. A task removes its folder to wipe the store.
     """
 
     load_engine: Callable[[], type[Engine]] = _none

@@ -1,4 +1,4 @@
-"""Compaction of the embedded changelog by itself, in steps of bounded size and time.
+"""Compaction of the embedded changelog, in steps of bounded size and time.
 
 A pass has two parts. The first reads the records after the last pass, and notes the last offset of each key; the second
 goes through the log from its start and removes what these supersede, and aborted records. A step is one transaction of
@@ -24,7 +24,7 @@ STEP_RECORDS_MIN = 1_000
 RECORDS_PER_APPENDED = 4
 """A step looks at this many records for each that was appended since the last: a pass reads new ones twice."""
 NOTED_KEYS_MAX = 200_000
-"""The keys of one pass; where there are more, it ends before the log does, and the next one goes on from there."""
+"""The most keys of one pass. If there are more, it ends early, and the next pass continues from there."""
 _ROWS = 500
 _KEY_BYTES = 32
 """Longer keys are noted by a digest. Source: Kafka, ``SkimpyOffsetMap``."""
@@ -58,7 +58,7 @@ class Compaction:
         return dirty / (kept + dirty) if dirty else 0.0
 
     def due_at(self, reader: sqlite3.Connection, start: int, end: int) -> int:
-        """The end of the log from which on it has enough new records for a pass; 0 while one is under way."""
+        """The lowest end of the log at which a pass is due; 0 while a pass is under way."""
         if self._pass is not None:
             return 0
         kept, dirty = self._kept_and_dirty(reader, start, end)
@@ -66,7 +66,7 @@ class Compaction:
         return end - dirty + max(self._records_min, 1, ceil(kept * dirty_share / (1 - dirty_share)))
 
     def step(self, writer: sqlite3.Connection, start: int, end: int) -> int:
-        """Go on with the pass, or begin one; returns how many records were removed."""
+        """Continue the pass, or begin one; return how many records were removed."""
         try:
             return self._step(writer, start, end)
         except BaseException:

@@ -1,4 +1,4 @@
-"""How a changelog's file comes into being: whole or not at all, in place of nothing, and touching nobody else's files.
+"""Create the file of a changelog: all of it or nothing, never over another file, and without touching foreign files.
 
 It is built under a name of its own, which begins with a prefix and ends at random, and linked to its place, which
 replaces nothing. Meanwhile ``.NAME.txstores-lock`` is held: what lies under such a name then belongs to no living
@@ -42,7 +42,9 @@ def create_unless_there(path: Path) -> None:
     lock_file = path.with_name(f".{path.name}.txstores-lock")
     try:
         if not is_lock_file(lock_file):
-            raise ChangelogError(f"{lock_file} is no file of ours, and is in the way: move it, or choose another path")
+            raise ChangelogError(
+                f"{lock_file} is not a lock file of this library, which needs its name: move it, or choose another path"
+            )
         lock = take_in_time(lock_file)
     except StoreLockedError as error:
         raise ChangelogError(f"{path} is being made elsewhere: {error}") from error
@@ -50,7 +52,7 @@ def create_unless_there(path: Path) -> None:
         if not os.path.lexists(path):
             _create(path)
     finally:
-        # While it is held: whoever waits for it then makes another one.
+        # While it is held: a process that waits for it then makes another lock file.
         with suppress(OSError):
             lock_file.unlink()
         os.close(lock)

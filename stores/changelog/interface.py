@@ -144,10 +144,10 @@ class Changelog(Closeable):
         """
 
     def compact_step(self, partition: TopicPartition) -> int:
-        """Go a bounded step on with compacting ``partition``, if that is due; returns how many records were removed.
+        """Make one bounded step of compacting ``partition``, if that is due; return how many records were removed.
 
-        Asked for by a task after its commits, for the changelogs of its stores. Logs that compact by themselves, as
-        Kafka's brokers do, have nothing to do. Raises: ChangelogError; a step that failed can be tried again.
+        A task calls it after each commit, for the changelogs of its stores. Logs that compact themselves, such as those
+        of Kafka's brokers, do nothing. Raises: ChangelogError; a failed step can be tried again.
         """
         return 0
 

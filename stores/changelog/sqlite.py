@@ -53,8 +53,8 @@ class SqliteChangelog(Changelog, LogWriter):
     producer from one. Closing it closes its producers. Where another process writes to the file, a write waits for up
     to ``timeout_s`` seconds; then ChangelogTimeoutError is raised.
 
-    ``compact_step`` begins a pass where ``compact_from_records`` records and a share of ``dirty_ratio`` of all are new
-    since the last one; -1 for never.
+    ``compact_step`` begins a pass when at least ``compact_from_records`` records, and the share ``dirty_ratio`` of all
+    records, are new since the last pass. With ``compact_from_records=-1`` it never does.
 
     Raises: ChangelogError where the path holds something else or refuses, ConfigError for what is no path or no time.
     """

@@ -21,11 +21,11 @@ class Attempts:
         return self._first is not None
 
     def one(self) -> Self:
-        """Take a step in a ``with`` block, and keep what it raises."""
+        """Take a step in a ``with`` block, and keep the error that it raises."""
         return self
 
     def __enter__(self) -> None:
-        """Nothing is to be done before a step: a commit of a task takes one for each store."""
+        """Do nothing: a commit of a task takes a step for each store, so this must be cheap."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

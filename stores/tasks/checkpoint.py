@@ -20,7 +20,7 @@ from stores.interface import TopicPartition
 VERSION = 0
 _BLANKS = b" \t"
 _BYTES_MAX = 64 << 20
-"""More than a file has of a line for each of 200,000 stores."""
+"""Enough for the lines of 200,000 stores."""
 UNKNOWN_OFFSET = -4
 """Stands for a store whose offset is not known. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
 _PARTITIONS, _OFFSETS = range(1 << 31), range(UNKNOWN_OFFSET, 1 << 63)
@@ -47,7 +47,7 @@ class CheckpointFile:
             except FileNotFoundError:
                 return {}
             except StrangeFileError as error:
-                raise self._garbage("it is no file of this size that was written") from error
+                raise self._garbage(f"not a plain file of up to {_BYTES_MAX:,} bytes") from error
             # Whoever put it there may have been killed before its name was synced: what is gone on from must stay.
             sync_folder(self.path.parent)
         if not raw.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""The time by which a task commits and punctuates; a test gives it another one."""
+"""The clocks by which a task commits and punctuates; tests replace them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ NEVER_NS = 1 << 128
 
 
 class Clock(Protocol):
-    """Two clocks, since only one of them never jumps, and a way to wait."""
+    """A monotonic clock for intervals, a wall clock for timestamps, and a way to wait."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since any moment in the past; never goes back."""
+        """Nanoseconds since an arbitrary moment; never goes back."""
 
     def epoch_ms(self) -> int:
         """Milliseconds since the Unix epoch, as the system has it."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds, 0 or more."""
+        """Wait for ``seconds``, 0 or more."""
 
 
 class SystemClock:

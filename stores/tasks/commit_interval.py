@@ -7,20 +7,20 @@ from stores.interface import ProcessingGuarantee
 from stores.tasks.clock import NEVER_NS, Clock
 
 NO_INTERVAL = -1
-"""As ``commit_interval_ms``: time alone makes no task commit."""
+"""The value of ``commit_interval_ms`` that turns commits by time off."""
 COMMIT_INTERVAL_MS = {ProcessingGuarantee.EXACTLY_ONCE: 100, ProcessingGuarantee.AT_LEAST_ONCE: 30_000}
 """Source: Kafka Streams, defaults of ``commit.interval.ms``; KIP-892 on what a reader of committed data waits for."""
 _INTERVAL_MS_MAX = (1 << 63) - 1
 
 
 class CommitInterval:
-    """The time from one commit to the next; early commits begin it anew."""
+    """The time from one commit to the next; an early commit restarts it."""
 
     def __init__(self, interval_ms: int, clock: Clock) -> None:
         self._interval_ns = NEVER_NS if interval_ms == NO_INTERVAL else interval_ms * 1_000_000
         self._clock = clock
         self.due_ns = NEVER_NS
-        """When it is up, by ``Clock.monotonic_ns``."""
+        """When it is over, by ``Clock.monotonic_ns``."""
 
     def begin(self) -> None:
         """Let the interval begin now."""
@@ -32,7 +32,7 @@ class CommitInterval:
 
 
 def checked_commit_interval_ms(interval_ms: object, guarantee: ProcessingGuarantee) -> int:
-    """The interval that is meant, by default the guarantee's. Raises: TypeError, ConfigError."""
+    """Return the interval, by default that of the guarantee. Raises: TypeError, ConfigError."""
     if interval_ms is None:
         return COMMIT_INTERVAL_MS[guarantee]
     if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
@@ -43,7 +43,7 @@ def checked_commit_interval_ms(interval_ms: object, guarantee: ProcessingGuarant
 
 
 def check_commit_every(records: object) -> None:
-    """Refuse what is no number of records per commit. Raises: TypeError, ConfigError."""
+    """Check a number of records per commit. Raises: TypeError, ConfigError."""
     if not isinstance(records, int) or isinstance(records, bool):
         raise TypeError(f"commit_every_records is an int or None, not {type(records).__name__}")
     if records < 1:

@@ -1,4 +1,4 @@
-"""What the configurations of a task's stores say of the task."""
+"""Settings of a task that follow from the configurations of its stores."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from stores.registry import member
 
 
 def common_guarantee(given: ProcessingGuarantee | None, stores: Iterable[StoreConfig]) -> ProcessingGuarantee:
-    """The guarantee that is given, else that of the stores, else exactly once. Raises: ConfigError."""
+    """The given guarantee, else that of the stores, else exactly once. Raises: ConfigError."""
     if given is not None:
         return member(ProcessingGuarantee, "processing guarantee", given)
     told = {config.processing_guarantee for config in stores if config.processing_guarantee is not None}
     if len(told) > 1:
-        raise ConfigError("the stores' configurations name both guarantees: a task has one processing.guarantee")
+        raise ConfigError(
+            "the stores' configurations name both guarantees, and a task has one: give all of them the same "
+            "processing_guarantee"
+        )
     return ProcessingGuarantee(next(iter(told), ProcessingGuarantee.EXACTLY_ONCE))
 
 
 def lowest_uncommitted_max_bytes(stores: Iterable[StoreConfig]) -> int:
-    """The lowest limit among those of the stores, -1 where none has one."""
+    """The lowest limit of the stores, -1 if none has one."""
     return min((limit for config in stores if (limit := config.uncommitted_max_bytes) != -1), default=-1)

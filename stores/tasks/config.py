@@ -1,4 +1,4 @@
-"""How the tasks of an application are set up, as one value; also read from properties under Kafka's own names."""
+"""The configuration of an application's tasks, as one value; also read from properties with Kafka's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATE_CLEANUP_DELAY_S = 600.0
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What all tasks of an application on one machine have in common, checked when it is made.
+    """The settings that all tasks of an application on one machine share; checked when it is made.
 
     Raises: ConfigError, TypeError.
     """
@@ -42,11 +42,11 @@ class TaskConfig:
     """None chooses by the guarantee."""
     task_timeout_s: float = TASK_TIMEOUT_S
     state_cleanup_delay_s: float = STATE_CLEANUP_DELAY_S
-    """How long nobody must have used a task's folder before ``clean`` removes it."""
+    """``clean`` removes the folder of a task that was not used for so long."""
     store: StoreConfig = field(default_factory=StoreConfig)
-    """What a store is that is only named."""
+    """The configuration of a store for which only a name is given."""
     transactional: bool | None = None
-    """Whether all stores keep uncommitted writes apart, or none; None where each may do as it likes."""
+    """Whether all stores keep uncommitted writes apart (True) or none does (False); None allows both."""
 
     def __post_init__(self) -> None:
         check_application(self.application_id)
@@ -63,16 +63,16 @@ class TaskConfig:
     def from_properties(cls, properties: Properties) -> Self:
         """A configuration from properties: those of ``StoreConfig.from_properties``, and Kafka's for a task.
 
-        ``application.id`` and ``state.dir`` are needed; as in Kafka the folder of the application lies below the
-        latter. Other than in Kafka the guarantee is exactly once where none is given.
+        ``application.id`` and ``state.dir`` are required. As in Kafka, the application gets a folder below
+        ``state.dir``. Unlike in Kafka, the default guarantee is exactly once.
 
-        Raises: TypeError; ConfigError for an unknown name, with the nearest one, for what this library does not have,
-        with the reason, and for a value that does not fit or contradicts another one.
+        Raises: TypeError; ConfigError for an unknown name, with the nearest known one; for a property without
+        counterpart here, with the reason; and for a value that does not fit or contradicts another one.
         """
         given, options = read(properties, {**_TASK_PROPERTIES, **STORE_PROPERTIES}, StoreConfig.OPTION)
         for name in ("application_id", "state_dir"):
             if name not in given:
-                raise ConfigError(f"property {name.replace('_', '.')} is needed")
+                raise ConfigError(f"property {name.replace('_', '.')} is missing: add it")
         for name, (allowed, reason) in _REFUSED.items():
             if given.pop(name, allowed) != allowed:
                 raise ConfigError(f"property {name} can't be {properties[name]}: {reason}")
@@ -88,15 +88,15 @@ class TaskConfig:
         )
 
     def stores(self, stores: Iterable[str] | Mapping[str, StoreConfig]) -> dict[str, StoreConfig]:
-        """The configurations of a task's stores: those given, or the common one for each that is only named.
+        """The configurations of a task's stores: those given, or the common one for each name without one.
 
-        Raises: ConfigError where one is not what ``transactional`` says of all.
+        Raises: ConfigError if a store contradicts ``transactional``.
         """
         configs = dict(stores) if isinstance(stores, Mapping) else dict.fromkeys(stores, self.store)
         for name, config in configs.items():
             if self.transactional is not None and backend_named(config.backend).transactional != self.transactional:
                 raise ConfigError(
-                    f"enable.transactional.statestores={str(self.transactional).lower()} is said of all stores, and "
+                    f"enable.transactional.statestores={str(self.transactional).lower()} applies to all stores, and "
                     f"store {name!r} is a {config.backend}: choose another backend for it, or drop the property"
                 )
         return {name: replace(config, processing_guarantee=self.guarantee) for name, config in configs.items()}
@@ -111,7 +111,7 @@ class TaskConfig:
         inputs: Sequence[TopicPartition],
         **settings: Any,
     ) -> StreamTask:
-        """A task of the application; ``settings`` are further ones of ``StreamTask``. Raises as that does."""
+        """Make a task of the application; ``settings`` are other arguments of ``StreamTask``. Raises as that does."""
         return StreamTask(
             self.application_id,
             task_id,
@@ -127,7 +127,7 @@ class TaskConfig:
         )
 
     def clean(self) -> list[TaskId]:
-        """Remove the folders of tasks that nobody used for ``state_cleanup_delay_s``: see ``StateDirectory.clean``."""
+        """Remove the folders of tasks not used for ``state_cleanup_delay_s``: see ``StateDirectory.clean``."""
         return StateDirectory(Path(self.state_dir)).clean(self.state_cleanup_delay_s)
 
 
@@ -156,4 +156,4 @@ _REFUSED: Mapping[str, tuple[object, str]] = {
     "num.stream.threads": (1, "a task runs on the thread that calls it. Open tasks in threads of your own"),
     "bootstrap.servers": (None, "a task is given its changelog as an object"),
 }
-"""Properties of Kafka Streams that are known and not kept: the one value that changes nothing, and why."""
+"""Properties of Kafka Streams without counterpart here: the one value that is accepted, and the reason."""

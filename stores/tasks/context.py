@@ -61,11 +61,11 @@ class TaskContext:
         return self._stream_time.ms
 
     def schedule(self, interval_ms: int, kind: PunctuationType, callback: Punctuator) -> Schedule:
-        """Call ``callback`` with a timestamp each time that ``interval_ms`` (1 or more) is over; only within ``init``.
+        """Call ``callback`` with a timestamp after each ``interval_ms`` (1 or more). May only be called in ``init``.
 
-        By STREAM_TIME it is called after the first record whose timestamp reaches a multiple of the interval, with the
-        stream time, and by the very first record of all; by WALL_CLOCK_TIME first after an interval. Calls that time
-        has passed over are not made up for. What it writes and forwards belongs to the open transaction.
+        With STREAM_TIME it is called with the stream time: after the very first record, and then after each record
+        whose timestamp reaches the next multiple of the interval. With WALL_CLOCK_TIME the first call comes after one
+        interval. Missed calls are skipped. Writes and outputs of ``callback`` belong to the open transaction.
 
         Raises: StoreError outside of ``init``, TypeError, ConfigError. Source: KIP-138.
         """
@@ -127,7 +127,7 @@ class TaskContext:
 
 
 InitFunction = Callable[[TaskContext], None]
-"""Called when the task is opened, and again whenever it has returned to its last commit; it makes the schedules. It may
-read stores, and write nothing. What it raises ends the opening, or the task."""
+"""Called when the task is opened, and again after each rollback, to make the schedules. It may read stores, but not
+write them. An error in it fails the opening, or closes the task."""
 ProcessFunction = Callable[[Record, TaskContext], None]
 """A user's function. What it raises undoes everything since the task's last commit."""

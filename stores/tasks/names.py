@@ -1,4 +1,4 @@
-"""Which names and numbers a task takes: they become folders, files, topics and consumer groups, here and in Kafka."""
+"""Checks of the names and numbers of a task: they become folders, files, topics and consumer groups."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from stores.errors import ConfigError
 from stores.interface import TopicPartition
 
 _NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
-"""What may be part of a topic's name and of a path."""
+"""Names that may be part of a topic's name and of a path."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Source: Kafka, ``Topic.validate``."""
 _RESERVED_ENDS = (".new", ".position", ".removed", ".wiped")
-"""Of files that lie beside a store's folder, or did in earlier releases."""
+"""Endings of files beside a store's folder, in this release or in earlier ones."""
 NUMBER_BOUND = 1 << 31
 """Above every number of a partition. Source: Kafka, whose protocol has 32 bits for one, with a sign."""
 
 
 def check_application(name: object) -> None:
-    """Refuse what can't be an application's id. Raises: TypeError, ConfigError."""
+    """Check the ID of an application. Raises: TypeError, ConfigError."""
     _check_name("an application", name)
 
 
 def check_stores(names: Iterable[object]) -> None:
-    """Refuse what can't be the names of one task's stores together. Raises: TypeError, ConfigError."""
+    """Check the names of one task's stores, each and together. Raises: TypeError, ConfigError."""
     known: dict[str, str] = {}
     for name in names:
         checked = _check_name("a store", name)
         if checked.lower().endswith(_RESERVED_ENDS):
             raise ConfigError(
-                f"{name!r} is no name for a store: names that end in {', '.join(_RESERVED_ENDS)} are those of files "
-                "beside a store"
+                f"{name!r} is no name for a store: the endings {', '.join(_RESERVED_ENDS)} are reserved for files "
+                "beside a store. Choose another name"
             )
         other = known.setdefault(_folded(checked), checked)
         if other != checked:
             raise ConfigError(
-                f"the stores {other!r} and {checked!r} of one task would get in each other's way: some file systems do "
-                "not tell upper from lower case, and Kafka's metrics do not tell '.' from '_'. Rename one"
+                f"the stores {other!r} and {checked!r} of one task collide: some file systems ignore the case of "
+                "letters, and Kafka's metrics treat '.' as '_'. Rename one"
             )
 
 
 def check_inputs(partitions: Iterable[TopicPartition]) -> None:
-    """Refuse what can't be the input of one task. Raises: TypeError, ConfigError."""
+    """Check the input partitions of one task. Raises: TypeError, ConfigError."""
     seen = set()
     for topic, number in partitions:
         if not isinstance(topic, str):
             raise TypeError(f"a topic is a str, not {type(topic).__name__}")
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             raise ConfigError(
-                f"{topic!r} is no name for a topic: up to 249 letters, digits, '.', '_' and '-', and not '.' or '..'"
+                f"{topic!r} is no name for a topic: use up to 249 letters, digits, '.', '_', '-', but not '.' or '..'"
             )
         check_number("a partition", number)
         if (topic, number) in seen:
@@ -58,7 +58,7 @@ def check_inputs(partitions: Iterable[TopicPartition]) -> None:
 
 
 def check_number(what: str, number: object) -> None:
-    """Refuse what is no number of a partition or sub-topology. Raises: TypeError, ConfigError."""
+    """Check the number of a partition or sub-topology. Raises: TypeError, ConfigError."""
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"{what} is an int, not {type(number).__name__}")
     if not 0 <= number < NUMBER_BOUND:
@@ -70,7 +70,7 @@ def _check_name(what: str, name: object) -> str:
         raise TypeError(f"the name of {what} is a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no name for {what}: up to 100 letters, digits, '-', '_', and '.' but not in front"
+            f"{name!r} is no name for {what}: use up to 100 letters, digits, '-', '_', '.', but not '.' first"
         )
     return name
 

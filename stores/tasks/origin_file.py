@@ -1,8 +1,8 @@
-"""The file that says under which guarantee the stores of a task were written, where that is not all one.
+"""The file that records the guarantee under which the stores of a task were written.
 
-A store whose uncommitted writes lie among the committed ones is covered by an exactly-once task alone, and only as long
-as that task is closed cleanly. So the file is durable before the first write of a task that opens such a store, and
-says CLEAN of it only after a clean close. A store that the file does not name was written under nobody knows what.
+It matters for stores whose uncommitted writes lie among the committed ones: their content is only known to be committed
+after an exactly-once task has closed them cleanly. The file is durable before a task makes its first write to such a
+store, and says CLEAN only after a clean close. The guarantee of a store without an entry is unknown.
 
 JSON with a checksum: ``{"stores": {"NAME": "exactly_once"}, "checksum": 1}``. A store that keeps its uncommitted writes
 apart, and its offsets with its data, needs no entry; a task without others has no such file.
@@ -25,10 +25,10 @@ _BYTES_MAX = 16 << 20
 
 
 class Origin(StrEnum):
-    """How far the content of a store is known to be what its changelog has."""
+    """How well the content of a store is known to match its changelog."""
 
     CLEAN = "clean"
-    """Its task was closed cleanly: it has what its changelog has up to its offset, and nothing else."""
+    """Its task was closed cleanly: it matches its changelog up to its offset."""
     EXACTLY_ONCE = "exactly_once"
     """An exactly-once task has it open, or did not close it cleanly: it may have writes that were never committed."""
     AT_LEAST_ONCE = "at_least_once"
@@ -36,13 +36,13 @@ class Origin(StrEnum):
 
 
 class OriginFile:
-    """The file at ``path``: whole or not there. Raises, all methods: StoreUnavailableError where the disk refuses."""
+    """The file at ``path``, always replaced atomically. Raises, all methods: StoreUnavailableError on a disk error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, names: Iterable[str]) -> dict[str, Origin]:
-        """The origins of the stores ``names`` that have an entry. A damaged file says AT_LEAST_ONCE of each."""
+        """The origins of the stores ``names`` that have an entry; AT_LEAST_ONCE for each if the file is damaged."""
         with system_errors_told(self.path):
             try:
                 told = read_json(self.path, _BYTES_MAX)
@@ -63,7 +63,7 @@ class OriginFile:
         return dict.fromkeys(names, Origin.AT_LEAST_ONCE)
 
     def write(self, stores: Mapping[str, Origin]) -> None:
-        """Replace the file by one with these entries, or remove it where there are none; survives power loss."""
+        """Replace the file by one with these entries, or remove it if there are none; durable on return."""
         with system_errors_told(self.path):
             if stores:
                 entries = dict(sorted(stores.items()))

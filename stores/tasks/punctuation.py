@@ -1,9 +1,9 @@
 """Calls of a user's function at intervals, by stream time or by wall clock.
 
-Which schedules a task has must be the same after a crash as before it. So all are made in the task's ``init``, which is
-called again whenever the task returns to its last commit, and a schedule by stream time is due at the multiples of its
-interval. When it is next due then follows from the stream time alone, and that is committed with the input's offsets:
-a call whose effects are committed is not repeated, and one whose effects were undone is.
+A task must have the same schedules after a crash as before. So all of them are made in the task's ``init``, which is
+called again after each rollback. A schedule by stream time is due at multiples of its interval, so its next call
+follows from the stream time alone. The stream time is committed with the input's offsets: a call is repeated if its
+effects were rolled back, and is not repeated if they were committed.
 
 Source: KIP-138; Kafka Streams, ``PunctuationSchedule``. Kafka begins anew after a restart, with a call at the first
 record.
@@ -19,18 +19,18 @@ from stores.tasks.clock import NEVER_NS, Clock
 
 Punctuator = Callable[[int], None]
 """Called with the stream time, or the wall clock's, in milliseconds since the Unix epoch. It writes as the task's
-function does, within the same transaction; what it raises undoes everything since the task's last commit."""
+function does, in the same transaction; an error in it rolls back everything since the task's last commit."""
 _INTERVAL_MS_MAX = (1 << 63) - 1
 _NEVER_MS = 1 << 63
 
 
 class PunctuationType(StrEnum):
-    """Which time counts. Source: KIP-138."""
+    """The clock of a schedule. Source: KIP-138."""
 
     STREAM_TIME = "STREAM_TIME"
-    """The highest timestamp of the input so far: it stands still while there is none."""
+    """The highest timestamp of the input so far: it stands still while there is no input."""
     WALL_CLOCK_TIME = "WALL_CLOCK_TIME"
-    """The system's time, looked at after each record and while ``run`` waits for input."""
+    """The system's time, checked after each record and while ``run`` waits for input."""
 
 
 class Schedule:
@@ -43,11 +43,12 @@ class Schedule:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Call it no more. May be called more than once. The next ``init`` makes it anew, if that still asks for it."""
+        """End the calls. May be called more than once. The next ``init`` makes the schedule again, if it still asks for
+        it."""
         self.cancelled = True
 
     def pass_by(self, now: int) -> None:
-        """Be due next after ``now``, at a multiple of the interval: calls that were missed are not made up for."""
+        """Set the next due time after ``now``, in whole intervals; missed calls are skipped."""
         self.due += (now - self.due) // self.interval * self.interval + self.interval
 
 
@@ -66,7 +67,7 @@ class Punctuation:
         """When one by wall clock is due, by ``Clock.monotonic_ns``."""
 
     def begin(self, stream_time_ms: int, init: Callable[[], None]) -> None:
-        """Drop all schedules, and take those that ``init`` makes; the stream time is -1 where it is not known."""
+        """Replace all schedules by those that ``init`` makes; the stream time is -1 if unknown."""
         self._stream, self._wall = [], []
         self._stream_time_ms = stream_time_ms
         self._is_open = True
@@ -80,8 +81,8 @@ class Punctuation:
         """Add a schedule: see ``TaskContext.schedule``."""
         if not self._is_open:
             raise StoreError(
-                "schedules are made in the task's init function, which a task that goes on after a crash calls again: "
-                "make it there, and let the punctuator do nothing until it has to"
+                "a schedule can only be made in the task's init function, which is called again after a crash: make it "
+                "there, and let the punctuator return at once until it is needed"
             )
         if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
             raise TypeError(f"an interval is a number of milliseconds, not {type(interval_ms).__name__}")
@@ -102,11 +103,11 @@ class Punctuation:
         return made
 
     def fire_stream(self, stream_time_ms: int, call: Callable[[Punctuator, int], None]) -> None:
-        """Make every call that is due by stream time; each schedule is called once, however far that has come."""
+        """Call each schedule that is due by stream time, once, even if several of its intervals have passed."""
         self._fire(self._stream, stream_time_ms, stream_time_ms, call)
 
     def fire_wall(self, call: Callable[[Punctuator, int], None]) -> None:
-        """Make every call that is due by wall clock."""
+        """Call each schedule that is due by wall clock, once."""
         self._fire(self._wall, self._clock.monotonic_ns(), self._clock.epoch_ms(), call)
 
     def _fire(

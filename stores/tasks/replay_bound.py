@@ -28,7 +28,7 @@ class ReplayBound:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.persist_total = 0
-        """How many flushes were begun to keep to the bound."""
+        """Flushes begun to keep to the bound."""
         self._group_bytes = _GROUP_BYTES if max_bytes == -1 else max_bytes // _GROUPS
         self._persistence = AT_ONCE
         self._groups: deque[tuple[int, int]] = deque()
@@ -36,13 +36,13 @@ class ReplayBound:
         self._counted_bytes = 0
 
     def follow(self, persistence: Persistence) -> None:
-        """Go on with a store that was opened just now: all that it has is persistent."""
+        """Start counting for a store that was just opened: all of its content is persistent."""
         self._persistence = persistence
         self._groups = deque()
         self._counted_bytes = 0
 
     def committed(self, num_bytes: int) -> None:
-        """Count a commit, or a restored piece, whose records in the changelog have so many bytes."""
+        """Count a commit or a restored piece with ``num_bytes`` of changelog records."""
         if self._persistence is AT_ONCE or not num_bytes:
             return
         mark, groups = self._persistence.mark(), self._groups
@@ -58,7 +58,7 @@ class ReplayBound:
             self._begin()
 
     def make_room(self, num_bytes: int) -> None:
-        """Wait until a commit of so many bytes keeps to the bound. Where a flush fails the commit is left to say so."""
+        """Wait until a commit of ``num_bytes`` keeps to the bound. If a flush fails, the commit raises the error."""
         if self.max_bytes == -1 or not self._counted_bytes or self._counted_bytes + num_bytes <= self.max_bytes:
             return
         if not self._counted() or self._counted_bytes + num_bytes <= self.max_bytes:
@@ -72,13 +72,13 @@ class ReplayBound:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of changelog that would be replayed if the process was killed now."""
+        """Bytes of changelog that would be replayed after a kill now."""
         groups = list(self._groups)
         persisted = self._persistence.persisted() if groups else 0
         return sum(num_bytes for mark, num_bytes in groups if mark > persisted)
 
     def _counted(self) -> int:
-        """The bytes that are not persistent, after leaving out what has become so."""
+        """Drop the commits that have become persistent; return the bytes of the others."""
         groups, persisted = self._groups, self._persistence.persisted()
         while groups and groups[0][0] <= persisted:
             self._counted_bytes -= groups.popleft()[1]

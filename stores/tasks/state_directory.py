@@ -53,7 +53,7 @@ class StateDirectory:
         self.path = path
 
     def folder(self, task_id: TaskId) -> Path:
-        """Where the task's stores lie. Raises: TypeError for what is no TaskId."""
+        """The folder of the task's stores. Raises: TypeError unless ``task_id`` is a TaskId."""
         if not isinstance(task_id, TaskId):
             raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
         return self.path / str(task_id)
@@ -194,13 +194,14 @@ def _is_ours(entry: Path) -> bool:
 
 
 def _was_begun(folder: Path) -> bool:
-    """Whether a store was to be made there and is not: nothing is there, or a lock file, as private as ours are."""
+    """Whether a creation of a store has only begun there: the folder is empty, or has a lock file as private as
+    ours."""
     lock = folder / "lock"
     return is_vacant(folder) and (not lock.exists() or not S_IMODE(lock.lstat().st_mode) & 0o077)
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether the folder is what a removal has left: some of what the library makes in a task's folder, or nothing."""
+    """Whether an interrupted removal has left the folder: it only has files that the library makes there."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return all(

@@ -109,12 +109,12 @@ class StoreGroup:
             store.begin()
 
     def finish_logs(self) -> None:
-        """Send what is held for the changelogs, which are about to be committed. Raises as ``Producer.send``."""
+        """Send the held records before the changelogs are committed. Raises as ``Producer.send``."""
         for store in self._stores:
             store.finish_log()
 
     def compact_logs(self) -> None:
-        """Let each changelog go a step on with its compaction, where that is due. The next commit's tries again."""
+        """Make one step of compacting each changelog, if due. After an error the next commit tries again."""
         for store in self._stores:
             with suppress(ChangelogError):
                 store.compact_log()
@@ -180,12 +180,12 @@ class StoreGroup:
         return offsets
 
     def origins(self, *, running: bool) -> dict[str, Origin]:
-        """What is to be noted of each store while the task is open, or once it is closed cleanly."""
+        """The entries of the file of origins, while the task is open or after a clean close."""
         found = {store.name: store.origin(running=running) for store in self._stores}
         return {name: origin for name, origin in found.items() if origin is not None}
 
     def note(self, origins: Mapping[str, Origin]) -> None:
-        """Keep the origins of the stores in their file, unless it has just these. Raises: StoreUnavailableError."""
+        """Write the origins of the stores to their file, if they have changed. Raises: StoreUnavailableError."""
         if origins != self._noted:
             self._origins.write(origins)
             self._noted = origins

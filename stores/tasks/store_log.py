@@ -1,4 +1,4 @@
-"""What the writes of a store send to its changelog within one transaction, one by one or coalesced."""
+"""The changelog records of a store's writes within one transaction, one by one or coalesced."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from stores.interface import TopicPartition
 from stores.tasks.context import TaskContext
 
 COALESCED_BYTES_MAX = 16 << 20
-"""Records are held until the commit, but not beyond this size: then they go out before it."""
+"""The most bytes of records that are held until the commit; beyond that they are sent before it."""
 _RECORD_BYTES = 128
-"""What a held record takes beside its key and value."""
+"""The memory of a held record beside its key and value."""
 
 
 class StoreLog:
-    """Sends each write at once. ``sent_bytes`` are those of keys and values since ``begin``."""
+    """Sends each write at once. ``sent_bytes`` counts keys and values sent since ``begin``."""
 
     def __init__(self, partition: TopicPartition, context: TaskContext) -> None:
         self.sent_bytes = 0
@@ -20,7 +20,7 @@ class StoreLog:
         self._context = context
 
     def begin(self) -> None:
-        """Begin a transaction; what is held of the last one is dropped."""
+        """Begin a transaction; records that are still held are dropped."""
         self.sent_bytes = 0
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
@@ -29,14 +29,14 @@ class StoreLog:
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
 
     def finish(self) -> None:
-        """Send what is held, before the transaction is committed. Raises as ``Producer.send``."""
+        """Send all held records, before the transaction is committed. Raises as ``Producer.send``."""
 
 
 class CoalescingLog(StoreLog):
-    """Holds writes back, so that the updates of a key within one commit are one record: the last one's.
+    """Holds writes until the commit, so that all updates of a key become one record: the last.
 
-    Nothing of a transaction is read before its commit, so that only the last update of a key counts. In bounded memory:
-    a transaction of more than ``max_bytes`` sends what is held, and a key that is written again later is sent again.
+    That loses nothing: a transaction is only read after its commit. Memory is bounded: a transaction of more than
+    ``max_bytes`` sends the held records early, and a key that is written again later is sent again.
     """
 
     def __init__(self, partition: TopicPartition, context: TaskContext, max_bytes: int = COALESCED_BYTES_MAX) -> None:
@@ -67,7 +67,7 @@ class CoalescingLog(StoreLog):
             self._held_bytes_at_most = 0
 
     def _make_room(self) -> None:
-        """Count again, without what was overwritten; send all where that is still much."""
+        """Count again, without overwritten values; send all records if they still fill more than half of the limit."""
         held_bytes = _RECORD_BYTES * len(self._held) + _num_bytes(self._held)
         if held_bytes > self._max_bytes // 2:
             self.finish()

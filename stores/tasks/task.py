@@ -78,7 +78,7 @@ class StreamTask:
     tasks of one thread share (``MemoryBudget``), and then all of these commit.
 
     ``commit_interval_ms`` is 100 under exactly once and 30,000 else, unless it is given; ``NO_INTERVAL`` (-1) for none.
-    Time is looked at after each record and by ``run``: nothing is committed where neither is called.
+    The clock is checked after each record and by ``run``; without calls of ``process`` or ``run`` nothing is committed.
 
     ``init`` is called at ``open`` with the context that ``process`` is given, and makes the schedules of punctuators
     (``TaskContext.schedule``). Both may be methods of one object of yours.
@@ -255,7 +255,7 @@ class StreamTask:
         self._counters.punctuate_total += 1
 
     def _keep_time(self) -> None:
-        """Do what time asks for: punctuate by wall clock, and commit where the interval is up."""
+        """Call the punctuators that are due by wall clock, and commit if the interval is over."""
         context, timing = self._context, self._timing
         if timing.now_ns() >= timing.punctuation.wall_due_ns:
             context.active = True
@@ -279,12 +279,14 @@ class StreamTask:
     def run(self, max_records: int | None = None, *, commit: bool = False, wait_s: float = 0.0) -> int:
         """Process what the input topics of the changelog have beyond ``input_offsets``, up to ``max_records``.
 
-        Returns how many records it got on by. It ends once there was no more input for ``wait_s``, and keeps the
-        commit interval and punctuates meanwhile. What neither the interval nor ``commit_every_records`` asks for stays
-        uncommitted, unless ``commit``. Where the changelog does not answer in time it goes on by itself from the last
-        commit, until it has got no further for ``task_timeout_s``; then it raises ChangelogTimeoutError. Raises as
-        ``process`` besides, OffsetOutOfRangeError where the input no longer reaches back to where the task is, and
-        ValueError for a number of records or seconds that is none. Source: KIP-572.
+        Return the number of records by which it has advanced. It ends when there was no input for ``wait_s``; meanwhile
+        it commits at each interval and punctuates. With ``commit`` it commits the rest at the end. If the changelog
+        does not answer in time, it continues from the last commit by itself, until it has made no progress for
+        ``task_timeout_s``.
+
+        Raises: as ``process``; ChangelogTimeoutError after ``task_timeout_s``; OffsetOutOfRangeError if the input no
+        longer has the next record of the task; TypeError, ValueError for a bad number of records or seconds.
+        Source: KIP-572.
         """
         if max_records is not None and not (type(max_records) is int and max_records >= 0):
             raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
@@ -306,7 +308,7 @@ class StreamTask:
                 timeout.failed(error, self._done())
 
     def _run(self, done_at_most: int, wait_ns: int) -> None:
-        """Process what there is, until so many records are done or there was nothing to do for so long."""
+        """Process input until ``done_at_most`` records are done, or there was no input for ``wait_ns``."""
         timing = self._timing
         ends_ns = -1
         while True:
@@ -322,7 +324,7 @@ class StreamTask:
                 timing.clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, timing.due_ns - now_ns)) / 1_000_000_000)
 
     def _go_over_inputs(self, done_at_most: int) -> bool:
-        """Process a stretch of each input; returns whether there was any."""
+        """Process some records of each input; return whether there were any."""
         got_on = False
         for partition in self._inputs:
             left = min(done_at_most - self._done(), _RUN_RECORDS)
@@ -369,7 +371,7 @@ class StreamTask:
         return self._stores.view(name, isolation_level, bound)
 
     def commit(self) -> None:
-        """Commit outputs, changelogs and input offsets, then the stores; nothing where nothing was processed.
+        """Commit outputs, changelogs and input offsets, then the stores; do nothing if nothing was processed.
 
         Where the changelog refuses, everything since the last commit is undone, and no store that keeps its writes
         apart is wiped for that; where it does not even answer to that in time, the next call tries again. Where a
@@ -389,7 +391,7 @@ class StreamTask:
         self._committed += processed
 
     def _commit_early(self, cause: EarlyCommitCause) -> None:
-        """Commit, and count it where the interval would not have asked for it by now."""
+        """Commit, and count the commit if the interval is not over yet."""
         early = not self._timing.interval.is_up()
         self.commit()
         if early:
@@ -422,7 +424,8 @@ class StreamTask:
         self._stores.compact_logs()
 
     def _send_offsets(self) -> None:
-        # At least once these are two commits, in this order: a punctuator may then run twice, and never not at all.
+        # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never
+        # skipped.
         self._context.producer.send_offsets(self.application_id, self._next)
         stream_time = self._timing.stream_time
         times = stream_time.uncommitted()
@@ -592,9 +595,10 @@ class StreamTask:
         offsets: Mapping[TopicPartition, int | None] | None = None,
         origins: Mapping[str, Origin] | None = None,
     ) -> None:
-        """Close everything, whatever goes wrong; then raise the first error.
+        """Close everything, even after errors; then raise the first error.
 
-        Where there is none, keep ``offsets``, and then ``origins``: what these call clean has its checkpoint.
+        Without an error write ``offsets``, and after them ``origins``: a store may only be called clean if it has a
+        checkpoint.
         """
         self._ready = False
         self._context.record = NO_RECORD

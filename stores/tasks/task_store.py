@@ -101,11 +101,12 @@ class TaskStore:
 
     @property
     def _keeps_apart(self) -> bool:
-        """Whether its files alone tell what of them is committed, and up to which offset."""
+        """Whether its files alone tell which data is committed, and up to which offset."""
         return self.store.transactional and self.store.manages_offsets
 
     def origin(self, *, running: bool) -> Origin | None:
-        """What is to be noted of it while the task is open, or once it is closed cleanly; None if nothing."""
+        """The entry of the store in the file of origins, while the task is open or after a clean close; None for no
+        entry."""
         if not self.store.persistent:
             return None
         if self._keeps_apart:
@@ -216,11 +217,11 @@ class TaskStore:
         self._log.begin()
 
     def compact_log(self) -> None:
-        """Go on with compacting its changelog. Raises: ChangelogError."""
+        """Make one step of compacting its changelog. Raises: ChangelogError."""
         self._changelog.compact_step(self.partition)
 
     def finish_log(self) -> None:
-        """Send what is held for the changelog, which is about to be committed, and make room for its replay.
+        """Send the held records before the changelog is committed, and make room for their replay.
 
         Raises as ``Producer.send``.
         """

@@ -26,7 +26,7 @@ def checked_task_timeout_s(seconds: float) -> float:
 
 
 def checked_wait_ns(seconds: object) -> int:
-    """Return the time to wait for input, if it is one, in nanoseconds. Raises: TypeError, ValueError."""
+    """Return the time to wait for input, in nanoseconds. Raises: TypeError, ValueError."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise TypeError(f"wait_s is a number of seconds, not {type(seconds).__name__}")
     if not 0 <= seconds <= sys.float_info.max:

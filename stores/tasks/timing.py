@@ -1,4 +1,4 @@
-"""What a task does by time: when it commits, when it punctuates, and the stream time of its input."""
+"""The timing of a task: its commit interval, its punctuators, and the stream time of its input."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Timing:
         self.stream_time = StreamTime(application_id)
         self.now_ns = clock.monotonic_ns
         self.due_ns = NEVER_NS
-        """When time next asks for something, by ``now_ns``."""
+        """When the next commit or punctuator by wall clock is due, by ``now_ns``."""
 
     def begin(
         self, committed_ms: Mapping[TopicPartition, int], inputs: Iterable[TopicPartition], init: Callable[[], None]
     ) -> None:
-        """Go back to the stream time that was committed, and to the schedules that ``init`` makes."""
+        """Return to the committed stream time, and make the schedules again with ``init``."""
         self.stream_time.begin(committed_ms, inputs)
         self.punctuation.begin(self.stream_time.ms, init)
         self.plan()
 
     def begin_interval(self) -> None:
-        """Let the commit interval begin now."""
+        """Restart the commit interval."""
         self.interval.begin()
         self.plan()
 
     def plan(self) -> None:
-        """Find out anew what is due first."""
+        """Update ``due_ns``."""
         self.due_ns = min(self.interval.due_ns, self.punctuation.wall_due_ns)

@@ -1,4 +1,4 @@
-"""What LMDB raises, in words of ours: whether to mend something, to open the store again, or to restore it."""
+"""LMDB's errors as the library's own, which say whether to fix the disk, to reopen the store, or to restore it."""
 
 from __future__ import annotations
 

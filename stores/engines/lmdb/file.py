@@ -1,4 +1,4 @@
-"""LMDB's file as it lies on disk, before LMDB maps it: what it would take for sound, or die of, and we refuse."""
+"""Checks of LMDB's file before LMDB maps it, for damage that LMDB would overlook or that would end the process."""
 
 from __future__ import annotations
 

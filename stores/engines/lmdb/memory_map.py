@@ -71,7 +71,7 @@ class MemoryMap:
             raise CommitFailedError(f"LMDB can't grow the map of {path} to {size:,} bytes: {error}") from error
 
     def reserve(self) -> None:
-        """Make room for a transaction, see above. Where the system gives less, what it gives is what there is."""
+        """Make room for a transaction, as described above; less if the system gives less."""
         used = (int(self._env.info()["last_pgno"]) + 1) * self._page_bytes
         if self._room_bytes < 0:
             self._room_bytes = room_bytes(MemoryMap._reserved_bytes)

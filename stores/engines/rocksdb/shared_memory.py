@@ -25,7 +25,7 @@ _WORTH_BYTES = 64 << 10
 
 
 class SharedMemory:
-    """The memory of all stores that were opened with the same ``num_bytes``; half of it for write buffers."""
+    """The memory shared by all stores with the same ``num_bytes``; half of it is for write buffers."""
 
     def __init__(self, num_bytes: int) -> None:
         self.cache = Cache(num_bytes)
@@ -37,19 +37,20 @@ class SharedMemory:
         self._lock = Lock()
 
     def join(self, store: Flushes) -> None:
-        """Count a store in, which was opened just now."""
+        """Add a store that was just opened."""
         with self._lock:
             self._stores.add(store)
 
     def leave(self, store: Flushes) -> None:
-        """Count a store out, which is about to be closed."""
+        """Remove a store that is about to be closed."""
         with self._lock:
             self._stores.discard(store)
             if self._flushing is store:
                 self._flushing = None
 
     def wrote(self, store: Flushes) -> None:
-        """Begin to flush the store that holds most, where ``store`` was written and all hold much."""
+        """Begin to flush the store with the largest write buffers, if all together are too large; ``store`` was
+        written."""
         if self.write_buffers.get_usage() <= self._flush_above:
             return
         with self._lock:
