@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stores import buffer, sorted_keys, sorted_map
-from stores.buffer import MISSING, IndexedBatch, Layer, lookup
+from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
 from stores.merge import lay_over
 from stores.ranges import KeyRanges, prefix_bounds
 from stores.sorted_map import SortedMap
@@ -279,3 +280,116 @@ def test_scans_that_follow_each_other_without_a_gap_do_not_pile_up_layers() -> N
             assert lookup(stack, b"%d" % (made % 500)) != b"%d" % made
             batch.release(stack)
     assert deepest <= 24
+
+
+def test_layers_that_are_compacted_leave_deleted_what_a_newer_one_of_them_deletes() -> None:
+    batch = IndexedBatch()
+    batch.put_all({b"%d" % number: b"old" for number in range(3)})
+    held = []
+
+    def freeze() -> None:
+        with batch.lock:
+            held.append(batch.freeze())
+
+    freeze()
+    batch.delete_range(b"0", b"1")
+    batch.put(b"1", b"new")
+    while len(held) <= buffer._FROZEN_MAX:
+        freeze()
+        batch.put(b"other", b"%d" % len(held))
+    freeze()
+    batch.delete_range(b"x", b"y")
+    assert len(batch.layers()) < len(held)
+    assert [batch.get(b"%d" % number) for number in range(3)] == [None, b"new", b"old"]
+    assert [lookup(held[0], b"%d" % number) for number in range(3)] == [b"old"] * 3
+
+
+def test_a_layer_that_a_reader_has_frozen_meanwhile_is_not_merged_into() -> None:
+    """The reader came after the writer had looked for layers that nobody holds."""
+    batch = IndexedBatch()
+    batch.put(b"key", b"old")
+    with batch.lock:
+        stack = batch.freeze()
+    batch._merge_large(batch._frozen[-1], batch._active)
+    batch.put(b"key", b"new")
+    assert (lookup(stack, b"key"), batch.get(b"key")) == (b"old", b"new")
+
+
+def test_a_layer_that_a_reader_freezes_while_others_are_compacted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader comes while the writer compares their sizes, without the lock."""
+    monkeypatch.setattr(buffer, "_FROZEN_MAX", 1)
+    batch = IndexedBatch()
+    size = Layer.size
+    held = []
+
+    def freeze() -> None:
+        with batch.lock:
+            held.append(batch.freeze())
+
+    def interrupted(layer: Layer) -> int:
+        if len(held) == 2:
+            freeze()
+        return size(layer)
+
+    batch.put_all({b"%d" % number: b"value" for number in range(3)})
+    freeze()
+    batch.put(b"3", b"value")
+    freeze()
+    batch.put(b"4", b"value")
+    monkeypatch.setattr(Layer, "size", interrupted)
+    batch.put(b"5", b"value")
+    assert len(held) == 3
+    assert [batch.get(b"%d" % number) for number in range(6)] == [b"value"] * 6
+
+
+def test_what_a_layer_deletes_stays_deleted_where_it_is_too_large_to_be_merged_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(buffer, "_MERGED_AT_ONCE", 2)
+    batch = IndexedBatch()
+    for number in range(5):
+        batch.put(b"old %d" % number, b"value")
+    with batch.lock:
+        stack = batch.freeze()
+    batch.delete_range(b"old 0", b"old 1")
+    for number in range(5):
+        batch.put(b"new %d" % number, b"value")
+    batch.release(stack)
+    batch.put(b"last", b"value")
+    assert [batch.get(b"old %d" % number) for number in range(3)] == [None, None, b"value"]
+
+
+class Drained:
+    """What was drained of a batch, in memory."""
+
+    def __init__(self, writes: dict[bytes, bytes | None]) -> None:
+        self._writes = writes
+
+    def get(self, key: bytes) -> bytes | Missing | None:
+        return self._writes.get(key, MISSING)
+
+    def pairs_between(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, int]]:
+        for key, value in sorted(self._writes.items()):
+            if (start is None or start <= key) and (end is None or key < end):
+                yield key, len(key) + len(value or b"")
+
+
+def test_what_was_drained_counts_until_it_is_overwritten_or_deleted() -> None:
+    batch = IndexedBatch()
+    batch.put_all({b"a": b"12", b"b": b"12", b"c": None})
+    assert (batch.num_bytes, batch.num_bytes_held()) == (7, 7)
+    with batch.lock:
+        batch.drain(Drained(dict(batch.writes)))
+    assert (batch.num_bytes, batch.num_bytes_held()) == (7, 0)
+    batch.put(b"a", b"1234")
+    assert (batch.num_bytes, batch.num_bytes_held()) == (9, 5)
+    batch.put_all({b"c": b"1", b"d": b"1"})
+    assert (batch.num_bytes, batch.num_bytes_held()) == (12, 9)
+    batch.delete_range(b"a", b"b")
+    assert (batch.num_bytes, batch.num_bytes_held()) == (6, 6)
+    with batch.lock:
+        batch.drain(Drained({b"a": None, b"b": None, b"c": b"1", b"d": b"1"}))
+    assert (batch.num_bytes, batch.num_bytes_held()) == (6, 0)
+    with batch.lock:
+        batch.clear()
+    assert (batch.num_bytes, batch.num_bytes_held()) == (0, 0)

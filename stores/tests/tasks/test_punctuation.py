@@ -11,6 +11,9 @@ import pytest
 from stores.changelog import MemoryChangelog, Record
 from stores.errors import ConfigError, StoreError
 from stores.tasks import PunctuationType, Schedule, StreamTask, TaskContext
+from stores.tasks.clock import NEVER_NS
+from stores.tasks.punctuation import Punctuation
+from stores.tasks.stream_time import StreamTime
 from stores.tests.tasks.hand_clock import EPOCH_MS, HandClock
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -290,4 +293,65 @@ def test_a_schedule_that_is_none_ends_the_opening(
         task.open()
     task = counting_task(tmp_path, log, MEMORY)
     task.open()
+    task.close()
+
+
+def test_schedules_that_are_due_at_once_are_called_in_the_order_of_their_times(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    calls: list[int] = []
+
+    def init(context: TaskContext) -> None:
+        for interval_ms in (10, 4, 7):
+            context.schedule(interval_ms, STREAM, lambda _, interval_ms=interval_ms: calls.append(interval_ms))  # type: ignore[misc]
+
+    feed_times(log, [1, 11])
+    task = single(tmp_path, log, ignore, init=init)
+    task.open()
+    task.run()
+    assert calls == [10, 4, 7, 4, 7, 10]
+    task.close()
+
+
+@pytest.mark.parametrize("kind", PunctuationType)
+def test_a_cancelled_schedule_makes_nothing_due(kind: PunctuationType) -> None:
+    """Else a task that waits for input would look at the clock without a pause."""
+    clock = HandClock()
+    punctuation = Punctuation(clock)
+    made: list[Schedule] = []
+    punctuation.begin(0, lambda: made.append(punctuation.schedule(10, kind, lambda _: None)))
+    clock.advance(10)
+    made[0].cancel()
+    punctuation.fire_stream(10, lambda *_: None)
+    punctuation.fire_wall(lambda *_: None)
+    assert (punctuation.stream_due_ms, punctuation.wall_due_ns) == (1 << 63, NEVER_NS)
+
+
+def test_a_stream_time_whose_commit_was_undone_is_committed_with_the_next_one() -> None:
+    stream_time = StreamTime("app")
+    stream_time.begin({INPUT: 5}, [INPUT])
+    for _ in range(2):
+        stream_time.ms, stream_time.partition = 9, INPUT
+        assert stream_time.uncommitted() == {INPUT: 9}
+        stream_time.begin({INPUT: 5}, [INPUT])
+    assert stream_time.uncommitted() == {}
+
+
+def test_at_least_once_the_offsets_are_committed_before_the_stream_time(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the two, a task calls a punctuator again, and never leaves a call out."""
+    feed_times(log, [3])
+    task = single(tmp_path, log, ignore, guarantee=AT_LEAST_ONCE)
+    task.open()
+    producer = task._context.producer
+    send, groups = producer.send_offsets, []
+
+    def send_offsets(group: str, offsets: Any) -> None:
+        groups.append(group)
+        send(group, offsets)
+
+    monkeypatch.setattr(producer, "send_offsets", send_offsets)
+    task.run(commit=True)
+    assert groups == [task.application_id, f"{task.application_id}/stream-time"]
     task.close()
