@@ -196,6 +196,9 @@ class Transaction(ABC):
     Raises, all methods: StoreCorruptedError, StoreUnavailableError, CommitFailedError.
     """
 
+    bound_to_thread: ClassVar[bool] = False
+    """Whether only the thread that began it may end it, unless that thread has ended."""
+
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
         """The value of ``key``, with the transaction's own writes."""

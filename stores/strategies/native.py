@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, current_thread
 from typing import ClassVar, Self
 from weakref import WeakSet
 
@@ -29,6 +29,7 @@ from stores.sorted_map import SortedMap
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
 from stores.strategies.undo import LiveScan, Undo
+from stores.strategies.writer_thread import leave_to
 
 BEFORE_COMMIT = declare("native.before_commit", "everything is in the engine's transaction, which is about to commit")
 AFTER_COMMIT = declare("native.after_commit", "the engine's transaction is committed, the caller does not know yet")
@@ -50,6 +51,7 @@ class NativeStore(EngineStore):
         super().__init__(engine, directory, traits)
         assert isinstance(engine, TransactionalEngine)
         self._transactions = engine
+        self._thread = current_thread()
         engine.prepare()
         self._transaction: Transaction | None = None
         # Held by whoever uses the transaction, and while it begins or ends: readers on other threads see it whole.
@@ -161,11 +163,26 @@ class NativeStore(EngineStore):
             self._transaction = None
             self._forget()
 
-    def _close_staging(self) -> None:
+    def _close_engine(self, engine: Engine, *, clean: bool) -> None:
         with self._lock:
-            if self._transaction is not None:
-                self._transaction.abort()
-                self._transaction = None
+            transaction, self._transaction = self._transaction, None
+        close = super()._close_engine
+        if transaction is None:
+            close(engine, clean=clean)
+            return
+
+        def end() -> None:
+            try:
+                transaction.abort()
+            except BaseException:
+                close(engine, clean=False)
+                raise
+            close(engine, clean=clean)
+
+        if transaction.bound_to_thread:
+            leave_to(self._thread, end)
+        else:
+            end()
 
     # Reading
 

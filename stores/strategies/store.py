@@ -42,6 +42,7 @@ from stores.strategies.arguments import OFFSET_BOUND, as_bytes, check_bounds, ch
 from stores.strategies.iterator import Pin, StoreIterator
 from stores.strategies.opening import build_engine, open_data
 from stores.strategies.reader import BoundedReader, StoreReader
+from stores.strategies.writer_thread import catch_up
 
 AnyStore = TypeVar("AnyStore", bound="EngineStore")
 Arguments = ParamSpec("Arguments")
@@ -100,6 +101,7 @@ class EngineStore(KeyValueStore):
     @classmethod
     def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:
         """Open the store's folder and engine, and recover. ``options`` has a value for each option there is."""
+        catch_up()
         durability = traits.durability
         if not engine.persistent:
             return cls(engine.open(path, durability, options), None, traits)
@@ -540,18 +542,24 @@ class EngineStore(KeyValueStore):
         with self._pins_lock:
             pins = list(self._pins)
         engine, self._engine = self._engine, _CLOSED
-        clean = False
         try:
-            try:
-                for pin in pins:
-                    pin.close()
-                self._close_staging()
-            finally:
-                engine.close()
-            clean = True
+            for pin in pins:
+                pin.close()
+            self._close_staging()
+        except BaseException:
+            self._close_engine(engine, clean=False)
+            raise
+        self._close_engine(engine, clean=True)
+
+    def _close_engine(self, engine: Engine, *, clean: bool) -> None:
+        """Close the engine, and give the folder back: as closed cleanly if ``clean`` and nothing goes wrong here."""
+        closed = False
+        try:
+            engine.close()
+            closed = True
         finally:
             if self._directory is not None:
-                self._directory.close(clean=clean)
+                self._directory.close(clean=clean and closed)
 
     def _close_staging(self) -> None:
         """Close what the strategy has beside the engine."""
@@ -606,6 +614,7 @@ class EngineStore(KeyValueStore):
 
     def _check_open(self) -> None:
         if not self.is_open:
+            catch_up()
             raise StoreClosedError(f"store {self._name!r} is closed: open it again")
 
 

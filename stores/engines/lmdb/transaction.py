@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import lmdb
 
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 class LmdbTransaction(Transaction):
     """A write transaction. After any error LMDB refuses all further use of it."""
 
+    # It holds a mutex of that thread until it ends.
+    bound_to_thread: ClassVar[bool] = True
+
     def __init__(self, engine: LmdbEngine, txn: Any) -> None:
         self._engine, self._txn = engine, txn
+        self._thread = get_ident()
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -72,7 +77,9 @@ class LmdbTransaction(Transaction):
         self._txn.abort()
 
     def _given_up(self, error: lmdb.Error) -> StoreError:
-        self._txn.abort()
+        if get_ident() == self._thread:
+            # A reader on another thread leaves that to the writer, whose next use fails as well.
+            self._txn.abort()
         told = writing_error(error)
         if not isinstance(told, CommitFailedError) or told.reopen:
             return told
