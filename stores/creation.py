@@ -8,9 +8,11 @@ is synced, or removed. A process that finds it removes the store's files and beg
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreIncompatibleError, StoreUnavailableError
 from stores.failpoints import declare, reach
@@ -137,10 +139,8 @@ def wipe(path: Path) -> None:
     StoreUnavailableError where the disk refuses.
     """
     with system_errors_told(path):
-        if not os.path.lexists(path):
+        if not _may_be_wiped(path):
             return
-        if not path.is_dir() or not (is_store(path) or is_vacant(path)):
-            raise StoreIncompatibleError(f"{path} is not a store's folder: nothing was removed")
         with suppress(FileNotFoundError):
             if not is_plain(path / LOCK_FILE):
                 # Nobody holds what is no lock file.
@@ -161,6 +161,58 @@ def wipe(path: Path) -> None:
             os.close(lock)
         with suppress(FileNotFoundError):
             sync_folder(path.parent)
+
+
+def _may_be_wiped(path: Path) -> bool:
+    """Whether anything is at ``path``. Raises: StoreIncompatibleError for what is no store's folder; OSError."""
+    while os.path.lexists(path):
+        # Where a part of it is gone another process has just removed it.
+        with suppress(FileNotFoundError):
+            if not is_no_folder(path) and (is_store(path) or is_vacant(path)):
+                return True
+            if is_no_folder(path) or not has_changed(path, lambda: None if is_store(path) else _refuse_wipe(path)):
+                _refuse_wipe(path)
+    return False
+
+
+def _refuse_wipe(path: Path) -> NoReturn:
+    raise StoreIncompatibleError(f"{path} is not a store's folder: nothing was removed")
+
+
+def has_changed(path: Path, check: Callable[[], None]) -> bool:
+    """Whether what ``check`` has raised of the folder ``path`` was another process at making or removing a store.
+
+    It may have seen the folder halfway; so it is asked again with the store's lock held, unless the lock may be
+    somebody else's. Raises: StoreLockedError where that process is still at it; OSError.
+    """
+    try:
+        if is_vacant(path) or is_unfinished(path):
+            return True
+        if not os.path.lexists(path / LOCK_FILE):
+            # It goes last, with the folder.
+            return is_vacant(path)
+        if foreign_names(path) or not is_lock_file(path / LOCK_FILE):
+            return False
+        lock = take(path / LOCK_FILE, note=False)
+    except FileNotFoundError:
+        return True
+    try:
+        if not (is_vacant(path) or is_unfinished(path)):
+            check()
+    except (FileNotFoundError, StoreCorruptedError, StoreIncompatibleError):
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def is_no_folder(path: Path) -> bool:
+    """Whether something is at ``path`` that is no folder, nor a link to one. Raises: OSError."""
+    try:
+        # In one step: what another process makes or removes is no file meanwhile.
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return path.is_symlink()
 
 
 def remove_folder(path: Path) -> None:

@@ -32,6 +32,8 @@ from stores.creation import (
     check_parts,
     create,
     foreign_names,
+    has_changed,
+    is_no_folder,
     is_plain,
     is_store,
     is_unfinished,
@@ -101,7 +103,7 @@ class StoreDirectory:
         store was open, at a level that power loss may tear, in an earlier boot of the machine.
         """
         with system_errors_told(path):
-            if os.path.lexists(path) and not path.is_dir():
+            if is_no_folder(path):
                 raise StoreUnavailableError(f"{path} is a file, not a store's folder: choose another path")
             directory = cls._made_or_held(path, backend, durability, build, tearable=tearable)
             try:
@@ -123,7 +125,10 @@ class StoreDirectory:
         For who opens its engine at DISK only, which nothing tears. Raises: as ``open``.
         """
         with system_errors_told(path):
-            held = cls._held(path, backend, Durability.DISK, tearable=False)
+            try:
+                held = cls._held(path, backend, Durability.DISK, tearable=False)
+            except _ChangedError as error:
+                raise StoreCorruptedError(f"{path} has been removed: restore it from its changelog") from error
             held.clean = not (path / "open").exists()
         return held
 
@@ -133,14 +138,10 @@ class StoreDirectory:
     ) -> Self:
         while True:
             is_new = prepare_folder(path)
-            try:
-                if is_vacant(path) or is_unfinished(path):
+            with suppress(_ChangedError):
+                if _is_to_be_made(path):
                     cls._make(path, backend, build, is_new=is_new)
                 return cls._held(path, backend, durability, tearable=tearable)
-            except FileNotFoundError:
-                # Another process has removed the folder meanwhile, with a store in it or the lock alone.
-                if path.exists():
-                    raise
 
     @staticmethod
     def _make(path: Path, backend: str, build: Callable[[Path], None], *, is_new: bool) -> None:
@@ -148,6 +149,8 @@ class StoreDirectory:
         was_cut_short = is_unfinished(path)
         try:
             lock = take(path / LOCK_FILE)
+        except FileNotFoundError as error:
+            raise _ChangedError from error
         except OSError:
             if is_new:
                 with suppress(OSError):
@@ -167,23 +170,21 @@ class StoreDirectory:
 
     @classmethod
     def _held(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
-        if not is_store(path):
-            raise StoreIncompatibleError(
-                f"{path} is a folder of something else, with {', '.join(foreign_names(path)[:3]) or 'files'} in it: "
-                "choose another path; nothing was changed"
-            )
         # Before anything is touched: what this release can't read is left as it is.
-        checked_identity(path, backend)
-        if os.path.lexists(path / LOCK_FILE) and not is_plain(path / LOCK_FILE):
-            raise StoreCorruptedError(
-                f"{path / LOCK_FILE} is not the lock file of the store: wipe the store and restore it from its "
-                "changelog"
-            )
-        lock = take(path / LOCK_FILE)
         try:
-            # Once more: until the lock was taken another process may have migrated it, or begun to remove it.
-            if is_unfinished(path):
-                raise StoreCorruptedError(f"{path} was being removed: open it again, or restore it from its changelog")
+            _check(path, backend)
+        except (FileNotFoundError, StoreCorruptedError, StoreIncompatibleError) as error:
+            if has_changed(path, lambda: _check(path, backend)):
+                raise _ChangedError from error
+            raise
+        try:
+            lock = take(path / LOCK_FILE)
+        except FileNotFoundError as error:
+            raise _ChangedError from error
+        try:
+            # Once more: until the lock was taken another process may have migrated it, or removed it.
+            if _is_to_be_made(path):
+                raise _ChangedError
             check_parts(path)
             identity = checked_identity(path, backend)
         except BaseException:
@@ -278,6 +279,34 @@ class StoreDirectory:
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
+
+
+class _ChangedError(Exception):
+    """Another process has made or removed the store while it was looked at: look again."""
+
+
+def _is_to_be_made(path: Path) -> bool:
+    """Whether no store is in the folder. Raises: OSError; _ChangedError where the folder has gone."""
+    try:
+        return is_vacant(path) or is_unfinished(path)
+    except FileNotFoundError as error:
+        if is_no_folder(path):
+            raise
+        raise _ChangedError from error
+
+
+def _check(path: Path, backend: str) -> None:
+    """Raises StoreIncompatibleError or StoreCorruptedError unless a store of ``backend`` is in the folder; OSError."""
+    if not is_store(path):
+        raise StoreIncompatibleError(
+            f"{path} is a folder of something else, with {', '.join(foreign_names(path)[:3]) or 'files'} in it: "
+            "choose another path; nothing was changed"
+        )
+    checked_identity(path, backend)
+    if os.path.lexists(path / LOCK_FILE) and not is_plain(path / LOCK_FILE):
+        raise StoreCorruptedError(
+            f"{path / LOCK_FILE} is not the lock file of the store: wipe the store and restore it from its changelog"
+        )
 
 
 def checked_path(path: str | PathLike[str]) -> Path:

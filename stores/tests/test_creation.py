@@ -464,3 +464,39 @@ def test_a_flipped_bit_in_what_a_store_says_it_is_never_makes_it_another_one(pat
     identity.write_bytes(whole)
     with pytest.raises(StoreIncompatibleError):
         open_store("sqlite", path)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("work", [open_store, wipe])
+@pytest.mark.parametrize("step", ["is_unfinished", "is_vacant", "is_store", "foreign_names", "checked_identity"])
+def test_who_meets_another_process_at_wiping_and_making_the_store_takes_nothing_for_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[..., object], made_again: bool
+) -> None:
+    open_store("lmdb-indexed-batch", path).close()
+    pending = [True]
+
+    def meeting(look: Callable[..., object], *, before: bool) -> Callable[..., object]:
+        def looked(*arguments: object) -> object:
+            seen = None if before else look(*arguments)
+            if pending:
+                pending.clear()
+                # Where the lock is held by then, the other one is refused.
+                with suppress(StoreLockedError):
+                    wipe(path)
+                    if made_again:
+                        open_store("lmdb-indexed-batch", path).close()
+            return look(*arguments) if before else seen
+
+        return looked
+
+    for before in (False, True):
+        pending[:] = [True]
+        with monkeypatch.context() as patch:
+            for module in (creation, directory):
+                if hasattr(module, step):
+                    patch.setattr(module, step, meeting(getattr(module, step), before=before))
+            if work is wipe:
+                wipe(path)
+                assert not path.exists()
+            with open_store("lmdb-indexed-batch", path) as store:
+                assert list(store.all()) == []
