@@ -10,17 +10,13 @@ Source: KIP-844, the disadvantages of its secondary store.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.folders import temporary_folder
-from harness.throughput.job import read_figures, write_figures
-from harness.throughput.run import figures_of
-from harness.trials.child import end_with_starter
+from harness.throughput.apart import figures_apart, measure
 from harness.workloads.payload import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
@@ -33,7 +29,6 @@ STAGED = (KEYS, 10 * KEYS)
 SMALL_BUFFER: Mapping[str, int] = {"staging_buffer_bytes": 256 << 10}
 """Options that bound what a strategy which has them keeps of a transaction in memory."""
 DEADLINE_S = 60
-_ORDER_FILE, _FIGURES_FILE = "order", "counted"
 
 
 def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any]]:
@@ -43,11 +38,7 @@ def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any
     """
     rows = []
     for backend in backends:
-        with temporary_folder("amplification") as folder:
-            write_figures(folder / _ORDER_FILE, {"backend": backend, "seed": seed})
-            found = figures_of(
-                __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
-            )
+        found = figures_apart(__name__, "amplification", {"backend": backend, "seed": seed}, DEADLINE_S)
         rows += [{"kind": "amplification", "seed": seed, **row} for row in found["rows"]]
     return rows
 
@@ -140,10 +131,7 @@ def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> 
 
 def main() -> None:
     """What the process does."""
-    end_with_starter()
-    folder = Path(sys.argv[1])
-    order = read_figures(folder / _ORDER_FILE)
-    write_figures(folder / _FIGURES_FILE, {"rows": count(order["backend"], order["seed"], folder)})
+    measure(lambda **arguments: {"rows": count(**arguments)})
 
 
 if __name__ == "__main__":

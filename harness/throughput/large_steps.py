@@ -10,20 +10,17 @@ Source: KIP-844, "Transactions via Secondary State Store" (transactions that mem
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from time import perf_counter
 from typing import Any
 
-from harness.folders import temporary_folder
+from harness.throughput.apart import figures_apart, measure
 from harness.throughput.configuration import log_durability
-from harness.throughput.job import STATE_FOLDER, read_figures, write_figures
+from harness.throughput.job import STATE_FOLDER
 from harness.throughput.memory_watch import MemoryWatch
 from harness.throughput.reopening import bytes_on_disk
-from harness.throughput.run import figures_of
-from harness.trials.child import end_with_starter
 from harness.workloads.payload import Values
 from stores import failpoints
 from stores.changelog import SqliteChangelog
@@ -72,7 +69,6 @@ _INPUT, _STORE = TopicPartition("steps", 0), "pairs"
 _KEY_BYTES, _SCATTER, _LOOKED_AT_EVERY = 16, 0x9E3779B97F4A7C15, 64
 _WARM_UP_PAIRS = 64
 _BEFORE_COMMIT = "task.before_log_commit"
-_ORDER_FILE, _FIGURES_FILE = "step", "stepped"
 
 
 def large_step_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
@@ -94,12 +90,8 @@ def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_
     Raises: MeasurementFailedError.
     """
     deadline_s = DEADLINE_S + DEADLINE_PER_MIB_S * step_bytes / _MIB
-    with temporary_folder("large-steps") as folder:
-        order = {"backend": backend, "step_bytes": step_bytes, "seed": seed, "spill_above": spill_above}
-        write_figures(folder / _ORDER_FILE, order)
-        figures = figures_of(
-            __name__, [str(folder)], folder=folder, deadline_s=deadline_s, status=0, file=_FIGURES_FILE
-        )
+    arguments = {"backend": backend, "step_bytes": step_bytes, "seed": seed, "spill_above": spill_above}
+    figures = figures_apart(__name__, "large-steps", arguments, deadline_s)
     chosen = backend_named(backend)
     return {
         "kind": "large_step",
@@ -246,10 +238,7 @@ def _task(backend: str, folder: Path, steps: _Steps, limit_bytes: int) -> Stream
 
 def main() -> None:
     """What the process does."""
-    end_with_starter()
-    folder = Path(sys.argv[1])
-    order = read_figures(folder / _ORDER_FILE)
-    write_figures(folder / _FIGURES_FILE, stepped(**order, folder=folder))
+    measure(stepped)
 
 
 if __name__ == "__main__":

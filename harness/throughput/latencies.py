@@ -8,7 +8,6 @@ Source: KIP-892, "Compatibility, Deprecation, and Migration Plan": lower latency
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,10 +15,7 @@ from random import Random
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from harness.folders import temporary_folder
-from harness.throughput.job import read_figures, write_figures
-from harness.throughput.run import figures_of
-from harness.trials.child import end_with_starter
+from harness.throughput.apart import figures_apart, measure
 from stores.interface import Durability, KeyValueStore, TopicPartition
 from stores.registry import backends, open_store
 
@@ -31,7 +27,6 @@ _WARM_UP_COMMITS = 5
 _KEY_BYTES, _VALUE_BYTES = 16, 100
 _LATENCY_MAX_NS, _LATENCY_DIGITS = 3_600_000_000_000, 3
 _CHANGELOG = TopicPartition("changelog", 0)
-_ORDER_FILE, _FIGURES_FILE = "commits", "latencies"
 
 
 class Timed(NamedTuple):
@@ -48,11 +43,8 @@ def latency_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[
     """
     rows = []
     for backend in backends() if chosen is None else chosen:
-        with temporary_folder("latencies") as folder:
-            write_figures(folder / _ORDER_FILE, {"backend": backend, "commits": COMMITS[profile], "seed": seed})
-            found = figures_of(
-                __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
-            )
+        arguments = {"backend": backend, "commits": COMMITS[profile], "seed": seed}
+        found = figures_apart(__name__, "latencies", arguments, DEADLINE_S)
         rows += [{"kind": "latency", **row} for row in found["rows"]]
     return rows
 
@@ -107,10 +99,7 @@ def measured(backend: str, commits: int, seed: int, folder: Path) -> list[dict[s
 
 def main() -> None:
     """What the process does."""
-    end_with_starter()
-    folder = Path(sys.argv[1])
-    order = read_figures(folder / _ORDER_FILE)
-    write_figures(folder / _FIGURES_FILE, {"rows": measured(**order, folder=folder)})
+    measure(lambda **arguments: {"rows": measured(**arguments)})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ once.
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,7 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
-from harness.folders import temporary_folder
-from harness.throughput.job import read_figures, write_figures
-from harness.throughput.run import figures_of
-from harness.trials.child import end_with_starter
+from harness.throughput.apart import figures_apart, measure
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, TopicPartition
 from stores.registry import backends, open_store
@@ -39,7 +35,6 @@ DEADLINE_S = 120
 _WRITE_EVERY_S, _LOOK_EVERY_S = 2e-3, 2e-4
 _KEY = b"latest"
 _CHANGELOG = TopicPartition("changelog", 0)
-_ORDER_FILE, _FIGURES_FILE = "intervals", "seen"
 
 
 def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -52,12 +47,8 @@ def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str
     for backend in backends() if profile == "full" else [StoreConfig().backend]:
         if chosen is not None and backend not in chosen:
             continue
-        with temporary_folder("visibility") as folder:
-            order = {"backend": backend, "intervals_s": INTERVALS_S[profile], "commits": COMMITS[profile]}
-            write_figures(folder / _ORDER_FILE, order)
-            found = figures_of(
-                __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
-            )
+        arguments = {"backend": backend, "intervals_s": INTERVALS_S[profile], "commits": COMMITS[profile]}
+        found = figures_apart(__name__, "visibility", arguments, DEADLINE_S)
         rows += [{"kind": "visibility", **row} for row in found["rows"]]
     return rows
 
@@ -133,10 +124,7 @@ def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: P
 
 def main() -> None:
     """What the process does."""
-    end_with_starter()
-    folder = Path(sys.argv[1])
-    order = read_figures(folder / _ORDER_FILE)
-    write_figures(folder / _FIGURES_FILE, {"rows": measured(**order, folder=folder)})
+    measure(lambda **arguments: {"rows": measured(**arguments)})
 
 
 if __name__ == "__main__":
