@@ -14,8 +14,9 @@ import pytest
 
 from stores import CommitFailedError, Durability, StoreCorruptedError, TopicPartition, open_store
 from stores.engines.lmdb import LmdbEngine
-from stores.engines.lmdb.meta_pages import Checksums
+from stores.engines.lmdb.meta_pages import Checksums, check_meta_pages, keep_meta_pages
 from stores.identity import Identity, read_identity
+from stores.strategies.store import EngineStore
 
 LOG = TopicPartition("changelog", 0)
 BACKENDS = ("lmdb-indexed-batch", "lmdb-native")
@@ -216,3 +217,55 @@ def test_checksums_are_synced_at_a_clean_close_at_disk_and_not_in_commits(
         commit(store, 2)
         assert done == ["write", "write"]
     assert done[-2:] == ["write", "sync"]
+
+
+def test_a_write_of_nothing_leaves_the_checksums_as_they_are(path: Path) -> None:
+    """LMDB writes no page for it: a checksum of its transaction ID would be one of another page."""
+    copy = path.with_name("killed")
+    with open_store(BACKENDS[0], path) as store:
+        commit(store, 1)
+        commit(store, 2)
+        assert isinstance(store, EngineStore)
+        before = meta_pages(path / "data" / "data.mdb")
+        for _ in range(3):
+            store._engine.write([], {})
+        assert meta_pages(path / "data" / "data.mdb") == before
+        shutil.copytree(path, copy)
+    with open_store(BACKENDS[0], copy) as store:
+        assert list(store.all()) == state(2)
+
+
+def test_a_file_that_lacks_its_last_page_is_checked_before_it_is_mapped(path: Path) -> None:
+    file = filled(path, 3)
+    newest = max(meta_pages(file), key=lambda page: page[USED_BYTES - 8 : USED_BYTES][::-1])
+    last_page = int.from_bytes(newest[USED_BYTES - 16 : USED_BYTES - 8], "little")
+    for pages, checked in ((last_page + 1, False), (last_page, True)):
+        os.truncate(file, pages * PAGE_BYTES)
+        assert check_meta_pages(file.parent).check_structure is checked
+
+
+@pytest.mark.parametrize("held_max", [0, 1])
+def test_checksums_give_their_descriptors_back(path: Path, monkeypatch: pytest.MonkeyPatch, held_max: int) -> None:
+    """One that is kept at the end, and where too many are kept already one after each commit."""
+    monkeypatch.setattr("stores.engines.lmdb.meta_pages._HELD_MAX", Checksums._held + held_max)
+    held, before = Checksums._held, len(os.listdir("/proc/self/fd"))
+    with open_store(BACKENDS[0], path) as store:
+        assert Checksums._held == held + held_max
+        commit(store, 1)
+        taken = len(os.listdir("/proc/self/fd"))
+        commit(store, 2)
+        assert len(os.listdir("/proc/self/fd")) == taken
+    assert (Checksums._held, len(os.listdir("/proc/self/fd"))) == (held, before)
+
+
+def test_meta_pages_that_are_to_be_kept_are_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = filled(path, 2)
+    content, status, fsync, synced = file.read_bytes(), file.stat(), os.fsync, []
+
+    def seen(descriptor: int) -> None:
+        synced.append(os.path.samestat(os.fstat(descriptor), status))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    keep_meta_pages(file.parent, PAGE_BYTES)
+    assert (synced, file.read_bytes()) == ([True], content)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from stores import StoreCorruptedError, TopicPartition
+from stores import IsolationLevel, StoreCorruptedError, TopicPartition, open_store
 from stores.position import OFFSET, POSITION, decode, encode
 
 
@@ -22,3 +24,18 @@ def test_what_is_written_is_read_back_by_its_kind() -> None:
 def test_an_entry_that_is_none_is_damage(key: bytes, value: bytes) -> None:
     with pytest.raises(StoreCorruptedError):
         decode(OFFSET, {key: value})
+
+
+def test_an_offset_beyond_64_bits_is_refused_also_of_a_partition_that_is_known(path: Path) -> None:
+    partition = TopicPartition("input", 0)
+    with open_store("memory-indexed-batch", path) as store:
+        store.advance_position(partition, 1)
+        store.commit({partition: 1})
+        with pytest.raises(ValueError):
+            store.advance_position(partition, 1 << 63)
+        with pytest.raises(ValueError):
+            store.commit({partition: 1 << 63})
+        store.advance_position(partition, 2)
+        store.commit({partition: (1 << 63) - 1})
+        assert store.committed_offset(partition) == (1 << 63) - 1
+        assert store.position(IsolationLevel.READ_COMMITTED) == {partition: 2}

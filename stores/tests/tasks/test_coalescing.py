@@ -12,7 +12,7 @@ from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ChangelogError
 from stores.interface import TopicPartition
-from stores.tasks import ProcessingGuarantee, TaskContext
+from stores.tasks import ProcessingGuarantee, TaskContext, store_log
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -142,6 +142,32 @@ def test_a_key_that_is_written_over_and_over_stays_one_record(
     task.run(commit=True)
     task.close()
     assert logged(log) == [(b"hot", b"0499", 0)]
+
+
+def test_what_is_held_is_counted_again_only_once_in_many_writes(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nearly all of the room is taken by keys that are not written again."""
+    counted: list[int] = []
+
+    def num_bytes(held: dict[bytes, tuple[bytes | None, int]]) -> int:
+        counted.append(len(held))
+        return count_bytes(held)
+
+    count_bytes = store_log._num_bytes
+    monkeypatch.setattr(store_log, "_num_bytes", num_bytes)
+    monkeypatch.setattr("stores.tasks.task_store.COALESCED_BYTES_MAX", 4_000)
+
+    def process(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"%03d" % min(record.offset, 25), b"%04d" % record.offset)
+
+    feed(log, [0] * 500)
+    task = single(tmp_path, log, process, stores={"s": StoreConfig(MEMORY)})
+    task.open()
+    task.run(commit=True)
+    task.close()
+    assert 10 < len(counted) < 25
+    assert len(logged(log)) == 25 + 2
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)

@@ -159,6 +159,22 @@ def test_a_direct_store_is_not_trusted_where_nothing_says_who_wrote_it(
     task_.close()
 
 
+@pytest.mark.parametrize("damage", [b"", b'{"stores": {}, "checksum": 0}\n'])
+def test_writes_that_at_least_once_kept_are_not_trusted_where_the_file_that_names_them_is_damaged(
+    tmp_path: Path, log: MemoryChangelog, damage: bytes
+) -> None:
+    """Also in a store that keeps its uncommitted writes apart now, and needs no entry of its own."""
+    switched(tmp_path, log, DIRECT, Durability.CHANGELOG, AT_LEAST_ONCE, clean=False)
+    task_ = counting_task(tmp_path, log, INDEXED, guarantee=AT_LEAST_ONCE)
+    task_.open()
+    task_.close()
+    (tmp_path / "state" / "0_0" / ".origin").write_bytes(damage)
+    task_ = counting_task(tmp_path, log, INDEXED, guarantee=EXACTLY_ONCE)
+    assert [report.wiped for report in task_.open()] == [True] * 2
+    assert state(task_, "left") == {b"1": b"2"}
+    task_.close()
+
+
 def test_stores_that_keep_everything_themselves_need_no_note_of_their_guarantee(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:

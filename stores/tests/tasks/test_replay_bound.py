@@ -98,6 +98,17 @@ def test_without_a_bound_nothing_is_flushed_and_small_commits_are_counted_togeth
     assert len(bound._groups) < 20
 
 
+def test_a_store_that_is_opened_anew_has_all_of_its_bound_again() -> None:
+    flushes, bound = Flushes(), ReplayBound(1_000)
+    bound.follow(flushes)
+    commit(bound, flushes, 500)
+    bound.follow(flushes)
+    assert bound.num_bytes == 0
+    commit(bound, flushes, 500)
+    bound.make_room(500)
+    assert (flushes.asked, bound.num_bytes) == ([], 500)
+
+
 def killed_after(folder: Path, bound: int, backend: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     arguments = [str(folder), str(bound), backend]
