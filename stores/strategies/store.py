@@ -264,8 +264,8 @@ class EngineStore(KeyValueStore):
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         writes: dict[bytes, bytes | None] = {}
-        # All of them before any is checked: they may come from a scan of this store.
-        for key, value in list(pairs):
+        # All of them before any is staged: they may come from a scan of this store.
+        for key, value in pairs:
             self._check_write(key, value)
             writes[key] = value
         self._check_writer()

@@ -127,6 +127,20 @@ def test_stores_take_the_addresses_that_are_counted_and_give_them_back(tmp_path:
     assert addresses() - before <= 1 << 30
 
 
+def test_a_transaction_that_is_lent_out_may_change_all_that_is_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little room there is for new pages: what it changes is copied."""
+    monkeypatch.setattr("stores.engines.lmdb.memory_map.room_bytes", lambda _: 1 << 20)
+    with open_store("lmdb-native", path, options=TINY) as store:
+        for part in range(16):
+            store.put_all([(b"%02d%04d" % (part, number), b"o" * 1000) for number in range(256)])
+            store.commit()
+        store.put_all([(b"%02d%04d" % (part, number), b"n" * 1000) for part in range(16) for number in range(256)])
+        store.commit()
+        assert {value for _, value in store.all()} == {b"n" * 1000}
+
+
 def addresses() -> int:
     """What this process has mapped, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE

@@ -269,3 +269,18 @@ def test_meta_pages_that_are_to_be_kept_are_synced(path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fsync", seen)
     keep_meta_pages(file.parent, PAGE_BYTES)
     assert (synced, file.read_bytes()) == ([True], content)
+
+
+def test_a_flipped_bit_in_what_never_changes_is_detected_where_no_checksum_covers_it_yet(path: Path) -> None:
+    """The version, the size of a page and flags: both pages have the same."""
+    with killed(path, lacking=True, commits=6) as copy:
+        file = copy / "data" / "data.mdb"
+        at = max((0, PAGE_BYTES), key=lambda at: file.read_bytes()[at + USED_BYTES - 8 : at + USED_BYTES][::-1])
+        whole = file.read_bytes()
+        for byte, bit in product((*range(20, 24), *range(40, 46), *range(88, 94)), range(8)):
+            put_at(file, at + byte, bytes([whole[at + byte] ^ 1 << bit]))
+            with pytest.raises(StoreCorruptedError):
+                check_meta_pages(file.parent)
+            put_at(file, at + byte, whole[at + byte : at + byte + 1])
+        with open_store(BACKENDS[0], copy) as store:
+            assert list(store.all()) == state(6)
