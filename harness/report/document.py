@@ -74,9 +74,9 @@ _METHOD = """\
 
 
 _LATENCIES = """\
-A store by itself, with random keys of 16 bytes and values of 100. A store that stages its writes has less to do in a
-put and more in a commit than one that writes at once (KIP-892, "Compatibility"). Records staged by a commit are
-written by it: its time grows with their number.
+A store by itself, with random keys of 16 bytes and values of 100. A store that stages its writes does less in a put
+and more in a commit than one that writes at once (KIP-892, "Compatibility"). A commit writes all staged records, so its
+time grows with their number.
 """
 
 

@@ -41,11 +41,11 @@ _MODELS = """\
 | beyond | as gate, with noise behind torn writes and tears at 64 bytes: only wrong content that nobody noticed counts |
 """
 _DETECTION = """\
-The search above ends when the mutant is found or every point was tried. The default gate tries less: of most faults it
-draws some points by the seed, and few states at each. Below, each mutant is put to exactly the trials that the gate
-makes of sound code: the same points, states and variants, of the mutant's own fault alone. A run is one seed in one
-backend or file. There is time for few seeds here; `python -m harness mutants --seeds 20` takes more. Not in this table
-are mutants that only the model *strict* shows, which fails no run.
+The search above ends when the mutant is found or every point was tried. The default gate tries less: for most faults
+it draws some points by the seed, and few states at each. The table below shows how often these trials find each mutant:
+with the same points, states and variants as on sound code, of the mutant's own fault alone. A run is one seed in one
+backend or file. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more. The table
+leaves out mutants that only the model *strict* shows, which fails no run.
 """
 _NOT_SIMULATED = """\
 What is not simulated: disks that say they have synced and have not; sectors of less than 512 bytes that are half
@@ -87,9 +87,9 @@ lead elsewhere. Who does not verify may miss the keys there, and LMDB, which rea
 a record whose length is damaged: these are *harmful unverified*. Where no file at all is left nothing can notice
 that: what is opened then must be new, empty and whole.
 
-LMDB goes by that of its two meta pages whose transaction ID is higher; a flipped bit there could take a closed store
-back by one commit, unnoticed. Each meta page has a checksum of ours, so that opening detects it: *an earlier commit,
-unnoticed* must be 0.
+Of its two meta pages LMDB uses the one with the higher transaction ID. A flipped bit there could take a closed store
+back by one commit, unnoticed. The library keeps a checksum of each meta page, so that opening detects it: *an earlier
+commit, unnoticed* must be 0.
 """
 
 

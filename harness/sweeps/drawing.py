@@ -2,7 +2,7 @@
 
 Power is cut just before a sync, when most is unsynced, and first where a commit was acknowledged before that sync.
 Other faults strike what a commit does between its attempt and its acknowledgement, and first what every commit does.
-Each fourth point is drawn from all points alike, for defects of a kind that nobody has thought of.
+Each fourth point is drawn from all points with equal probability, to find defects of unforeseen kinds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.sweeps.failed_syncs import syncs
 from harness.sweeps.workshop import NEVER_READ
 
 ALIKE_EVERY = 4
-"""Of so many points one is drawn from all alike."""
+"""One of this many points is drawn from all points with equal probability."""
 
 _SYNCS = (Kind.SYNC, Kind.DATASYNC, Kind.SYNC_ALL)
 _NAMES = (Kind.RENAME, Kind.LINK, Kind.UNLINK, Kind.RMDIR)

@@ -17,10 +17,10 @@ from stores.errors import ConfigError
 
 
 def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range) -> int:
-    """Put mutants, all unless named, to the gate's own trials at ``seeds``; 1 where one is found too rarely, else 0.
+    """Print how often the gate's trials find each mutant at ``seeds``; return 1 if one is found too rarely, else 0.
 
-    ``backends`` are those that they are built into, all that they fit unless named. Raises: ConfigError for what does
-    not exist or leaves nothing to do.
+    ``mutants`` of None are all, and ``backends`` of None all that a mutant fits. Raises: ConfigError for an unknown
+    name, and if there is nothing to measure.
     """
     check_known("mutant", MUTANTS, *(mutants or ()))
     chosen = None if backends is None else [subject_named(name) for name in backends]
@@ -32,7 +32,7 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
     ]
     if not pairs or not seeds:
         raise ConfigError(
-            "nothing is to be measured: name mutants and backends that fit each other, and a seed or more"
+            "there is nothing to measure: name mutants and backends that fit each other, and at least one seed"
         )
     recorder_library()
     found: dict[str, list[bool]] = {}

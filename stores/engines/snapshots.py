@@ -1,4 +1,4 @@
-"""Snapshots that scans share: between two commits all of them see the same, so that one read transaction does for all.
+"""Snapshots that scans share: between two commits all scans see the same data, so one read transaction serves all.
 
 Read transactions are few: each takes a slot among an engine's readers, or a connection and its descriptors. Scans that
 are left open so take as many as there are different commits that they show, however many scans there are.
@@ -15,7 +15,7 @@ Reading = TypeVar("Reading")
 
 
 class Snapshot(Generic[Reading]):
-    """A read transaction, until all who took it have given it back. ``lock`` is for what only one thread may do."""
+    """A read transaction, open until its last user gives it back. Under ``lock`` one thread at a time uses it."""
 
     __slots__ = ("ended", "lock", "reading", "users")
 
@@ -42,7 +42,7 @@ class Snapshots(Generic[Reading]):
         """How many read transactions there are."""
 
     def take(self) -> Snapshot[Reading]:
-        """Return the snapshot of what is committed now, which is given back once. Raises: what ``begin`` raises."""
+        """Return a snapshot of the last commit, to be given back once. Raises as ``begin``."""
         with self._lock:
             current = self._current
             if current is not None:
@@ -71,7 +71,7 @@ class Snapshots(Generic[Reading]):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """While a commit is made: who takes a snapshot from now on gets one of its own."""
+        """Surround a commit: a snapshot that is taken meanwhile is shared with no other scan."""
         with self._lock:
             self._current, self._writing = None, True
         try:

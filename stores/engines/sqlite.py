@@ -473,9 +473,9 @@ def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
 
 
 def _check_own(writer: sqlite3.Connection, file: Path) -> None:
-    """Refuse a file with anything of somebody else: a trigger would change what is written, and wiping remove a table.
+    """Refuse a file with foreign tables or triggers: a trigger would change writes, and wiping would remove a table.
 
-    What SQLite adds by itself, its statistics, is nobody's. Raises: StoreIncompatibleError, sqlite3.Error.
+    SQLite's own statistics tables are allowed. Raises: StoreIncompatibleError, sqlite3.Error.
     """
     foreign = [
         f"the {kind} {name}"

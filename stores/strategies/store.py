@@ -66,9 +66,9 @@ class Traits:
 def while_open(
     method: Callable[Concatenate[AnyStore, Arguments], Result],
 ) -> Callable[Concatenate[AnyStore, Arguments], Result]:
-    """Let the writer's thread carry ``method`` out to its end before another thread closes the store.
+    """Make a close on another thread wait until the writer's thread has finished ``method``.
 
-    Raises: StoreClosedError where that has come first.
+    Raises: StoreClosedError if the store was closed first.
     """
 
     @wraps(method)

@@ -31,4 +31,4 @@ class Neighbours:
         """Raises: AssertionError where one of those that were placed is gone, or another."""
         for file in self._placed:
             if not file.is_file() or file.read_bytes() != _LETTER:
-                raise AssertionError(f"{file} belongs to somebody else, and is gone")
+                raise AssertionError(f"{file} is a foreign file, and was removed")

@@ -1,4 +1,4 @@
-"""LMDB's two meta pages, and a checksum of ours for each.
+"""LMDB's two meta pages, and the checksum that the library adds to each.
 
 Commit N writes its roots, the length of the file and its transaction ID N into meta page N & 1. LMDB goes by the page
 with the higher ID, and has no checksum of it. It uses the first 152 bytes of a meta page and never touches the others.
@@ -122,9 +122,9 @@ def check_closed_meta_pages(path: Path) -> None:
 def keep_meta_pages(path: Path, page_bytes: int) -> None:
     """Make the commit that the database is at survive power loss.
 
-    Who was killed after the sync in its write of a meta page had failed leaves a page that can be read, and that the
-    disk did not take: the system takes it for written. What a store says that it has must not go again. So both meta
-    pages are written once more; what they point to was synced before they were. Raises: OSError. Source: open(2),
+    If the sync of a meta page failed and the process was then killed, the page can be read, but is not on the disk, and
+    the system takes it for written. A commit that a store has shown must not be lost. So both meta pages are written
+    again; what they point to was synced before they were. Raises: OSError. Source: open(2),
     "O_DSYNC"; fsync(2), "EIO".
     """
     file = path / "data.mdb"
