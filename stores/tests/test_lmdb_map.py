@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import lmdb
 import pytest
 
-from stores import CommitFailedError, IsolationLevel, TopicPartition, open_store
+from stores import CommitFailedError, IsolationLevel, StoreUnavailableError, TopicPartition, open_store
 from stores.engines.engine import Writes
 from stores.engines.lmdb.memory_map import MemoryMap, room_bytes
 from stores.ranges import Bounds
@@ -144,3 +147,27 @@ def test_a_transaction_that_is_lent_out_may_change_all_that_is_there(
 def addresses() -> int:
     """What this process has mapped, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize(("max_readers", "bytes_min"), [(4096, 16 << 10), (5, 1)])
+def test_the_file_of_readers_has_room_on_the_disk_before_lmdb_writes_to_its_map(
+    path: Path, monkeypatch: pytest.MonkeyPatch, max_readers: int, bytes_min: int
+) -> None:
+    """On a full disk, writing to a hole of a mapped file ends the process."""
+    reserved = []
+    opened = lmdb.open
+
+    def spied(folder: str, **options: Any) -> object:
+        reserved.append(Path(folder, "lock.mdb").stat().st_blocks * 512)
+        return opened(folder, **options)
+
+    monkeypatch.setattr(lmdb, "open", spied)
+    with open_store("lmdb-indexed-batch", path, options={"max_readers": max_readers}):
+        assert min(reserved) >= bytes_min
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StoreUnavailableError):
+        open_store("lmdb-indexed-batch", path)

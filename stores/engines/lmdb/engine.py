@@ -22,7 +22,7 @@ import lmdb
 from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
-from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for
+from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for, reserve_lock_file
 from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
 from stores.engines.lmdb.ranges import delete_range
@@ -89,6 +89,7 @@ class LmdbEngine(TransactionalEngine):
             if found.check_structure:
                 # LMDB would map as much as they say, if it can.
                 check_structure(path)
+            reserve_lock_file(path, cast(int, options["max_readers"]))
             env = lmdb.open(
                 str(path),
                 map_size=size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any, cast
 from lmdb.verify import VerifyError, verify
 
 from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.files import open_plain
+
+_READER_BYTES = 64
+_RESERVED_READERS_MAX = 256
 
 
 def has_database(path: Path) -> bool:
@@ -24,6 +29,19 @@ def map_for(path: Path) -> int:
     """A map that holds the file as it is with room to spare, in case it had grown before."""
     file = path / "data.mdb"
     return 2 * file.stat().st_size if file.exists() else 0
+
+
+def reserve_lock_file(path: Path, max_readers: int) -> None:
+    """Let the file of readers' slots have room on the disk, for its head and the first 256 slots. Raises: OSError.
+
+    LMDB maps it with holes, and writes to them: where the disk has no room by then, SIGBUS ends the process. The size
+    is never above the one that LMDB gives it.
+    """
+    descriptor = open_plain(path / "lock.mdb", os.O_RDWR | os.O_CREAT)
+    try:
+        os.posix_fallocate(descriptor, 0, _READER_BYTES * min(max_readers, _RESERVED_READERS_MAX))
+    finally:
+        os.close(descriptor)
 
 
 def check_structure(path: Path) -> None:
