@@ -7,6 +7,7 @@ is synced, or removed. A process that finds it removes the store's files and beg
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -82,7 +83,10 @@ def is_vacant(path: Path) -> bool:
 
 def is_unfinished(path: Path) -> bool:
     """Whether the folder has an incomplete store: one that was being made or removed. Raises: OSError."""
-    return _content(path / _MARKER) == _MARKER_TEXT
+    if _content(path / _MARKER) == _MARKER_TEXT:
+        return True
+    # What ``_mark_wiped`` leaves on a full disk.
+    return not os.path.lexists(path / IDENTITY_FILE) and _has_identity(path, _MARKER)
 
 
 def check_parts(path: Path) -> None:
@@ -153,7 +157,7 @@ def wipe(path: Path) -> None:
         try:
             # Until the lock was taken another process may have removed the store, and something else be there now.
             if is_store(path):
-                _put_marker(path)
+                _mark_wiped(path)
                 _clear(path)
                 _remove_marker(path)
             remove_folder(path)
@@ -250,6 +254,20 @@ def _put_marker(path: Path) -> None:
     replace_file(path / _MARKER, _MARKER_TEXT.decode())
 
 
+def _mark_wiped(path: Path) -> None:
+    """Say that nothing in the folder counts any more, also on a full disk: to make room is what a removal is for."""
+    try:
+        _put_marker(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        remove(path / _NEW_MARKER)
+        # A store without it is none, whatever else is there.
+        if _has_identity(path):
+            (path / IDENTITY_FILE).replace(path / _MARKER)
+            sync_folder(path)
+
+
 def _remove_marker(path: Path) -> None:
     """Remove the marker after the removal of the store's files is durable; beside foreign files it stays."""
     sync_folder(path)
@@ -291,9 +309,9 @@ def _has_other_identity(path: Path) -> bool:
     return not isinstance(told, dict) or not {"backend", "format_version", "checksum"} & told.keys()
 
 
-def _has_identity(path: Path) -> bool:
+def _has_identity(path: Path, name: str = IDENTITY_FILE) -> bool:
     try:
-        told = read_json(path / IDENTITY_FILE)
+        told = read_json(path / name)
     except (FileNotFoundError, ValueError):
         return False
     return isinstance(told, dict) and isinstance(told.get("backend"), str) and "format_version" in told

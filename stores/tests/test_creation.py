@@ -25,7 +25,7 @@ from stores import (
     open_store,
 )
 from stores.changelog import SqliteChangelog, log_file
-from stores.directory import CREATE_BUILT, CREATE_FINISHED, FAILPOINTS, wipe
+from stores.directory import CREATE_BUILT, CREATE_FINISHED, FAILPOINTS, is_store, wipe
 from stores.failpoints import arm, disarm
 from stores.files import remove, sync_folder
 from stores.strategies import opening
@@ -500,3 +500,28 @@ def test_who_meets_another_process_at_wiping_and_making_the_store_takes_nothing_
                 assert not path.exists()
             with open_store("lmdb-indexed-batch", path) as store:
                 assert list(store.all()) == []
+
+
+def test_a_store_on_a_full_disk_can_be_wiped_and_one_half_wiped_there_counts_no_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for cut_short in (False, True):
+        with open_store("lmdb-indexed-batch", path) as store:
+            store.put(b"key", b"value")
+            store.commit()
+        with monkeypatch.context() as patch:
+            patch.setattr(creation, "replace_file", full)
+            if cut_short:
+                patch.setattr(creation, "_clear", refuse)
+                with pytest.raises(StoreUnavailableError):
+                    wipe(path)
+                assert is_store(path)
+            else:
+                wipe(path)
+                assert not path.exists()
+        with open_store("lmdb-indexed-batch", path) as store:
+            assert list(store.all()) == []
+        wipe(path)
