@@ -6,16 +6,18 @@ Source: Kafka, "Log Compaction".
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from stores.changelog import SqliteChangelog
+from stores.changelog.compaction import Compaction
 from stores.changelog.interface import Producer
 from stores.changelog.producer import PENDING_RECORDS_MAX
-from stores.errors import ConfigError
+from stores.errors import ChangelogError, ConfigError
 from stores.tests.changelog.records import A
 from stores.tests.tasks.setup import LEFT, counting_task, expected_state, feed, state
 
@@ -95,6 +97,47 @@ def test_what_no_commit_has_decided_is_left_alone_and_what_was_aborted_goes(tmp_
         assert [record.offset for record in log.read(A)] == [149 + 10_000 + 150]
     with closing(sqlite3.connect(tmp_path / "log")) as file:
         assert file.execute("select count(*) from record").fetchone() == (1,)
+
+
+def test_a_step_that_fails_leaves_nothing_behind_that_should_have_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it removed is there again, and so is to be looked at again."""
+    monkeypatch.setattr("stores.changelog.compaction._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.compaction.STEP_RECORDS_MIN", 20)
+    sweep = Compaction._sweep
+    failed: list[int] = []
+
+    def failing(compaction: Compaction, *given: Any) -> int:
+        removed = sweep(compaction, *given)
+        if removed and not failed:
+            failed.append(removed)
+            raise sqlite3.OperationalError("disk I/O error")
+        return removed
+
+    monkeypatch.setattr(Compaction, "_sweep", failing)
+    with opened(tmp_path) as log, log.producer() as producer:
+        send(producer, [number % 30 for number in range(300)])
+        before = contents(log)
+        removed = 0
+        for _ in range(100):
+            with suppress(ChangelogError):
+                removed += log.compact_step(A)
+        assert (failed, removed, contents(log)) == ([10], 270, before)
+
+
+def test_a_pass_that_can_not_note_all_keys_leaves_the_others_to_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stores.changelog.compaction._ROWS", 10)
+    monkeypatch.setattr("stores.changelog.compaction.NOTED_KEYS_MAX", 20)
+    with opened(tmp_path, records=1) as log, log.producer() as producer:
+        send(producer, [number % 50 for number in range(200)])
+        before = contents(log)
+        # Passes that begin while less than half of the log is new are not asked for: the bounds are set aside.
+        monkeypatch.setattr(Compaction, "due_at", lambda *_: 0)
+        assert sum(log.compact_step(A) for _ in range(60)) == 150
+        assert contents(log) == before
 
 
 def test_a_file_that_was_never_compacted_by_itself_is_from_now_on(tmp_path: Path) -> None:
