@@ -134,7 +134,7 @@ def _laid_over(older: Layer, newer: Layer) -> Layer:
 class IndexedBatch:
     """One writer; another thread may look into ``writes``, and holding ``lock`` may ``get`` and ``freeze``.
 
-    ``capacity_bytes`` is how much it is to hold; a writer sees to it, by ``room_bytes``.
+    ``capacity_bytes`` is how much memory it is to take (``memory_bytes``); a writer sees to it, by ``room_bytes``.
     """
 
     def __init__(self, capacity_bytes: int = sys.maxsize) -> None:
@@ -151,11 +151,13 @@ class IndexedBatch:
         self._released: deque[tuple[Layer, ...]] = deque()
         self._capacity_bytes = capacity_bytes
         self.room_bytes = 0
-        """What a writer may stage before it has to ``make_room``; below 0 where more is held than the capacity. A
-        writer has compared a write with it anyway: so neither the capacity nor the order of keys costs a step of its
-        own."""
-        self._granted_bytes = 0
-        """The room that was made since the batch was empty: what is held is what is missing from it."""
+        """Bytes of keys and values that a writer may stage before it has to ``make_room``; below 0 where more is held
+        than the capacity. A writer has compared a write with it anyway: so neither the capacity nor the order of keys
+        costs a step of its own. No write increases it: so this is the most new pairs, too, and ``make_room`` can allow
+        for what each takes beside its key and value."""
+        self.granted_bytes = 0
+        """The room that was made since the batch was empty: what is held is what is missing from it. A writer takes
+        from it what a write has replaced."""
         self._pair_bytes = 64
         """About what a pair has of keys and values, as far as is known."""
         self._scanned = False
@@ -167,11 +169,11 @@ class IndexedBatch:
     @property
     def num_bytes(self) -> int:
         """Bytes of the staged keys, values and range bounds, drained ones too; what is overwritten does not count."""
-        return self._granted_bytes - self.room_bytes + self._drained_bytes
+        return self.granted_bytes - self.room_bytes + self._drained_bytes
 
     def num_bytes_held(self) -> int:
         """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
-        return self._granted_bytes - self.room_bytes
+        return self.granted_bytes - self.room_bytes
 
     def memory_bytes(self) -> int:
         """About what the batch takes of memory. From any thread."""
@@ -180,10 +182,11 @@ class IndexedBatch:
         ranges = sum([len(layer.ranges) for layer in layers])
         return self.num_bytes_held() + PAIR_MEMORY_BYTES * writes + RANGE_MEMORY_BYTES * ranges
 
-    def make_room(self, num_bytes: int) -> bool:
+    def make_room(self, num_bytes: int, entry_bytes: int = PAIR_MEMORY_BYTES) -> bool:
         """Let ``room_bytes`` be so many at least, unless that is beyond the capacity; puts keys in order on the way.
 
-        For the writer's thread.
+        ``entry_bytes`` is what the entries of those bytes take beside them. For the writer's thread, right before it
+        stages so much.
         """
         staged = self._active.staged
         count = len(staged.writes)
@@ -192,23 +195,26 @@ class IndexedBatch:
         held = self.num_bytes_held()
         if count:
             self._pair_bytes = held // count + 1
-        left = self._capacity_bytes - held
-        if num_bytes > left:
+        left = self._capacity_bytes - self.memory_bytes()
+        if num_bytes + entry_bytes > left:
             return False
-        room_bytes = max(num_bytes, min(left, _ROOM_MAX, SORTED_AT_ONCE * self._pair_bytes))
-        self._granted_bytes = held + room_bytes
+        room_bytes = max(num_bytes, self._room_in(left))
+        self.granted_bytes = held + room_bytes
         self.room_bytes = room_bytes
         return True
+
+    def _room_in(self, memory_bytes: int) -> int:
+        """The bytes of keys and values to grant at once: pairs with a key of one byte must fit as well."""
+        return min(memory_bytes // (1 + PAIR_MEMORY_BYTES), _ROOM_MAX, SORTED_AT_ONCE * self._pair_bytes)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value``; None deletes."""
         old = self.writes.get(key, MISSING)
         if old is MISSING and self.deep:
             old = self._get_older(key)
-        if old is MISSING:
-            self.room_bytes -= len(key) + len(value or b"")
-        else:
-            self.room_bytes -= len(value or b"") - len(old or b"")  # type: ignore[arg-type]
+        self.room_bytes -= len(key) + len(value or b"")
+        if not isinstance(old, Missing):
+            self.granted_bytes -= len(key) + len(old or b"")
         # One step from here on: a reader may freeze the layer between any two others.
         self.writes[key] = value
 
@@ -218,10 +224,9 @@ class IndexedBatch:
             old = self.writes.get(key, MISSING)
             if old is MISSING and self.deep:
                 old = self._get_older(key)
-            if old is MISSING:
-                self.room_bytes -= len(key) + len(value or b"")
-            else:
-                self.room_bytes -= len(value or b"") - len(old or b"")  # type: ignore[arg-type]
+            self.room_bytes -= len(key) + len(value or b"")
+            if not isinstance(old, Missing):
+                self.granted_bytes -= len(key) + len(old or b"")
         if len(writes) <= _MERGED_AT_ONCE:
             with self.lock:
                 # One step for readers without the lock as well, since comparing bytes runs no Python.
@@ -244,11 +249,13 @@ class IndexedBatch:
             active = self._active
             before = active.ranges.num_bytes()
             removed = active.staged.discard_range(start, end)
-            self.room_bytes += sum([len(key) + len(value or b"") for key, value in removed])
+            self.granted_bytes -= sum([len(key) + len(value or b"") for key, value in removed])
             if self._frozen or self._drained is not None:
                 self._discount_older({key for key, _ in removed}, start, end)
             active.ranges.add(start, end)
-            self.room_bytes -= active.ranges.num_bytes() - before
+            added_bytes = active.ranges.num_bytes() - before
+            self.room_bytes -= max(added_bytes, 0)
+            self.granted_bytes += min(added_bytes, 0)
             self.deep = True
 
     def _order_active(self) -> None:
@@ -276,7 +283,7 @@ class IndexedBatch:
                 for key in layer.staged.keys_between(low, high, end_open=True):
                     if key not in newer:
                         newer.add(key)
-                        self.room_bytes += len(key) + len(writes[key] or b"")
+                        self.granted_bytes -= len(key) + len(writes[key] or b"")
             stretches = layer.ranges.gaps(stretches)
         if self._drained is not None:
             for low, high in stretches:
@@ -310,7 +317,7 @@ class IndexedBatch:
             # The key counts already, but not as something held here.
             num_bytes = len(key) + len(old or b"")
             self._drained_bytes -= num_bytes
-            self.room_bytes -= num_bytes
+            self.granted_bytes += num_bytes
         return old
 
     def is_empty(self) -> bool:
@@ -445,7 +452,7 @@ class IndexedBatch:
 
     def _hold_nothing(self) -> None:
         """Make the room that there is in an empty batch."""
-        self._granted_bytes = self.room_bytes = min(self._capacity_bytes, _ROOM_MAX, SORTED_AT_ONCE * self._pair_bytes)
+        self.granted_bytes = self.room_bytes = self._room_in(self._capacity_bytes)
 
 
 def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | Missing | None:

@@ -33,8 +33,9 @@ class StoreConfig:
     """What readers see that don't ask for a level. None chooses by itself: READ_COMMITTED under exactly once, else
     READ_UNCOMMITTED. Source: KIP-892, ``default.state.isolation.level``."""
     uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES
-    """A task commits before its stores together have staged more than this; -1 for no limit.
+    """A task commits before its stores together take more bytes of memory for what is staged; -1 for no limit.
 
+    Beside keys and values each entry counts 92 bytes, and each record that is held for the changelog 128.
     Tasks that share a ``MemoryBudget`` keep to that instead.
     """
     restore_max_bytes: int = RESTORE_MAX_BYTES

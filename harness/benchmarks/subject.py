@@ -9,8 +9,13 @@ from harness.benchmarks.case import Case
 from harness.benchmarks.yardstick import YARDSTICKS, Pairs, Yardstick
 from harness.workloads.ycsb import Operation, apply
 from stores import Durability, KeyValueStore, TopicPartition, open_store
+from stores.registry import backend_named
 
 _CHANGELOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
+
+
+STAGING_BYTES = 1 << 30
+"""Memory for the largest case: a commit of 500,000 pairs and 1,000,000 staged ones are measured without a spill."""
 
 
 class StoreSubject(Yardstick):
@@ -23,6 +28,9 @@ class StoreSubject(Yardstick):
         backend: str = "rocksdb-indexed-batch",
         options: Mapping[str, object] | None = None,
     ) -> None:
+        found = backend_named(backend)
+        if found.persistent and backend.endswith("-indexed-batch"):
+            options = {"staging_buffer_bytes": STAGING_BYTES, **(options or {})}
         self.store: KeyValueStore = open_store(backend, path, durability=durability, options=options)
         self._offset = 0
 

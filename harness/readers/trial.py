@@ -26,7 +26,7 @@ from stores.registry import Backend, backend_named, open_store
 
 _IN_PARTS: Mapping[str, object] = {"copy_part_bytes": 64}
 """Lets what copies a commit in parts make several of what a trial commits, which is little."""
-TIGHT = {"staging_buffer_bytes": 64, "map_size_bytes": 64 << 10}
+TIGHT = {"staging_buffer_bytes": 800, "map_size_bytes": 64 << 10}
 """Options of every second round: they take a backend over the edge of what it keeps in one place."""
 OPERATIONS_PER_ROUND, OPERATIONS_AT_LEAST = 600, 60
 """However short the time is, some are made."""

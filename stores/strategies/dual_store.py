@@ -52,8 +52,8 @@ _SEQUENCE = b"s"
 class DualStore(SpillingStore):
     """Carries transactions larger than memory, at the price of writing everything twice.
 
-    Writes wait in memory up to ``staging_buffer_bytes``; what has left it is copied by a commit in parts of about
-    ``copy_part_bytes``, which is what that takes of memory.
+    Writes wait in memory, of which they take up to ``staging_buffer_bytes`` (``uncommitted_memory_bytes``). What has
+    left it is copied by a commit in parts of about ``copy_part_bytes``, which is what that takes of memory.
     """
 
     strategy: ClassVar[str] = "dual-store"

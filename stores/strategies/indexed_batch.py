@@ -49,8 +49,8 @@ class IndexedBatchStore(SpillingStore):
     """Keeps up to ``staging_buffer_bytes`` of a transaction in memory, and what goes beyond that in a second store, if
     the engine is persistent. Such a commit is copied in parts of about ``copy_part_bytes``.
 
-    Bytes are those of keys and values: a pair takes some 92 more (``uncommitted_memory_bytes``). Beyond the bound a
-    write costs a lookup in the second store. The bound is each store's own.
+    Bytes are those of memory (``uncommitted_memory_bytes``): a pair takes some 92 beside its key and value. Beyond the
+    bound a write costs a lookup in the second store. The bound is each store's own.
     """
 
     strategy: ClassVar[str] = "indexed-batch"

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import ClassVar
 
-from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
+from stores.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
 from stores.errors import CommitFailedError, StoreUnavailableError
@@ -31,8 +31,8 @@ from stores.strategies.store import EngineStore, Traits, while_open
 
 
 class SpillingStore(EngineStore):
-    """A store over an engine, with an indexed batch that holds up to ``buffer_bytes``. What was spilled is copied in
-    parts of ``part_bytes``."""
+    """A store over an engine, with an indexed batch that takes up to ``buffer_bytes`` of memory. What was spilled is
+    copied in parts of ``part_bytes``."""
 
     mid_copy: ClassVar[str]
     """The failpoint between two parts of a copy."""
@@ -73,7 +73,10 @@ class SpillingStore(EngineStore):
                         batch.writes[key] = value
                         return
                 elif (old := writes[key]) is not None:
-                    batch.room_bytes -= len(value) - len(old)
+                    if (grown := len(value) - len(old)) > 0:
+                        batch.room_bytes -= grown
+                    elif grown:
+                        batch.granted_bytes += grown
                     batch.writes[key] = value
                     return
         self._check_write(key, value)
@@ -87,24 +90,27 @@ class SpillingStore(EngineStore):
 
     def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
         num_bytes = sum([len(key) + len(value or b"") for key, value in writes.items()])
-        if num_bytes > self._batch.room_bytes and not self._batch.make_room(num_bytes):
+        batch = self._batch
+        if num_bytes > batch.room_bytes and not batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes)):
             # Also where nothing is staged: a list that has to be spilled by itself is refused here, where it can't be.
             self._spill_staged()
-        self._batch.put_all(writes)
+            batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes))
+        batch.put_all(writes)
         self._spill_what_is_too_large()
 
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
-        self._make_room(len(start or b"") + len(end or b""))
+        self._make_room(len(start or b"") + len(end or b""), RANGE_MEMORY_BYTES)
         self._batch.delete_range(start, end)
 
-    def _make_room(self, num_bytes: int) -> None:
-        """Spill what is staged where so much more has no room beside it.
+    def _make_room(self, num_bytes: int, entry_bytes: int = PAIR_MEMORY_BYTES) -> None:
+        """Spill what is staged where so much more, and what its entry takes, has no room beside it.
 
         Before that is staged: where the disk refuses, only this write was not made.
         """
         batch = self._batch
-        if num_bytes > batch.room_bytes and not batch.make_room(num_bytes) and not batch.is_empty():
+        if num_bytes > batch.room_bytes and not batch.make_room(num_bytes, entry_bytes) and not batch.is_empty():
             self._spill_staged()
+            batch.make_room(num_bytes, entry_bytes)
 
     def _spill_what_is_too_large(self) -> None:
         """Spill a write that is larger than the batch by itself: where that can't be, it stays until the next one,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.errors import StoreError
 from stores.interface import (
     Durability,
@@ -41,6 +42,7 @@ class LoggedStore(KeyValueStore):
         self._context = context
         # What a store does not keep apart must not make anybody commit (KIP-892, non-transactional stores).
         self._written = context.written if inner.transactional else WrittenBytes()
+        self._entry_bytes = PAIR_MEMORY_BYTES + log.entry_bytes
 
     def put(self, key: bytes, value: bytes | None) -> None:
         context = self._context
@@ -60,7 +62,7 @@ class LoggedStore(KeyValueStore):
         except BaseException as error:
             context.failure = error
             raise
-        self._written.num_bytes += len(key) if value is None else len(key) + len(value)
+        self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         staged = list(pairs)
@@ -89,7 +91,7 @@ class LoggedStore(KeyValueStore):
         with self.inner.range(start, end) as doomed:  # a snapshot: it outlasts what it shows
             with self._staged_or_failed():
                 self.inner.delete_range(start, end)
-            self._written.num_bytes += len(start or b"") + len(end or b"")
+            self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
             self._log_all((key, None) for key, _ in doomed)
 
     @contextmanager
@@ -110,7 +112,7 @@ class LoggedStore(KeyValueStore):
         try:
             for key, value in pairs:
                 log.send(key, value, timestamp_ms)
-                self._written.num_bytes += len(key) if value is None else len(key) + len(value)
+                self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
         except BaseException as error:
             context.failure = error
             raise

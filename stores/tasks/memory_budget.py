@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class WrittenBytes:
-    """Bytes of the keys and values that one step has written so far, overwritten ones too."""
+    """Bytes of memory that what one step has written so far may take, overwritten entries too."""
 
     __slots__ = ("num_bytes",)
 
@@ -39,8 +39,8 @@ class WrittenBytes:
 class BudgetedTask(Protocol):
     """What a share has to know of a task."""
 
-    def uncommitted_bytes(self) -> int:
-        """What its stores have staged together."""
+    def uncommitted_memory_bytes(self) -> int:
+        """What its stores have staged together, and what the entries of that take of memory."""
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
         """Commit, unless a record is being processed. Raises as the task's ``commit``."""
@@ -50,13 +50,14 @@ class BudgetedTask(Protocol):
 
 
 class MemoryBudget:
-    """The most bytes of keys and values that all tasks of a process may have staged; -1 for no limit. For any thread.
+    """The most bytes of memory that a process's tasks may take for staged writes; -1 for no limit. For any thread.
 
-    Memory is taken by more than keys and values: each pair in an indexed batch costs some 92 bytes beside them, and an
-    engine may need the size of a transaction again while it is committed. A step that stages more than may be staged
-    is no error: each store spills what is beyond the limit (``StoreConfig.uncommitted_max_bytes``) to disk, if it has
-    one. ``lmdb-native`` leaves that to LMDB, which keeps 512 MiB of changed pages in memory, and more where values are
-    larger than some 2 KB.
+    Keys and values count, some 92 bytes for each entry beside them, and 128 for each record that is held for the
+    changelog (``changelog_coalescing``). An engine may need the size of a transaction again while it is committed.
+
+    A step that stages more than may be staged is no error: each store spills what is beyond the limit
+    (``StoreConfig.uncommitted_max_bytes``) to disk, if it has one. ``lmdb-native`` leaves that to LMDB, which keeps
+    512 MiB of changed pages in memory, and more where values are larger than some 2 KB.
 
     Raises: TypeError, ConfigError for what is no limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``.
     """
@@ -132,14 +133,14 @@ class BudgetShare:
 
         Every task that has staged something gets its try, ``task`` first, whose error is raised at the end.
         """
-        staged = self.bytes_at_most = sum(each.uncommitted_bytes() for each in self._tasks)
+        staged = self.bytes_at_most = sum(each.uncommitted_memory_bytes() for each in self._tasks)
         # Where a step overwrote what it wrote, the sum is too large; what all steps have left is no less than its own.
         step_bytes = min(written_bytes, staged)
         max_bytes = self._expect(step_bytes)
         if step_bytes > max(max_bytes, self.largest_step_bytes):
             self.largest_step_bytes = step_bytes
             _log.warning(
-                "one step staged %d bytes, where all tasks of this worker may stage %d together: it stays one "
+                "one step staged %d bytes, entries included, of %d for all tasks of this worker together: it stays one "
                 "transaction, of which a store on disk has spilled what is beyond its bound, and one in memory nothing",
                 step_bytes,
                 max_bytes,
@@ -151,13 +152,13 @@ class BudgetShare:
         self.step_bytes //= 2
         others = [task for task in self._tasks if task is not first]
         try:
-            if first.uncommitted_bytes():
+            if first.uncommitted_memory_bytes():
                 first.commit_early(cause)
         finally:
             for task in others:
-                if task.uncommitted_bytes():
+                if task.uncommitted_memory_bytes():
                     task.commit_beside(cause)
-            self.bytes_at_most = sum(each.uncommitted_bytes() for each in self._tasks)
+            self.bytes_at_most = sum(each.uncommitted_memory_bytes() for each in self._tasks)
             self._expect(0)
 
     def _expect(self, step_bytes: int) -> int:

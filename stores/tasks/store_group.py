@@ -123,6 +123,10 @@ class StoreGroup:
         """Bytes of keys and values that they have staged together."""
         return sum(store.store.approximate_num_uncommitted_bytes() for store in self._opened)
 
+    def uncommitted_memory_bytes(self) -> int:
+        """What their open transactions count towards the limit together."""
+        return sum(store.uncommitted_memory_bytes() for store in self._opened)
+
     def advance(self, partition: TopicPartition, offset: int) -> None:
         """Note that a record of the input is processed: what is staged reflects it. Source: KIP-892, "Interactive Query
         .position Offsets"; KIP-796."""

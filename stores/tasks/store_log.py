@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Final
+
 from stores.interface import TopicPartition
 from stores.tasks.context import TaskContext
 
 COALESCED_BYTES_MAX = 16 << 20
 """The most bytes of records that are held until the commit; beyond that they are sent before it."""
-_RECORD_BYTES = 128
+RECORD_MEMORY_BYTES: Final = 128
 """The memory of a held record beside its key and value."""
 
 
 class StoreLog:
     """Sends each write at once. ``sent_bytes`` counts keys and values sent since ``begin``."""
+
+    entry_bytes: ClassVar[int] = 0
+    """What a write adds at most to ``memory_bytes``."""
 
     def __init__(self, partition: TopicPartition, context: TaskContext) -> None:
         self.sent_bytes = 0
@@ -28,6 +33,10 @@ class StoreLog:
         self._context.producer.send(self._partition, key, value, timestamp_ms)
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
 
+    def memory_bytes(self) -> int:
+        """What the held records take of memory, beside the keys and values, which a store may hold as well."""
+        return 0
+
     def finish(self) -> None:
         """Send all held records, before the transaction is committed. Raises as ``Producer.send``."""
 
@@ -38,6 +47,8 @@ class CoalescingLog(StoreLog):
     That loses nothing: a transaction is only read after its commit. Memory is bounded: a transaction of more than
     ``max_bytes`` sends the held records early, and a key that is written again later is sent again.
     """
+
+    entry_bytes: ClassVar[int] = RECORD_MEMORY_BYTES
 
     def __init__(self, partition: TopicPartition, context: TaskContext, max_bytes: int = COALESCED_BYTES_MAX) -> None:
         super().__init__(partition, context)
@@ -52,9 +63,14 @@ class CoalescingLog(StoreLog):
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         self._held[key] = value, timestamp_ms
-        self._held_bytes_at_most += _RECORD_BYTES + len(key) if value is None else _RECORD_BYTES + len(key) + len(value)
+        self._held_bytes_at_most += (
+            RECORD_MEMORY_BYTES + len(key) if value is None else RECORD_MEMORY_BYTES + len(key) + len(value)
+        )
         if self._held_bytes_at_most > self._max_bytes:
             self._make_room()
+
+    def memory_bytes(self) -> int:
+        return RECORD_MEMORY_BYTES * len(self._held)
 
     def finish(self) -> None:
         held = self._held
@@ -68,7 +84,7 @@ class CoalescingLog(StoreLog):
 
     def _make_room(self) -> None:
         """Count again, without overwritten values; send all records if they still fill more than half of the limit."""
-        held_bytes = _RECORD_BYTES * len(self._held) + _num_bytes(self._held)
+        held_bytes = RECORD_MEMORY_BYTES * len(self._held) + _num_bytes(self._held)
         if held_bytes > self._max_bytes // 2:
             self.finish()
         else:

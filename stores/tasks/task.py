@@ -74,8 +74,8 @@ class StreamTask:
     follows the changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, made where there is
     none. Input offsets are committed for the group ``application_id``. Commits come after ``commit_every_records``
     records, when ``commit_interval_ms`` is over, when the function asks for one, at ``commit``, and before the stores
-    together have staged more than they may: the lowest ``uncommitted_max_bytes`` among them, or ``memory``, which the
-    tasks of one thread share (``MemoryBudget``), and then all of these commit.
+    together take more memory for it than they may: the lowest ``uncommitted_max_bytes`` among them, or ``memory``,
+    which the tasks of one thread share (``MemoryBudget``), and then all of these commit.
 
     ``commit_interval_ms`` is 100 under exactly once and 30,000 else, unless it is given; ``NO_INTERVAL`` (-1) for none.
     The clock is checked after each record and by ``run``; without calls of ``process`` or ``run`` nothing is committed.
@@ -452,6 +452,11 @@ class StreamTask:
     def uncommitted_bytes(self) -> int:
         """Bytes of keys and values that the task's stores have staged; 0 where it is not open."""
         return self._stores.uncommitted_bytes() if self._ready else 0
+
+    def uncommitted_memory_bytes(self) -> int:
+        """What the open transaction counts towards the limit: ``uncommitted_bytes``, what each staged entry takes of
+        memory beside them, and each record that is held for the changelog; 0 where the task is not open."""
+        return self._stores.uncommitted_memory_bytes() if self._ready else 0
 
     @property
     def metrics(self) -> TaskMetrics:

@@ -216,6 +216,16 @@ class TaskStore:
         """Begin a transaction of the changelog: nothing is held of an earlier one."""
         self._log.begin()
 
+    def uncommitted_memory_bytes(self) -> int:
+        """What its open transaction counts towards the limit: keys and values, wherever they are staged, what each
+        entry takes beside them in memory, and so for each record that is held for the changelog. 0 for a store that is
+        not transactional: a commit would not make it smaller."""
+        store = self.store
+        if not store.transactional:
+            return 0
+        staged_bytes = max(store.approximate_num_uncommitted_bytes(), store.uncommitted_memory_bytes())
+        return staged_bytes + self._log.memory_bytes()
+
     def compact_log(self) -> None:
         """Make one step of compacting its changelog. Raises: ChangelogError."""
         self._changelog.compact_step(self.partition)

@@ -26,6 +26,7 @@ from stores import (
     failpoints,
     open_store,
 )
+from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.engines.engine import Writes
 from stores.strategies import dual_store, marker
 from stores.strategies.dual_store import DualStore
@@ -338,7 +339,9 @@ def test_uncommitted_bytes_stay_exact_across_spills(path: Path) -> None:
 @pytest.mark.parametrize("spills", [True, False])
 def test_a_range_delete_over_writes_that_a_scan_holds_stays_one(path: Path, spills: bool) -> None:
     """The writes lie in a frozen layer, the range delete in the next: both reach the second store in one write."""
-    with open_store(BACKEND, path, options={"staging_buffer_bytes": 100}) as store:
+    with open_store(
+        BACKEND, path, options={"staging_buffer_bytes": 100 + 2 * PAIR_MEMORY_BYTES + RANGE_MEMORY_BYTES}
+    ) as store:
         store.put(b"deleted", b"1")
         held = store.all()
         store.delete_range(None, None)

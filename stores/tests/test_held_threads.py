@@ -19,13 +19,14 @@ from stores import (
     TopicPartition,
     open_store,
 )
+from stores.buffer import PAIR_MEMORY_BYTES
 from stores.engines.rocksdb import RocksDBEngine
 from stores.interface import KeyValueView
 from stores.registry import backends
 from stores.strategies.spilling import SpillingStore
 
 SPILLING = ("rocksdb-indexed-batch", "rocksdb-dual-store")
-TINY: dict[str, object] = {"staging_buffer_bytes": 200, "copy_part_bytes": 100}
+TINY: dict[str, object] = {"staging_buffer_bytes": 200 + 6 * PAIR_MEMORY_BYTES, "copy_part_bytes": 100}
 KEYS = [b"%02d" % number for number in range(20)]
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
 LONG_S = 30

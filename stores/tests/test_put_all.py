@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, open_store
+from stores.buffer import PAIR_MEMORY_BYTES
 from stores.changelog import MemoryChangelog, Record
 from stores.engines.engine import Writes
 from stores.engines.rocksdb import RocksDBEngine
@@ -34,7 +35,7 @@ class Looked(bytes):
 
 @pytest.fixture
 def opened(path: Path, backend: str, room: str) -> Any:
-    options = {"staging_buffer_bytes": 0 if room == "none" else 150, "copy_part_bytes": 1}
+    options = {"staging_buffer_bytes": 0 if room == "none" else 150 + 6 * PAIR_MEMORY_BYTES, "copy_part_bytes": 1}
     known = backends()[backend].load_strategy()
     limited = room != "enough" and "staging_buffer_bytes" in {**known.options, **known.persistent_options}
     if room != "enough" and (not limited or not backends()[backend].persistent):

@@ -29,6 +29,7 @@ from stores import (
     migration,
     open_store,
 )
+from stores.buffer import PAIR_MEMORY_BYTES
 from stores.engines.engine import Writes
 from stores.registry import backends
 from stores.strategies import indexed_batch, second_store
@@ -55,7 +56,9 @@ def opened(backend: str, path: Path, **options: object) -> IndexedBatchStore:
 def crash(backend: str, path: Path, failpoint: str, *, after: int = 0) -> None:
     """Kill a process in its second commit, which is spilled, at the failpoint, reached ``after`` times before."""
     with StoreProcess() as process:
-        process.call("open", backend, path, Durability.PROCESS, {**TINY, "staging_buffer_bytes": 5000})
+        process.call(
+            "open", backend, path, Durability.PROCESS, {**TINY, "staging_buffer_bytes": 5000 + 100 * PAIR_MEMORY_BYTES}
+        )
         process.call("put_many", 0, 100, b"old")
         process.call("commit", {LOG: 1})
         process.call("delete_range", b"%08d" % 50, b"%08d" % 99)
@@ -185,7 +188,7 @@ def test_a_commit_that_fits_into_memory_is_one_write_and_makes_no_file(
             write(layers, *given, **named)
 
         monkeypatch.setattr(store._engine, "write", seen)
-        store.put(b"key", b"v" * 497)
+        store.put(b"key", b"v" * (497 - PAIR_MEMORY_BYTES))
         store.commit({LOG: 1})
         assert written == [1]
         assert {entry.name for entry in path.iterdir()} == before

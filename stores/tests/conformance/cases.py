@@ -7,9 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stores import Durability, KeyValueStore, open_store
+from stores.buffer import PAIR_MEMORY_BYTES
 from stores.registry import Backend, backend_named, backends
 
-TIGHT: Mapping[str, object] = {"staging_buffer_bytes": 64, "copy_part_bytes": 64, "map_size_bytes": 64 << 10}
+TIGHT: Mapping[str, object] = {
+    "staging_buffer_bytes": 64 + 8 * PAIR_MEMORY_BYTES,
+    "copy_part_bytes": 64,
+    "map_size_bytes": 64 << 10,
+}
 """Options that change no promise, but take a backend over the edge of what it keeps in one place."""
 TIGHT_FOR_KILLS: Mapping[str, object] = {**TIGHT, "copy_part_bytes": 1 << 20, "write_buffer_size_bytes": 64 << 10}
 """As ``TIGHT``, and what was committed gets into the files early and in pieces, large transactions only in several."""

@@ -146,7 +146,8 @@ def test_the_stores_together_never_stage_more_than_their_limit(tmp_path: Path, l
             context.store(name).put(b"%09d" % record.offset, bytes(91))
         staged.append(sum(context.store(name).approximate_num_uncommitted_bytes() for name in ("left", "right")))
 
-    settings = StoreConfig(MEMORY, uncommitted_max_bytes=1_000)
+    # Beside its key and value each pair counts 220 bytes: five records are within the limit.
+    settings = StoreConfig(MEMORY, uncommitted_max_bytes=10 * (100 + 220))
     feed(log, range(20))
     task = counting_task(tmp_path, log, process=process, stores={"left": settings, "right": settings})
     task.open()

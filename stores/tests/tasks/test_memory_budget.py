@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stores import failpoints
+from stores.buffer import PAIR_MEMORY_BYTES
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreError
@@ -24,6 +25,7 @@ from stores.metrics import EarlyCommitCause
 from stores.strategies.spilling import SpillingStore
 from stores.tasks import NO_INTERVAL, MemoryBudget, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
+from stores.tasks.store_log import RECORD_MEMORY_BYTES
 from stores.tests.tasks.memory_process import PAIR_BYTES, peak_growth_bytes
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -41,17 +43,28 @@ MIB = 1 << 20
 in_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads how much memory a process had from /proc")
 
 
+ENTRY_BYTES = PAIR_MEMORY_BYTES + RECORD_MEMORY_BYTES
+"""What a pair counts beside its key and value, with its record for the changelog."""
+UNIT = 100
+"""Bytes: sizes and limits are in units, so that the smallest pair has room for what it counts beside key and value."""
+
+
 def stage(record: Record, context: TaskContext) -> None:
-    """Stage as many bytes in the store ``s`` as the record's value says, under a key of its own."""
+    """Stage a pair in the store ``s`` that counts as many units as the record's value says, under a key of its own."""
     assert record.value is not None
-    context.store("s").put(b"%09d" % record.offset, bytes(int(record.value) - 9))
+    context.store("s").put(b"%09d" % record.offset, bytes(int(record.value) * UNIT - 9 - ENTRY_BYTES))
 
 
 def give(task: StreamTask, *sizes: int) -> None:
-    """One record after the other, each of which stages so many bytes."""
+    """One record after the other, each of which stages a pair that counts so many units."""
     for size in sizes:
         [(partition, offset)] = task.input_offsets().items()
         task.process(partition, Record(offset, b"k", b"%d" % size))
+
+
+def units(task: StreamTask) -> float:
+    """What its open transaction counts."""
+    return task.uncommitted_memory_bytes() / UNIT
 
 
 def budgeted(
@@ -112,19 +125,19 @@ def test_what_is_no_limit_is_refused(limit: Any, error: type[Exception]) -> None
 def test_what_all_tasks_of_a_worker_have_staged_counts_and_all_of_them_commit(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
-    left, right, idle = tasks = budgeted(tmp_path, log, MemoryBudget(1000), 0, 1, 2)
+    left, right, idle = tasks = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, 1, 2)
     give(left, 200, 200)
     give(right, 200, 200)
-    assert [task.uncommitted_bytes() for task in tasks] == [400, 400, 0]
+    assert [units(task) for task in tasks] == [400, 400, 0]
     give(right, 200)
-    assert [task.uncommitted_bytes() for task in tasks] == [0, 0, 0]
+    assert [units(task) for task in tasks] == [0, 0, 0]
     assert [early(task) for task in tasks] == [(0, 1), (0, 1), (0, 0)]
     assert log.end_offset(TopicPartition("app-s-changelog", 0)) > 0
     close(left, right, idle)
 
 
 def test_without_a_budget_of_the_process_each_task_has_that_of_its_stores(tmp_path: Path, log: MemoryChangelog) -> None:
-    stores = {name: StoreConfig(MEMORY, uncommitted_max_bytes=limit) for name, limit in (("s", 1000), ("t", -1))}
+    stores = {name: StoreConfig(MEMORY, uncommitted_max_bytes=limit) for name, limit in (("s", 1000 * UNIT), ("t", -1))}
     task = single(tmp_path, log, stage, stores=stores, inputs=[INPUT])
     task.open()
     give(task, 400, 400)
@@ -133,31 +146,31 @@ def test_without_a_budget_of_the_process_each_task_has_that_of_its_stores(tmp_pa
 
 
 def test_workers_have_equal_parts_which_change_when_one_comes_or_goes(tmp_path: Path, log: MemoryChangelog) -> None:
-    budget = MemoryBudget(1200)
+    budget = MemoryBudget(1200 * UNIT)
     [first] = budgeted(tmp_path, log, budget, 0)
     give(first, *[100] * 7)
-    assert first.uncommitted_bytes() == 700
+    assert units(first) == 700
     second, beside = budgeted(tmp_path, log, budget, 1, 2)
-    assert first.uncommitted_bytes() == 700
+    assert units(first) == 700
     give(first, 10)
-    assert (first.uncommitted_bytes(), early(first)) == (0, (1, 0))
+    assert (units(first), early(first)) == (0, (1, 0))
     give(second, 290)
-    assert second.uncommitted_bytes() == 290
+    assert units(second) == 290
     give(second, 290)
-    assert (second.uncommitted_bytes(), early(second)) == (0, (0, 1))
+    assert (units(second), early(second)) == (0, (0, 1))
     close(second)
     give(beside, 290, 290)
     assert early(beside) == (0, 1)
     close(beside)
     give(first, 500)
-    assert first.uncommitted_bytes() == 500
+    assert units(first) == 500
     close(first)
 
 
 def test_workers_on_threads_of_their_own_keep_to_their_parts_once_all_are_there(tmp_path: Path) -> None:
-    budget = MemoryBudget(8000)
+    budget = MemoryBudget(8000 * UNIT)
     all_there = Barrier(4, timeout=30)
-    most: dict[int, int] = {}
+    most: dict[int, float] = {}
 
     def work(number: int) -> None:
         with MemoryChangelog() as log:
@@ -167,7 +180,7 @@ def test_workers_on_threads_of_their_own_keep_to_their_parts_once_all_are_there(
             staged = []
             for _ in range(200):
                 give(task, 100)
-                staged.append(task.uncommitted_bytes())
+                staged.append(units(task))
             all_there.wait()
             most[number] = max(staged)
             close(task)
@@ -202,32 +215,32 @@ def test_a_share_is_one_thread_s(tmp_path: Path, log: MemoryChangelog) -> None:
 
 def test_steps_that_grow_never_pass_the_limit_by_more_than_they_grow(tmp_path: Path, log: MemoryChangelog) -> None:
     """Source: KIP-892, the pre-emptive commit: "the *next* iteration is likely to cross the threshold"."""
-    most = 0
+    most = 0.0
 
     def process(record: Record, context: TaskContext) -> None:
         nonlocal most
         stage(record, context)
-        most = max(most, context.store("s").approximate_num_uncommitted_bytes())
+        most = max(most, units(task))
 
-    [task] = budgeted(tmp_path, log, MemoryBudget(10_000), 0, process=process)
+    [task] = budgeted(tmp_path, log, MemoryBudget(10_000 * UNIT), 0, process=process)
     give(task, *range(100, 5000, 100))
     assert 9000 < most <= 10_100
     close(task)
 
 
 def test_steps_all_alike_use_the_limit_up_and_never_pass_it(tmp_path: Path, log: MemoryChangelog) -> None:
-    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0)
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0)
     staged = []
     for _ in range(40):
         give(task, 100)
-        staged.append(task.uncommitted_bytes())
+        staged.append(units(task))
     assert max(staged) == 900
     assert early(task) == (0, 4)
     close(task)
 
 
 def test_a_large_step_costs_a_few_early_commits_and_is_then_forgotten(tmp_path: Path, log: MemoryChangelog) -> None:
-    [task] = budgeted(tmp_path, log, MemoryBudget(100_000), 0)
+    [task] = budgeted(tmp_path, log, MemoryBudget(100_000 * UNIT), 0)
     give(task, 90_000, *[100] * 5_000)
     # 500,000 bytes are five early commits anyway.
     assert 5 <= sum(early(task)) <= 10
@@ -242,14 +255,15 @@ def test_a_step_larger_than_the_limit_is_one_transaction_and_its_size_is_told(
         for number in range(int(record.value)):
             context.store("s").put(b"%04d" % number, b"%096d" % record.offset)
 
-    budget = MemoryBudget(1000)
+    pair_bytes = 100 + ENTRY_BYTES
+    budget = MemoryBudget(10 * pair_bytes)
     [task] = budgeted(tmp_path, log, budget, 0, process=process)
     share = task._memory
     with caplog.at_level(logging.WARNING):
         give(task, 1, 50, 40)
-    assert share.largest_step_bytes == 5000
+    assert share.largest_step_bytes == 50 * pair_bytes
     assert len(caplog.records) == 1
-    assert task.uncommitted_bytes() == 0
+    assert units(task) == 0
     assert {value for _, value in task.store("s").all()} == {b"%096d" % 1, b"%096d" % 2}
     given = sum(early(task))
     give(task, 1, 1, 1, 1)
@@ -262,7 +276,7 @@ def test_writing_the_same_key_again_and_again_forces_no_commit(tmp_path: Path, l
         for _ in range(20):
             context.store("s").put(b"k", bytes(99))
 
-    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0, process=process)
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, process=process)
     give(task, *[0] * 100)
     assert early(task) == (0, 0)
     assert task.uncommitted_bytes() == 100
@@ -273,7 +287,7 @@ def test_writing_the_same_key_again_and_again_forces_no_commit(tmp_path: Path, l
 def test_a_store_that_keeps_nothing_apart_forces_no_commit(
     tmp_path: Path, log: MemoryChangelog, guarantee: Any
 ) -> None:
-    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0, backend=DIRECT, guarantee=guarantee)
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, backend=DIRECT, guarantee=guarantee)
     give(task, *[2000] * 5)
     assert early(task) == (0, 0)
     close(task)
@@ -286,11 +300,11 @@ def test_what_is_written_beside_to_a_store_that_keeps_nothing_apart_does_not_cou
         stage(record, context)
         context.store("direct").put(b"k", bytes(5000))
 
-    stores = {"s": StoreConfig(MEMORY, uncommitted_max_bytes=1000), "direct": StoreConfig(DIRECT)}
+    stores = {"s": StoreConfig(MEMORY, uncommitted_max_bytes=1000 * UNIT), "direct": StoreConfig(DIRECT)}
     task = single(tmp_path, log, process, stores=stores, inputs=[INPUT])
     task.open()
     give(task, *[10] * 99)
-    assert (early(task), task.uncommitted_bytes()) == ((0, 0), 990)
+    assert (early(task), units(task)) == ((0, 0), 990)
     give(task, 10)
     assert early(task) == (0, 1)
     close(task)
@@ -298,7 +312,7 @@ def test_what_is_written_beside_to_a_store_that_keeps_nothing_apart_does_not_cou
 
 def test_no_limit_is_never_reached(tmp_path: Path, log: MemoryChangelog) -> None:
     [task] = budgeted(tmp_path, log, MemoryBudget(-1), 0)
-    give(task, *[MIB] * 80)
+    give(task, *[MIB // UNIT] * 80)
     assert early(task) == (0, 0)
     close(task)
 
@@ -327,7 +341,7 @@ def test_what_is_counted_by_adding_up_is_never_less_than_what_is_staged(tmp_path
     counted = []
     for number in range(300):
         give(task, 0)
-        counted.append(share.bytes_at_most - task.uncommitted_bytes())
+        counted.append(share.bytes_at_most - task.uncommitted_memory_bytes())
         if number % 50 == 49:
             task.commit()
             share.look(task, 0)
@@ -337,7 +351,7 @@ def test_what_is_counted_by_adding_up_is_never_less_than_what_is_staged(tmp_path
 
 
 def test_a_task_that_can_t_commit_keeps_no_other_from_it(tmp_path: Path, log: MemoryChangelog) -> None:
-    left, right = budgeted(tmp_path, log, MemoryBudget(1000), 0, 1)
+    left, right = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, 1)
     give(right, 300)
     give(left, 300)
 
@@ -349,11 +363,11 @@ def test_a_task_that_can_t_commit_keeps_no_other_from_it(tmp_path: Path, log: Me
     with pytest.raises(Crash):
         give(left, 300)
     assert left.input_offsets() == {INPUT: 0}
-    assert right.uncommitted_bytes() == 0
+    assert units(right) == 0
     with right.store("s").all() as pairs:
         assert len(list(pairs)) == 1
     give(left, 300)
-    assert left.uncommitted_bytes() == 300
+    assert units(left) == 300
     close(left, right)
 
 
@@ -362,7 +376,7 @@ def test_what_keeps_a_task_from_its_early_commit_is_raised_by_its_own_next_call_
     tmp_path: Path, log: MemoryChangelog, call: str
 ) -> None:
     """Or whoever gives it records would not know which of them were undone."""
-    left, right = budgeted(tmp_path, log, MemoryBudget(1000), 0, 1)
+    left, right = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, 1)
     theirs = TopicPartition(INPUT.topic, 1)
     give(right, 300)
     give(left, 300)
@@ -376,7 +390,7 @@ def test_what_keeps_a_task_from_its_early_commit_is_raised_by_its_own_next_call_
     give(left, 300)
     failpoints.disarm()
     # The one that had the record in hand has noticed nothing, and is committed.
-    assert (left.input_offsets(), left.uncommitted_bytes()) == ({INPUT: 2}, 0)
+    assert (left.input_offsets(), units(left)) == ({INPUT: 2}, 0)
     give(left, 100)
     with right.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
         assert list(pairs) == []
@@ -400,11 +414,11 @@ def test_what_keeps_a_task_from_its_early_commit_is_raised_by_its_own_next_call_
 
 
 def test_a_task_that_is_fenced_in_an_early_commit_says_so_itself(tmp_path: Path, log: MemoryChangelog) -> None:
-    left, right = budgeted(tmp_path / "old", log, MemoryBudget(1000), 0, 1)
+    left, right = budgeted(tmp_path / "old", log, MemoryBudget(1000 * UNIT), 0, 1)
     give(right, 300)
-    [owner] = budgeted(tmp_path / "new", log, MemoryBudget(1000), 1)
+    [owner] = budgeted(tmp_path / "new", log, MemoryBudget(1000 * UNIT), 1)
     give(left, 300, 300)
-    assert left.uncommitted_bytes() == 0
+    assert units(left) == 0
     for _ in range(2):
         with pytest.raises(ProducerFencedError):
             give(right, 300)
@@ -419,26 +433,26 @@ def test_a_task_is_not_committed_in_the_middle_of_its_record(tmp_path: Path, log
         stage(record, context)
         if context.task_id.partition == 0 and record.offset == 1:
             give(tasks[1], 900)
-            staged.append(context.store("s").approximate_num_uncommitted_bytes())
+            staged.append(units(tasks[0]))
 
-    tasks += budgeted(tmp_path, log, MemoryBudget(1000), 0, 1, process=process)
+    tasks += budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, 1, process=process)
     give(tasks[0], 10, 900)
     assert staged == [910]
-    assert [task.uncommitted_bytes() for task in tasks] == [0, 0]
+    assert [units(task) for task in tasks] == [0, 0]
     close(*tasks)
 
 
 def test_no_more_is_replayed_after_a_crash_than_may_be_staged(tmp_path: Path, log: MemoryChangelog) -> None:
     """Source: KIP-892, "will effectively bound the number of records that will need to be restored"."""
     backend = "sqlite-indexed-batch"
-    [task] = budgeted(tmp_path, log, MemoryBudget(1000), 0, backend=backend)
+    [task] = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, backend=backend)
     give(task, *[100] * 57)
     with crashing_at("task.after_log_commit"):
         give(task, *[100] * 20)
     close(task)
     again = single(tmp_path, log, stage, stores={"s": StoreConfig(backend)}, state_dir=tmp_path, inputs=[INPUT])
     [report] = again.open()
-    assert 0 < report.bytes <= 1000
+    assert 0 < report.bytes <= 1000 * UNIT
     close(again)
 
 
@@ -460,11 +474,68 @@ def test_a_store_spills_what_is_beyond_the_limit(
 ) -> None:
     with StoreConfig(backend, **settings).open(tmp_path / "s") as store:
         assert isinstance(store, SpillingStore)
-        store.put(b"k", bytes(spills_above - 1))
-        assert store._batch.num_bytes_held() == spills_above
-        store.put(b"k", bytes(spills_above))
-        assert store._batch.num_bytes_held() == 0
-        assert store.approximate_num_uncommitted_bytes() == spills_above + 1
+        pair_bytes = spills_above - PAIR_MEMORY_BYTES
+        store.put(b"k", bytes(pair_bytes - 1))
+        assert store.uncommitted_memory_bytes() == spills_above
+        store.put(b"k", bytes(pair_bytes))
+        assert store.uncommitted_memory_bytes() == 0
+        assert store.approximate_num_uncommitted_bytes() == pair_bytes + 1
+
+
+EMPTY_PAIRS = 400_000
+"""Of 4 bytes each: 1.6 MB of keys and values."""
+
+
+@pytest.mark.parametrize(("backend", "pairs"), [("rocksdb-indexed-batch", EMPTY_PAIRS), ("rocksdb-dual-store", 20_000)])
+def test_a_store_spills_before_empty_values_take_more_memory_than_its_limit(
+    tmp_path: Path, backend: str, pairs: int
+) -> None:
+    limit = 10 * pairs
+    with StoreConfig(backend, uncommitted_max_bytes=limit).open(tmp_path / "s") as store:
+        most = 0
+        for number in range(pairs):
+            store.put(number.to_bytes(4, "little"), b"")
+            if number % 100 == 0:
+                most = max(most, store.uncommitted_memory_bytes())
+        assert 0.9 * limit < most <= limit
+        assert store.approximate_num_uncommitted_bytes() == 4 * pairs
+
+
+@pytest.mark.parametrize(
+    ("backend", "pairs"), [(MEMORY, EMPTY_PAIRS), ("rocksdb-indexed-batch", 20_000), ("lmdb-native", 20_000)]
+)
+def test_a_task_commits_before_empty_values_take_more_memory_than_its_limit(
+    tmp_path: Path, log: MemoryChangelog, backend: str, pairs: int
+) -> None:
+    steps, pairs_per_step, limit = 400, pairs // 400, 10 * pairs
+    most = 0
+
+    def process(record: Record, context: TaskContext) -> None:
+        nonlocal most
+        store = context.store("s")
+        for number in range(record.offset * pairs_per_step, (record.offset + 1) * pairs_per_step):
+            store.put(number.to_bytes(4, "big"), b"")
+        most = max(most, store.uncommitted_memory_bytes())
+
+    [task] = budgeted(tmp_path, log, MemoryBudget(limit), 0, backend=backend, process=process)
+    step_bytes = pairs_per_step * (4 + ENTRY_BYTES)
+    give(task, *[0] * steps)
+    assert limit / 4 < most <= limit
+    assert sum(early(task)) == steps // (limit // step_bytes)
+    close(task)
+
+
+def test_writing_shorter_values_over_longer_ones_makes_no_room_for_pairs_beyond_the_limit(tmp_path: Path) -> None:
+    limit = MIB
+    with StoreConfig("rocksdb-indexed-batch", uncommitted_max_bytes=limit).open(tmp_path / "s") as store:
+        for number in range(80):
+            store.put(b"%d" % number, bytes(10_000))
+            store.put(b"%d" % number, b"")
+        most = 0
+        for number in range(20_000):
+            store.put(number.to_bytes(3, "big"), b"")
+            most = max(most, store.uncommitted_memory_bytes())
+        assert most <= limit
 
 
 @in_linux

@@ -108,9 +108,10 @@ def test_commits_before_the_interval_are_counted_by_cause(tmp_path: Path, log: M
         if record.offset == 1:
             context.commit()
 
-    sizes = [b"", b"", b"x" * 40, b"x" * 40, b"x" * 200, b""]
+    # A pair counts 220 bytes beside its key and value.
+    sizes = [b"", b"", b"x" * 400, b"x" * 400, b"x" * 2000, b""]
     feed(log, range(len(sizes)))
-    stores = {"s": StoreConfig(MEMORY, uncommitted_max_bytes=100)}
+    stores = {"s": StoreConfig(MEMORY, uncommitted_max_bytes=1300)}
     task = single(tmp_path, log, process, stores=stores, commit_every_records=100)
     task.open()
     expected = dict(NONE_EARLY)
