@@ -8,6 +8,7 @@ has no such end, and is taken as it is. Beside the file it would need a protocol
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +48,9 @@ class CheckpointFile:
             except FileNotFoundError:
                 return {}
             except StrangeFileError as error:
+                if self.path.is_dir():
+                    # Nothing that was here is damaged: a folder is in the way, which only a person should remove.
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.path)) from error
                 raise self._garbage(f"not a plain file of up to {_BYTES_MAX:,} bytes") from error
             # Whoever put it there may have been killed before its name was synced: what is gone on from must stay.
             sync_folder(self.path.parent)
