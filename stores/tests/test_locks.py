@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stores import locks
 from stores.errors import StoreLockedError
 from stores.locks import HeldLock, take
 
@@ -70,3 +72,30 @@ def test_a_lock_on_a_file_that_has_gone_meanwhile_is_taken_on_that_which_is_ther
     with pytest.raises(StoreLockedError):
         take(file)
     os.close(descriptor)
+
+
+def test_a_lock_says_no_more_than_the_number_of_its_process(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    file.write_text("99999999999999999999\n")
+    os.close(take(file))
+    assert file.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_lock_whose_file_can_not_be_mapped_is_held_by_its_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        """A system that has no addresses left: its ``mmap`` answers MAP_FAILED."""
+
+        @staticmethod
+        def mmap(*_: object) -> int:
+            return (1 << 8 * ctypes.sizeof(ctypes.c_void_p)) - 1
+
+    file = tmp_path / "lock"
+    with monkeypatch.context() as patched:
+        patched.setattr(locks, "_LIBC", Full)
+        lock = HeldLock(take(file))
+    with pytest.raises(StoreLockedError):
+        take(file)
+    lock.close()
+    os.close(take(file))

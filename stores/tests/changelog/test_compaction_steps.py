@@ -140,6 +140,15 @@ def test_a_pass_that_can_not_note_all_keys_leaves_the_others_to_the_next_ones(
         assert contents(log) == before
 
 
+def test_records_that_were_truncated_do_not_count_as_kept(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.producer() as producer:
+        send(producer, list(range(200)))
+        assert [log.compact_step(A) for _ in range(10)] == [0] * 10
+        log.truncate(A, 150)
+        send(producer, list(range(50)))
+        assert log.dirty_share(A) == pytest.approx(1 / 2)
+
+
 def test_a_file_that_was_never_compacted_by_itself_is_from_now_on(tmp_path: Path) -> None:
     with opened(tmp_path) as log, log.producer() as producer:
         send(producer, [1] * 150)
