@@ -53,6 +53,27 @@ def test_calls_fail_first_that_every_commit_makes() -> None:
     assert weights[script.end - 1] <= 1 / COMMITS
 
 
+def test_what_is_met_rarely_has_the_same_share_as_what_is_met_often() -> None:
+    """Of the syncs and names within commits, and of those outside: however many kinds there are of them."""
+    script = worked()
+    told, *shared, _ = groups("power", script.effects)
+    inside = {at for commit in commits(script.effects) for at in commit}
+    within = [group.weight for group in shared if set(group.points) <= inside]
+    outside = [group.weight for group in shared if not set(group.points) & inside]
+    assert (len(within) > 1, len(outside) > 1) == (True, True)
+    assert (sum(within), sum(outside)) == (told.weight, 1)
+    assert (len(set(within)), len(set(outside))) == (1, 1)
+
+
+def test_what_nothing_reads_is_no_role_of_a_commit() -> None:
+    """RocksDB's own log, say: a fault in it shows nothing."""
+    script = Script().note("attempt 1").write("db/log", 0, b"1").write("db/LOG", 0, b"text").note("ack 1")
+    unread = {effect.index for effect in script.effects if effect.path == "db/LOG"}
+    assert unread
+    for fault in ("error", "tear"):
+        assert not unread & {point for group in groups(fault, script.effects) for point in group.points}
+
+
 def test_only_writes_are_torn_and_syncs_failed_by_their_numbers() -> None:
     script = worked()
     by_index = [effect for effect in script.effects if effect.kind != "note"]
