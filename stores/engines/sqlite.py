@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from threading import RLock, get_ident
+from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
 from stores.descriptors import descriptors_lacking
@@ -80,6 +80,9 @@ class SqliteEngine(TransactionalEngine):
         self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
         self._seal = seal
         self._owner = get_ident()
+        # Held by who looks something up on the writing connection, and while that is closed: a connection that is
+        # closed while another thread is in a call of it ends the process.
+        self._using_writer = Lock()
         self._pool: list[sqlite3.Connection] = []
         self._snapshots = Snapshots(self._borrow, self._give_back)
         # Re-entrant: a finaliser may give a connection back while one is being borrowed.
@@ -130,7 +133,8 @@ class SqliteEngine(TransactionalEngine):
         try:
             # While a transaction is lent out, the writing connection shows what is in it.
             if get_ident() == self._owner and not self._writer.in_transaction:
-                row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
+                with self._using_writer:
+                    row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
             else:
                 reader = self._borrow()
                 row = reader.execute("select value from data where key = ?", (key,)).fetchone()
@@ -266,15 +270,18 @@ class SqliteEngine(TransactionalEngine):
             pool, self._pool = self._pool, []
         try:
             # The writer goes last: the last connection to close empties the write-ahead log.
-            for connection in (*pool, self._writer):
+            for connection in pool:
                 connection.close()
+            with self._using_writer:
+                self._writer.close()
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
 
     def _asked(self, look: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """What ``look`` finds among what is committed: on the writer's connection where that shows nothing else."""
         if get_ident() == self._owner and not self._writer.in_transaction:
-            return look(self._writer)
+            with self._using_writer:
+                return look(self._writer)
         reader = self._borrow()
         answer = look(reader)
         self._give_back(reader)
