@@ -52,7 +52,12 @@ def _half_a_commit(replace: Callable[[type, str, Any], None]) -> None:
 
 def _shared_layer(replace: Callable[[type, str, Any], None]) -> None:
     def freeze(self: IndexedBatch) -> tuple[Layer, ...]:
-        return (*self._frozen, self._active)
+        # With an order of its own: one that a reader and the writer change at once may lead the writer round for ever.
+        shared = []
+        for layer in (*self._frozen, self._active):
+            shared.append(Layer(layer.staged.writes))
+            shared[-1].ranges.update(layer.ranges)
+        return tuple(shared)
 
     replace(IndexedBatch, "freeze", freeze)
     replace(IndexedBatch, "release", lambda self, layers: None)

@@ -11,7 +11,7 @@ from typing import Any, cast
 from lmdb.verify import VerifyError, verify
 
 from stores.errors import StoreCorruptedError, StoreUnavailableError
-from stores.files import open_plain
+from stores.files import StrangeFileError, open_plain
 
 _READER_BYTES = 64
 _RESERVED_READERS_MAX = 256
@@ -32,12 +32,15 @@ def map_for(path: Path) -> int:
 
 
 def reserve_lock_file(path: Path, max_readers: int) -> None:
-    """Let the file of readers' slots have room on the disk, for its head and the first 256 slots. Raises: OSError.
+    """Let the file of readers' slots have room on the disk, for its head and the first 256 slots.
 
     LMDB maps it with holes, and writes to them: where the disk has no room by then, SIGBUS ends the process. The size
-    is never above the one that LMDB gives it.
+    is never above the one that LMDB gives it. Raises: OSError; StoreCorruptedError where no file is in its place.
     """
-    descriptor = open_plain(path / "lock.mdb", os.O_RDWR | os.O_CREAT)
+    try:
+        descriptor = open_plain(path / "lock.mdb", os.O_RDWR | os.O_CREAT)
+    except StrangeFileError as error:
+        raise StoreCorruptedError(f"{error}: wipe the store and restore it from its changelog") from error
     try:
         os.posix_fallocate(descriptor, 0, _READER_BYTES * min(max_readers, _RESERVED_READERS_MAX))
     finally:
