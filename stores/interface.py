@@ -281,6 +281,9 @@ class StateStore(Closeable):
     def close(self) -> None:
         """Close the store and its iterators; never commits. May be called more than once.
 
+        Where another thread than the writer's closes an ``lmdb-native`` store with an open transaction, its folder is
+        locked until the writer's thread uses a store again, or ends.
+
         Raises: StoreUnavailableError, CommitFailedError where the disk refuses; the store is closed all the same, and
         opening it again recovers.
         """
