@@ -5,6 +5,7 @@ Source: Kafka Streams, "Memory Management", RocksDB, ``BoundedMemoryRocksDBConfi
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,18 @@ def test_stores_share_memory_unless_they_are_given_their_own(
         for store in (one, other):
             fill(store, 20_000)
             assert store.get(b"000001") == bytes(994)
+
+
+def test_an_opening_makes_no_memory_where_the_process_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def make(num_bytes: int) -> int:
+        made.append(num_bytes)
+        return num_bytes
+
+    module = "stores.engines.rocksdb.shared_memory"
+    monkeypatch.setattr(sys.modules[module], "SharedMemory", make)
+    monkeypatch.setattr(sys.modules[module], "_memories", {})
+    for num_bytes in (MIB, MIB, 2 * MIB):
+        shared_memory(num_bytes)
+    assert made == [MIB, 2 * MIB]

@@ -78,4 +78,7 @@ _memories_lock = Lock()
 def shared_memory(num_bytes: int) -> SharedMemory:
     """The memory of this process for stores that are opened with ``num_bytes``, made with the first of them."""
     with _memories_lock:
-        return _memories.setdefault(num_bytes, SharedMemory(num_bytes))
+        memory = _memories.get(num_bytes)
+        if memory is None:
+            memory = _memories[num_bytes] = SharedMemory(num_bytes)
+        return memory
