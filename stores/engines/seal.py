@@ -6,12 +6,12 @@ one call checks a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NoReturn
 from zlib import crc32
 
+from stores.engines.engine import Writes
 from stores.errors import StoreCorruptedError
 
 SEAL_BYTES = 4
@@ -35,19 +35,18 @@ class Seal:
         """What is kept of a value."""
         return value + _PACK(crc32(key + value))
 
-    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> Iterable[Pair]:
-        """What is kept of those of ``keys`` that ``writes`` does not delete, in their order.
+    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> list[Pair]:
+        """What is kept of those of ``keys`` that ``writes`` does not delete, in their order."""
+        return [(key, value + _PACK(crc32(key + value))) for key in keys if (value := writes[key]) is not None]
 
-        A part of them at a time, so that no large commit is in memory once more.
+    def seal_layer(self, layer: Writes) -> Iterator[list[Pair]]:
+        """What is kept of all that ``layer`` does not delete, in key order.
+
+        A part of it at a time, so that no large commit is in memory once more.
         """
-        return chain.from_iterable(
-            [
-                (key, value + _PACK(crc32(key + value)))
-                for key in keys[at : at + _PART]
-                if (value := writes[key]) is not None
-            ]
-            for at in range(0, len(keys), _PART)
-        )
+        for keys in layer.keys_in_order():
+            for at in range(0, len(keys), _PART):
+                yield self.seal_writes(layer.writes, keys[at : at + _PART])
 
     def open(self, key: bytes, kept: bytes) -> bytes:
         """The value of what was kept."""
@@ -83,7 +82,7 @@ class _Plain(Seal):
     def seal(self, key: bytes, value: bytes) -> bytes:
         return value
 
-    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> Iterable[Pair]:
+    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> list[Pair]:
         return [(key, value) for key in keys if (value := writes[key]) is not None]
 
     def open(self, key: bytes, kept: bytes) -> bytes:

@@ -6,8 +6,7 @@ are left open so take as many as there are different commits that they show, how
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import RLock
 from typing import Generic, TypeVar
 
@@ -69,13 +68,12 @@ class Snapshots(Generic[Reading]):
             self.count -= 1
             self._end(snapshot.reading)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Surround a commit: a snapshot that is taken meanwhile is shared with no other scan."""
+    def begin_writing(self) -> None:
+        """Begin a commit: a snapshot that is taken before ``end_writing`` is shared with no other scan."""
         with self._lock:
             self._current, self._writing = None, True
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._writing = False
+
+    def end_writing(self) -> None:
+        """End it, whether or not anything was committed."""
+        # Without the lock: who has not seen it yet takes a snapshot of its own, which is as good.
+        self._writing = False

@@ -177,13 +177,16 @@ class SqliteEngine(TransactionalEngine):
         try:
             writer.execute("begin immediate")
             try:
-                for ranges, writes in layers:
-                    for start, end in ranges:
+                for layer in layers:
+                    for start, end in layer.ranges:
                         _delete_range(writer, start, end)
-                    _apply(writer, "data", writes, self._seal)
-                _apply(writer, "meta", meta, self._seal)
-                with self._snapshots.writing():
+                    _apply(writer, "data", layer, self._seal)
+                _apply(writer, "meta", Writes((), meta), self._seal)
+                self._snapshots.begin_writing()
+                try:
                     writer.execute("commit")
+                finally:
+                    self._snapshots.end_writing()
             except BaseException:
                 if writer.in_transaction:
                     writer.execute("rollback")
@@ -416,9 +419,13 @@ class _SqliteTransaction(Transaction):
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         self._check_open()
         try:
-            _apply(self._writer, "meta", meta, self._seal)
-            with self._engine._snapshots.writing():
+            _apply(self._writer, "meta", Writes((), meta), self._seal)
+            snapshots = self._engine._snapshots
+            snapshots.begin_writing()
+            try:
                 self._writer.execute("commit")
+            finally:
+                snapshots.end_writing()
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
@@ -496,11 +503,13 @@ def _check_own(writer: sqlite3.Connection, file: Path) -> None:
         )
 
 
-def _apply(writer: sqlite3.Connection, table: str, writes: Mapping[bytes, bytes | None], seal: Seal) -> None:
+def _apply(writer: sqlite3.Connection, table: str, layer: Writes, seal: Seal) -> None:
+    writes = layer.writes
     if None in writes.values():
         gone = [(key,) for key, value in writes.items() if value is None]
         writer.executemany(f"delete from {table} where key = ?", gone)
-    writer.executemany(f"replace into {table} values (?, ?)", seal.seal_writes(writes, sorted(writes)))
+    for pairs in seal.seal_layer(layer):
+        writer.executemany(f"replace into {table} values (?, ?)", pairs)
 
 
 def _check_header(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stores import StoreCorruptedError, TopicPartition, open_store
-from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED
+from stores.engines.engine import Writes
+from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED, Seal
 
 LOG = TopicPartition("changelog", 0)
 CHECKED = ["lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native"]
@@ -43,7 +45,7 @@ def test_a_record_is_what_was_sealed_or_refused(key: bytes, value: bytes, bit: i
     kept = SEALED.seal(key, value)
     assert len(kept) == len(value) + SEAL_BYTES
     assert SEALED.open(key, kept) == value
-    assert SEALED.open_pairs(list(SEALED.seal_writes({key: value}, [key]))) == [(key, value)]
+    assert SEALED.open_pairs(SEALED.seal_writes({key: value}, [key])) == [(key, value)]
     assert SEALED.open_many([key, key], [kept, None]) == [value, None]
     flipped = bytearray(key + kept)
     flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
@@ -132,9 +134,36 @@ def test_a_store_keeps_checksums_as_it_was_made(path: Path, backend: str, checks
             assert store.get(b"key7") == VALUE + b"8"
 
 
+@pytest.mark.parametrize("seal", [PLAIN, SEALED])
+def test_a_layer_is_handed_over_in_key_order_a_part_at_a_time_and_without_its_deletes(seal: Seal) -> None:
+    class Ordered(Writes):
+        """Writes whose keys are in order already, in two lists."""
+
+        def keys_in_order(self) -> Iterable[list[bytes]]:
+            return [keys[:100], keys[100:]]
+
+    keys = [b"%05d" % number for number in range(3_000)]
+    writes = {key: None if key.endswith(b"7") else b"value" for key in reversed(keys)}
+    for layer in (Writes((), writes), Ordered((), writes)):
+        parts = list(seal.seal_layer(layer))
+        assert max(map(len, parts)) <= 1_024
+        assert seal.open_pairs([pair for part in parts for pair in part]) == [
+            (key, b"value") for key in keys if not key.endswith(b"7")
+        ]
+
+
+def test_keys_that_are_in_order_already_are_not_sorted_again() -> None:
+    class Ordered(Writes):
+        def keys_in_order(self) -> Iterable[list[bytes]]:
+            return [[b"b"], [b"a"]]
+
+    layer = Ordered((), {b"a": b"1", b"b": b"2"})
+    assert list(PLAIN.seal_layer(layer)) == [[(b"b", b"2")], [(b"a", b"1")]]
+
+
 def test_without_checksums_nothing_is_added() -> None:
     assert PLAIN.seal(b"key", b"value") == PLAIN.open(b"key", b"value") == b"value"
-    assert PLAIN.open_pairs(list(PLAIN.seal_writes({b"key": b""}, [b"key"]))) == [(b"key", b"")]
+    assert PLAIN.open_pairs(PLAIN.seal_writes({b"key": b""}, [b"key"])) == [(b"key", b"")]
     assert PLAIN.open_many([b"a", b"b"], [b"1", None]) == [b"1", None]
 
 

@@ -48,8 +48,9 @@ def test_a_snapshot_ends_with_its_last_user_and_is_shared_only_between_two_commi
     snapshots = Snapshots(begin, ended.append)
     before = [snapshots.take(), snapshots.take()]
     assert before[0] is before[1]
-    with snapshots.writing():
-        during = [snapshots.take(), snapshots.take()]
+    snapshots.begin_writing()
+    during = [snapshots.take(), snapshots.take()]
+    snapshots.end_writing()
     after = [snapshots.take(), snapshots.take()]
     assert after[0] is after[1]
     assert [taken.reading for taken in (*before, *during, *after)] == [0, 0, 1, 2, 3, 3]

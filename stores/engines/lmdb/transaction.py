@@ -65,10 +65,13 @@ class LmdbTransaction(Transaction):
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         engine = self._engine
         try:
-            with engine.writing():
+            engine._begin_writing()
+            try:
                 engine._apply_meta(self._txn, meta)
                 transaction_id = self._txn.id()
                 self._txn.commit()
+            finally:
+                engine._end_writing()
             engine._meta_pages.note(transaction_id)
         except lmdb.Error as error:
             raise self._given_up(error) from error
