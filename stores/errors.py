@@ -37,6 +37,14 @@ class StoreIncompatibleError(StoreError):
     """
 
 
+class SerdeMismatchError(StoreIncompatibleError):
+    """Bytes in the store are none that the description's serde ever writes; the message names their key.
+
+    Open the store with the serde that wrote them. Wiping and restoring the store would not help: its changelog has the
+    same bytes, and damage at rest is detected before a serde sees it (``StoreCorruptedError``).
+    """
+
+
 class StoreTooNewError(StoreIncompatibleError):
     """A newer release wrote the store, in a format that this one can't read. Nothing was changed.
 

@@ -133,6 +133,16 @@ class StateStore(Closeable):
         return False
 
     @property
+    def takes_timestamps(self) -> bool:
+        """Whether values with their times before them may be kept here; by default only where nothing is persistent.
+
+        A persistent store of another package that does not return True goes on with plain values: a timestamped store
+        over it adds the time -1 when it reads, and drops times when it writes. Source: KIP-258,
+        ``TimestampedBytesStore``.
+        """
+        return not self.persistent
+
+    @property
     @abstractmethod
     def is_open(self) -> bool:
         """False from the first ``close`` on."""

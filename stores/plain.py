@@ -61,6 +61,11 @@ class PlainView(KeyValueView):
     def isolation_level(self) -> IsolationLevel:
         return self._level
 
+    @property
+    def takes_timestamps(self) -> bool:
+        # The store is one, though only its lookups and scans are asked for here.
+        return bool(getattr(self._store, "takes_timestamps", True))
+
     def position(self) -> Position:
         return self._position(self._level)
 

@@ -159,6 +159,11 @@ class KeyValueView(ReadOnlyKeyValueStore):
     def isolation_level(self) -> IsolationLevel:
         """What the view shows."""
 
+    @property
+    def takes_timestamps(self) -> bool:
+        """As ``StateStore.takes_timestamps`` of the store that is shown; by default True."""
+        return True
+
     @abstractmethod
     def position(self) -> Position:
         """Input offsets that the next query's answer reflects at least. A copy; it needs no bound to be reached."""

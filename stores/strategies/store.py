@@ -249,6 +249,10 @@ class EngineStore(KeyValueStore):
         return True
 
     @property
+    def takes_timestamps(self) -> bool:
+        return True
+
+    @property
     def is_open(self) -> bool:
         return self._writer != 0
 

@@ -172,6 +172,10 @@ class LoggedStore(KeyValueStore):
         return self.inner.manages_offsets
 
     @property
+    def takes_timestamps(self) -> bool:
+        return self.inner.takes_timestamps
+
+    @property
     def is_open(self) -> bool:
         return self.inner.is_open
 

@@ -26,6 +26,10 @@ class TaskView(KeyValueView):
     def isolation_level(self) -> IsolationLevel:
         return self._level
 
+    @property
+    def takes_timestamps(self) -> bool:
+        return self._store.store.takes_timestamps
+
     def position(self) -> Position:
         return self._answered(lambda view: view.position())
 

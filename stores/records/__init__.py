@@ -1,0 +1,29 @@
+"""Typed stores over any backend: keys and values through serdes, timestamps, windows and sessions (KIP-258)."""
+
+from stores.records.iterators import RecordIterator
+from stores.records.key_value import KeyValue, TypedKeyValueStore, TypedKeyValueView
+from stores.records.record_kind import RecordKind, TypedStore, TypedView
+from stores.records.serdes import BYTES, FLOAT64, INT64, JSON, STR, Serde
+from stores.records.timestamped import TimestampedKeyValue, TimestampedKeyValueStore, TimestampedKeyValueView
+from stores.records.values import ValueAndTimestamp, Windowed
+
+__all__ = [
+    "BYTES",
+    "FLOAT64",
+    "INT64",
+    "JSON",
+    "STR",
+    "KeyValue",
+    "RecordIterator",
+    "RecordKind",
+    "Serde",
+    "TimestampedKeyValue",
+    "TimestampedKeyValueStore",
+    "TimestampedKeyValueView",
+    "TypedKeyValueStore",
+    "TypedKeyValueView",
+    "TypedStore",
+    "TypedView",
+    "ValueAndTimestamp",
+    "Windowed",
+]

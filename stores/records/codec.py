@@ -1,0 +1,91 @@
+"""The two serdes of a store, with errors that name the store, the key and the type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from stores.errors import ConfigError, SerdeMismatchError, StoreError
+from stores.records.serdes import BytesSerde, Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Codec(Generic[K, V]):
+    """Serializes and deserializes the keys and values of one store.
+
+    The functions are the serdes' own, and None for BYTES, where nothing is to be done. Where one raises, the method of
+    the same purpose raises the error that a caller should see.
+    """
+
+    def __init__(self, store: str, key: Serde[K], value: Serde[V]) -> None:
+        self._store, self._key, self._value = store, key, value
+        plain_key, plain_value = isinstance(key, BytesSerde), isinstance(value, BytesSerde)
+        self.serialize_key: Callable[[K], bytes] | None = None if plain_key else key.serialize
+        self.serialize_value: Callable[[V], bytes] | None = None if plain_value else value.serialize
+        self.deserialize_key: Callable[[bytes], K] = key.deserialize
+        self.deserialize_value: Callable[[bytes], V] = value.deserialize
+        self.is_plain = plain_key and plain_value
+        """Whether keys and values are bytes as they are."""
+
+    def encode_key(self, key: K) -> bytes:
+        """The bytes of ``key``. Raises: TypeError, ValueError."""
+        try:
+            data = self._key.serialize(key)
+            if not isinstance(data, bytes):
+                raise TypeError(f"serde {self._key.name} returned {type(data).__name__}, not bytes")
+        except Exception as error:
+            raise self._refused(f"key {key!r} of type {type(key).__name__}", self._key.name, error) from error
+        return data
+
+    def encode_value(self, key: K, value: V) -> bytes:
+        """The bytes of ``value``, which is meant for ``key``. Raises: TypeError, ValueError."""
+        try:
+            data = self._value.serialize(value)
+            if not isinstance(data, bytes):
+                raise TypeError(f"serde {self._value.name} returned {type(data).__name__}, not bytes")
+        except Exception as error:
+            what = f"value of type {type(value).__name__} for key {key!r}"
+            raise self._refused(what, self._value.name, error) from error
+        return data
+
+    def encode_prefix(self, prefix: K) -> bytes:
+        """The bytes that the keys with ``prefix`` begin with. Raises: ConfigError, TypeError, ValueError."""
+        if not self._key.keeps_prefixes:
+            raise ConfigError(
+                f"store {self._store!r}: the bytes of {self._key.name} keys do not begin with those of a prefix: "
+                "use range() or another serde"
+            )
+        return self.encode_key(prefix)
+
+    def encode_bound(self, bound: K | None) -> bytes | None:
+        """The bytes of an end of a range, None where that is open. Raises: TypeError, ValueError."""
+        return None if bound is None else self.encode_key(bound)
+
+    def decode_key(self, key: bytes) -> K:
+        """The key whose bytes are ``key``. Raises: SerdeMismatchError."""
+        try:
+            return self.deserialize_key(key)
+        except Exception as error:
+            raise self.mismatch(key, "key", self._key.name) from error
+
+    def decode_value(self, key: bytes, value: bytes) -> V:
+        """The value whose bytes, under ``key``, are ``value``. Raises: SerdeMismatchError."""
+        try:
+            return self.deserialize_value(value)
+        except Exception as error:
+            raise self.mismatch(key, "value", self._value.name) from error
+
+    def mismatch(self, key: bytes, part: str, serde: str) -> SerdeMismatchError:
+        """The error for bytes that the serde can't read."""
+        return SerdeMismatchError(
+            f"store {self._store!r}: the {part} under key {key!r} is none that serde {serde} writes: open the store "
+            "with the serde that wrote it"
+        )
+
+    def _refused(self, what: str, serde: str, error: Exception) -> Exception:
+        if isinstance(error, StoreError | MemoryError):
+            return error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(f"store {self._store!r}: serde {serde} refuses the {what}: {error}")

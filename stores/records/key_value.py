@@ -1,0 +1,207 @@
+"""Keys and values through serdes, and nothing else: with BYTES on both sides the store is the plain one below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar, cast
+
+from stores.interface import (
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    KeyValueView,
+    PositionBound,
+    ReadOnlyKeyValueStore,
+)
+from stores.records.codec import Codec
+from stores.records.converters import PlainConverter, RecordConverter
+from stores.records.iterators import RecordIterator
+from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
+from stores.records.serdes import Serde
+from stores.records.staging import StagedWrite, Staging, StoreStaging
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class KeyValue(RecordKind, Generic[K, V]):
+    """Describes a store of ``key`` to ``value``. Over a plain store with data it takes that as it is."""
+
+    kind: ClassVar[str] = "key-value"
+
+    key: Serde[K]
+    value: Serde[V]
+
+    def description(self) -> Description:
+        return {"key": self.key.name, "value": self.value.name}
+
+    def over(self, store: KeyValueStore) -> TypedKeyValueStore[K, V]:
+        self.prepare(store)
+        return self.staged(StoreStaging(store))
+
+    def staged(self, staging: Staging) -> TypedKeyValueStore[K, V]:
+        return TypedKeyValueStore(self, staging)
+
+    def view(self, view: KeyValueView) -> TypedKeyValueView[K, V]:
+        return TypedKeyValueView(view, Codec("of a view", self.key, self.value))
+
+    def converter(self, store: KeyValueStore) -> RecordConverter:
+        return PlainConverter()
+
+    def _prepare_plain(self, store: KeyValueStore) -> None:
+        """Nothing: plain keys and values are what this kind keeps."""
+
+
+class KeyValueReads(Generic[K, V]):
+    """Lookups and scans, of the writer and of views alike. Both ends of a range are included; None leaves one open.
+
+    Ranges and scans run in the order of the serialized keys, which is that of the keys where their serde keeps it.
+    Raises: TypeError, ValueError for a key that the serde refuses; SerdeMismatchError; else as those of
+    ``ReadOnlyKeyValueStore``.
+    """
+
+    def __init__(self, reader: ReadOnlyKeyValueStore, codec: Codec[K, V]) -> None:
+        self._reader, self._codec = reader, codec
+        self._get = reader.get
+        self._serialize_key = codec.serialize_key
+        self._deserialize_value = codec.deserialize_value
+
+    def get(self, key: K) -> V | None:
+        """The value under ``key``, or None."""
+        serialize = self._serialize_key
+        try:
+            data = self._get(cast(bytes, key) if serialize is None else serialize(key))
+        except Exception:
+            self._codec.encode_key(key)
+            raise
+        if data is None:
+            return None
+        try:
+            return self._deserialize_value(data)
+        except Exception:
+            return self._codec.decode_value(self._codec.encode_key(key), data)
+
+    def get_many(self, keys: Sequence[K]) -> list[V | None]:
+        """The values under ``keys``, in their order; None where there is none."""
+        codec = self._codec
+        encoded = [codec.encode_key(key) for key in keys]
+        found = self._reader.get_many(encoded)
+        return [
+            None if data is None else codec.decode_value(key, data) for key, data in zip(encoded, found, strict=True)
+        ]
+
+    def range(self, start: K | None, end: K | None) -> RecordIterator[tuple[K, V]]:
+        """Pairs from ``start`` to ``end``, ascending."""
+        return self._pairs(self._reader.range(self._codec.encode_bound(start), self._codec.encode_bound(end)))
+
+    def reverse_range(self, start: K | None, end: K | None) -> RecordIterator[tuple[K, V]]:
+        """As ``range``, descending: ``start`` is the smaller."""
+        return self._pairs(self._reader.reverse_range(self._codec.encode_bound(start), self._codec.encode_bound(end)))
+
+    def all(self) -> RecordIterator[tuple[K, V]]:
+        """Every pair, ascending."""
+        return self._pairs(self._reader.all())
+
+    def reverse_all(self) -> RecordIterator[tuple[K, V]]:
+        """Every pair, descending."""
+        return self._pairs(self._reader.reverse_all())
+
+    def prefix_scan(self, prefix: K) -> RecordIterator[tuple[K, V]]:
+        """Pairs whose key begins with ``prefix``, ascending. Raises: ConfigError if the serde keeps no prefixes."""
+        return self._pairs(self._reader.prefix_scan(self._codec.encode_prefix(prefix)))
+
+    def reverse_prefix_scan(self, prefix: K) -> RecordIterator[tuple[K, V]]:
+        """As ``prefix_scan``, descending."""
+        return self._pairs(self._reader.reverse_prefix_scan(self._codec.encode_prefix(prefix)))
+
+    def approximate_num_entries(self) -> int:
+        """As ``ReadOnlyKeyValueStore.approximate_num_entries``."""
+        return self._reader.approximate_num_entries()
+
+    def _pairs(self, scan: KeyValueIterator) -> RecordIterator[tuple[K, V]]:
+        if self._codec.is_plain:
+            return RecordIterator(cast(Iterator[tuple[K, V]], iter(scan)), scan)
+        return RecordIterator(self._decoded(scan), scan)
+
+    def _decoded(self, scan: KeyValueIterator) -> Iterator[tuple[K, V]]:
+        codec = self._codec
+        deserialize_key, deserialize_value = codec.deserialize_key, codec.deserialize_value
+        for key, data in scan:
+            try:
+                pair = deserialize_key(key), deserialize_value(data)
+            except Exception:
+                pair = codec.decode_key(key), codec.decode_value(key, data)
+            yield pair
+
+
+class TypedKeyValueView(KeyValueReads[K, V], TypedView):
+    """A key-value store as other threads see it."""
+
+    def __init__(self, view: KeyValueView, codec: Codec[K, V], reader: ReadOnlyKeyValueStore | None = None) -> None:
+        """``reader`` answers where that is not ``view`` itself."""
+        TypedView.__init__(self, view)
+        KeyValueReads.__init__(self, reader or view, codec)
+
+
+class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
+    """A key-value store as its writer sees it, its own uncommitted writes included.
+
+    Raises, all writes: TypeError and ValueError before anything is staged, for what a serde or the store refuses; else
+    as those of ``KeyValueStore``.
+    """
+
+    def __init__(self, kind: KeyValue[K, V], staging: Staging) -> None:
+        TypedStore.__init__(self, kind, staging)
+        KeyValueReads.__init__(self, staging.store, Codec(staging.store.name, kind.key, kind.value))
+        self._serialize_value = self._codec.serialize_value
+        self._put: Callable[[bytes, bytes | None], None] = self._put_logged if staging.logs else staging.store.put
+
+    def put(self, key: K, value: V | None) -> None:
+        """Stage ``value`` under ``key``; None deletes."""
+        serialize_key, serialize_value = self._serialize_key, self._serialize_value
+        try:
+            data = cast(bytes, value) if serialize_value is None or value is None else serialize_value(value)
+            self._put(cast(bytes, key) if serialize_key is None else serialize_key(key), data)
+        except Exception:
+            self._encode(key, value)
+            raise
+
+    def put_all(self, pairs: Iterable[tuple[K, V | None]]) -> None:
+        """Stage every pair, or none where one of them is refused. A later pair of the same key wins."""
+        encoded = [self._encode(key, value) for key, value in pairs]
+        self._staging.put_all([StagedWrite(key, data, key, data, None) for key, data in encoded])
+
+    def put_if_absent(self, key: K, value: V | None) -> V | None:
+        """Stage ``value`` unless ``key`` has one; returns the existing value, or None where it was staged."""
+        encoded, data = self._encode(key, value)
+        existing = self._get(encoded)
+        if existing is not None:
+            return self._codec.decode_value(encoded, existing)
+        self._put(encoded, data)
+        return None
+
+    def delete(self, key: K) -> V | None:
+        """Stage the removal of ``key``; returns the value it had."""
+        encoded = self._codec.encode_key(key)
+        existing = self._get(encoded)
+        value = None if existing is None else self._codec.decode_value(encoded, existing)
+        self._put(encoded, None)
+        return value
+
+    def delete_range(self, start: K | None, end: K | None) -> None:
+        """Stage the removal of every key from ``start`` to ``end``, both included; None leaves an end open."""
+        self._staging.delete_range(self._codec.encode_bound(start), self._codec.encode_bound(end))
+
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> TypedKeyValueView[K, V]:
+        return TypedKeyValueView(self.store.read_only(isolation_level, bound), self._codec)
+
+    def _encode(self, key: K, value: V | None) -> tuple[bytes, bytes | None]:
+        codec = self._codec
+        return codec.encode_key(key), None if value is None else codec.encode_value(key, value)
+
+    def _put_logged(self, key: bytes, value: bytes | None) -> None:
+        self._staging.put(key, value, key, value, None)

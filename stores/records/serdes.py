@@ -1,0 +1,176 @@
+"""How keys and values become bytes and back.
+
+A serde that keeps the order lets a store's scans run in the order of the values; one that keeps prefixes lets
+``prefix_scan`` take a part of a key. None of these uses pickle: what they read runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Serde(Protocol[T]):
+    """Serializes one type. A class of yours needs these attributes and no base class.
+
+    The same value always gives the same bytes, and different values different ones: a key is found by its bytes.
+    ``serialize`` raises TypeError or ValueError for what it can't serialize, ``deserialize`` anything for bytes that
+    ``serialize`` never returns. Both are called from any thread.
+    """
+
+    @property
+    def name(self) -> str:
+        """Kept in the store: opening it with a serde of another name is refused."""
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the bytes of a smaller value are smaller."""
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether the bytes of a value begin with those of each of its prefixes, and of no others."""
+
+    def serialize(self, value: T, /) -> bytes: ...
+
+    def deserialize(self, data: bytes, /) -> T: ...
+
+
+class BytesSerde:
+    """Bytes, as they are."""
+
+    name: Final = "bytes"
+    keeps_order: Final = True
+    keeps_prefixes: Final = True
+
+    @staticmethod
+    def serialize(value: bytes, /) -> bytes:
+        if type(value) is not bytes and not isinstance(value, bytes):
+            raise TypeError(f"bytes are expected, not {type(value).__name__}")
+        return value
+
+    # Gives back what it is given, without a call of a function of ours.
+    deserialize = staticmethod(bytes)
+
+
+class StrSerde:
+    """Text as UTF-8, whose bytes have the order of the code points. A lone surrogate is refused."""
+
+    name: Final = "str"
+    keeps_order: Final = True
+    keeps_prefixes: Final = True
+    # The methods of the types themselves: a function around them would take longer than they do.
+    serialize = staticmethod(str.encode)
+    deserialize = staticmethod(bytes.decode)
+
+
+_UNSIGNED = struct.Struct(">Q")
+_DOUBLE = struct.Struct(">d")
+_INT64_BIAS = 1 << 63
+_pack, _unpack = _UNSIGNED.pack, _UNSIGNED.unpack
+
+
+class Int64Serde:
+    """Integers from -2**63 to 2**63 - 1 in eight bytes, big-endian with the sign bit flipped. ``bool`` is refused."""
+
+    name: Final = "int64"
+    keeps_order: Final = True
+    keeps_prefixes: Final = False
+
+    @staticmethod
+    def serialize(value: int, /) -> bytes:
+        if type(value) is int:
+            try:
+                return _pack(value + _INT64_BIAS)
+            except struct.error:
+                raise ValueError("an INT64 is from -2**63 to 2**63 - 1") from None
+        raise TypeError(f"an int is expected, not {type(value).__name__}")
+
+    @staticmethod
+    def deserialize(data: bytes, /) -> int:
+        number: int = _unpack(data)[0]
+        return number - _INT64_BIAS
+
+
+class Float64Serde:
+    """Floats in eight bytes, from -inf to inf: those of IEEE 754 with the sign bit flipped, of negative ones all bits.
+
+    -0.0 becomes 0.0, since equal keys have to be one key. NaN is refused: it equals nothing, and has no place in an
+    order. An int is taken where a float has exactly its value.
+    """
+
+    name: Final = "float64"
+    keeps_order: Final = True
+    keeps_prefixes: Final = False
+
+    @staticmethod
+    def serialize(value: float, /) -> bytes:
+        if type(value) is not float:
+            value = _as_float(value)
+        if math.isnan(value):
+            raise ValueError("NaN has no place in an order: leave it out, or use another serde")
+        # Adding 0.0 turns -0.0 into it.
+        bits: int = _UNSIGNED.unpack(_DOUBLE.pack(value + 0.0))[0]
+        return _UNSIGNED.pack(bits ^ 0xFFFF_FFFF_FFFF_FFFF if bits >> 63 else bits | 1 << 63)
+
+    @staticmethod
+    def deserialize(data: bytes, /) -> float:
+        bits: int = _UNSIGNED.unpack(data)[0]
+        restored = bits ^ 1 << 63 if bits >> 63 else bits ^ 0xFFFF_FFFF_FFFF_FFFF
+        number: float = _DOUBLE.unpack(_UNSIGNED.pack(restored))[0]
+        if math.isnan(number):
+            raise ValueError("these bytes are no float that is ever serialized")
+        return number
+
+
+def _as_float(value: object) -> float:
+    if isinstance(value, float):
+        return float(value)
+    if type(value) is not int:
+        raise TypeError(f"a float is expected, not {type(value).__name__}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if number != value:
+        raise ValueError("no float has exactly the value of this int")
+    return number
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+class JsonSerde:
+    """What JSON can say, as UTF-8 without spaces and with the keys of each object in order: equal values, equal bytes.
+
+    As with Python's ``json``, a tuple comes back as a list, and a key that is a number as text. NaN and the infinities
+    are refused, and None as the whole value: as a value of a store it means that there is none.
+    """
+
+    name: Final = "json"
+    keeps_order: Final = False
+    keeps_prefixes: Final = False
+
+    def __init__(self) -> None:
+        encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        self._encode = encoder.encode
+        self._decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+    def serialize(self, value: Any, /) -> bytes:
+        if value is None:
+            raise TypeError("None is no key and no value")
+        return self._encode(value).encode()
+
+    def deserialize(self, data: bytes, /) -> Any:
+        return self._decode(data.decode())
+
+
+BYTES: Final = BytesSerde()
+STR: Final = StrSerde()
+INT64: Final = Int64Serde()
+FLOAT64: Final = Float64Serde()
+JSON: Final = JsonSerde()

@@ -1,0 +1,100 @@
+"""The one way in which a typed store writes: it says apart what the store keeps and what its changelog is told."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar, NamedTuple
+
+from stores.interface import KeyValueStore
+from stores.records.values import SURROGATE_MS
+
+
+class StagedWrite(NamedTuple):
+    """One write. ``kept`` None deletes, ``log_value`` None is a tombstone, ``timestamp_ms`` None the current record's
+    time."""
+
+    key: bytes
+    kept: bytes | None
+    log_key: bytes
+    log_value: bytes | None
+    timestamp_ms: int | None
+
+
+class Staging(ABC):
+    """Stages the writes of one typed store in ``store``, and logs them where there is a changelog.
+
+    Raises, all methods: as ``KeyValueStore.put``, before anything is staged.
+    """
+
+    logs: ClassVar[bool] = True
+    """Whether there is a changelog. Without one a typed store may write to ``store`` itself."""
+
+    store: KeyValueStore
+    """For lookups, scans and marks."""
+
+    @property
+    @abstractmethod
+    def timestamp_ms(self) -> int:
+        """The time of the current record; -1 outside of a task."""
+
+    @abstractmethod
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        """Stage ``kept`` under ``key``, None to delete it, and log ``log_value`` under ``log_key``, None as a
+        tombstone, with the time given or, for None, that of the current record."""
+
+    @abstractmethod
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        """Stage what only moves within the store, so that its changelog has it already."""
+
+    @abstractmethod
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        """Stage a removal, both ends included, that a restore repeats by itself, as that of what has expired."""
+
+    def put_all(self, writes: Iterable[StagedWrite]) -> None:
+        """Stage every write, or none where one of them is refused. A later one of the same key wins."""
+        checked = list(writes)
+        key_bytes_max = self.store.max_key_bytes
+        for write in checked:
+            if not 0 < len(write.key) <= key_bytes_max:
+                raise ValueError(f"a key has 1 to {key_bytes_max} bytes, not {len(write.key)}")
+        for write in checked:
+            self.put(*write)
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        """Stage the removal of every key from ``start`` to ``end``, both included, and log each."""
+        with self.store.range(start, end) as pairs:
+            for key, _ in pairs:
+                self.put(key, None, key, None, None)
+
+
+class StoreStaging(Staging):
+    """Without a task: there is no changelog."""
+
+    logs: ClassVar[bool] = False
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self.store = store
+
+    @property
+    def timestamp_ms(self) -> int:
+        return SURROGATE_MS
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        self.store.put(key, kept)
+
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        self.store.put(key, kept)
+
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        self.store.delete_range(start, end)
+
+    def put_all(self, writes: Iterable[StagedWrite]) -> None:
+        self.store.put_all([(write.key, write.kept) for write in writes])
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        self.store.delete_range(start, end)

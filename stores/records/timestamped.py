@@ -1,0 +1,205 @@
+"""Values with their times: what the store keeps is ``<8-byte time><value>``, what its changelog has is the value.
+
+The time travels in the changelog record's own timestamp. Source: KIP-258, ``TimestampedKeyValueStore``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar, cast
+
+from stores.errors import ConfigError
+from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound, ReadOnlyKeyValueStore
+from stores.records.codec import Codec
+from stores.records.converters import PlainConverter, RecordConverter, TimestampedConverter
+from stores.records.expiry import ExpiringConverter, Expiry, LiveReader, Marks, stream_time_ms
+from stores.records.key_value import KeyValueReads, TypedKeyValueView
+from stores.records.marks import marked
+from stores.records.plain_values import StrippingStaging, SurrogateReader
+from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
+from stores.records.serdes import Serde
+from stores.records.staging import StagedWrite, Staging, StoreStaging
+from stores.records.timestamps import TIME, StrippingSerde, TimestampedSerde
+from stores.records.values import TIME_BOUND_MS, ValueAndTimestamp, check_time_ms
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class TimestampedKeyValue(RecordKind, Generic[K, V]):
+    """Describes a store of ``key`` to ``value`` with a time for each value.
+
+    With ``ttl_ms``, 1 or more, a record whose time lies so much or more behind the highest time ever put is never
+    seen, and is removed by a later commit, which examines a number of records that is proportional to what was written.
+    A record whose time is unknown (-1) stays. ``ttl_ms`` may be another one each time the store is opened.
+    Raises: TypeError, ValueError for a ``ttl_ms`` that is none.
+    """
+
+    kind: ClassVar[str] = "timestamped-key-value"
+
+    key: Serde[K]
+    value: Serde[V]
+    ttl_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ttl_ms is not None and check_time_ms("ttl_ms", self.ttl_ms) == 0:
+            raise ValueError("ttl_ms is 1 or more, not 0")
+
+    def description(self) -> Description:
+        return {"key": self.key.name, "value": self.value.name}
+
+    def over(self, store: KeyValueStore) -> TimestampedKeyValueStore[K, V]:
+        self.prepare(store)
+        return self.staged(StoreStaging(store))
+
+    def prepare(self, store: KeyValueStore) -> None:
+        """As ``RecordKind.prepare``. Raises also: ConfigError for a ``ttl_ms`` with a store that can't carry it."""
+        if self.ttl_ms is not None and not (marked(store).keeps_marks and store.takes_timestamps):
+            raise ConfigError(
+                f"store {store.name!r} of {store.backend} can't let records expire, since it keeps no marks or no "
+                "timestamps: leave ttl_ms out, or choose another backend"
+            )
+        super().prepare(store)
+
+    def staged(self, staging: Staging) -> TimestampedKeyValueStore[K, V]:
+        return TimestampedKeyValueStore(self, staging)
+
+    def view(self, view: KeyValueView) -> TimestampedKeyValueView[K, V]:
+        return TimestampedKeyValueView(self, view)
+
+    def converter(self, store: KeyValueStore) -> RecordConverter:
+        if not store.takes_timestamps:
+            return PlainConverter()
+        return TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(marked(store).mark))
+
+    def reader(self, store: ReadOnlyKeyValueStore, marks: Marks, *, takes_timestamps: bool) -> ReadOnlyKeyValueStore:
+        """What shows ``<time><value>`` for each live record of ``store``."""
+        shown = store if takes_timestamps else SurrogateReader(store)
+        return shown if self.ttl_ms is None else LiveReader(shown, marks, self.ttl_ms)
+
+
+class TimestampedKeyValueView(KeyValueReads[K, ValueAndTimestamp[V]], TypedView):
+    """A timestamped key-value store as other threads see it."""
+
+    def __init__(self, kind: TimestampedKeyValue[K, V], view: KeyValueView) -> None:
+        TypedView.__init__(self, view)
+        reader = kind.reader(view, marked(view).mark, takes_timestamps=view.takes_timestamps)
+        KeyValueReads.__init__(self, reader, Codec("of a view", kind.key, TimestampedSerde(kind.value)))
+        self._kind = kind
+
+    def plain(self) -> TypedKeyValueView[K, V]:
+        """The same view with the values alone. Source: KIP-258, ``QueryableStoreTypes.keyValueStore``."""
+        codec = Codec("of a view", self._kind.key, StrippingSerde(self._kind.value))
+        return TypedKeyValueView(self._view, codec, self._reader)
+
+
+class TimestampedKeyValueStore(KeyValueReads[K, ValueAndTimestamp[V]], TypedStore):
+    """A timestamped key-value store as its writer sees it, its own uncommitted writes included.
+
+    Times are ints from 0 to below 2**62, in milliseconds since the Unix epoch.
+    Raises, all writes: TypeError and ValueError before anything is staged, for what is no time and for what a serde or
+    the store refuses; else as those of ``KeyValueStore``.
+    """
+
+    def __init__(self, kind: TimestampedKeyValue[K, V], staging: Staging) -> None:
+        store = staging.store
+        if not store.takes_timestamps:
+            staging = StrippingStaging(staging)
+        TypedStore.__init__(self, kind, staging)
+        reader = kind.reader(store, marked(store).mark, takes_timestamps=store.takes_timestamps)
+        KeyValueReads.__init__(self, reader, Codec(store.name, kind.key, TimestampedSerde(kind.value)))
+        self._values = Codec(store.name, kind.key, kind.value)
+        self._serialize_value = self._values.serialize_value
+        self._expiry = None if kind.ttl_ms is None else Expiry(staging, kind.ttl_ms)
+        self._direct: Callable[[bytes, bytes | None], None] | None = None
+        """The store's own ``put``, where nothing else is to be done."""
+        if self._expiry is None and not staging.logs:
+            self._direct = store.put
+
+    def put(self, key: K, value: V | None, timestamp_ms: int) -> None:
+        """Stage ``value`` and its time under ``key``; None deletes."""
+        serialize_key, serialize_value, direct = self._serialize_key, self._serialize_value, self._direct
+        if direct is not None and type(timestamp_ms) is int and 0 <= timestamp_ms < TIME_BOUND_MS:
+            # The usual way of a store without a changelog; what is refused here is told below.
+            try:
+                if serialize_value is None:
+                    if type(value) is bytes:
+                        kept = _pack(timestamp_ms) + value
+                        direct(cast(bytes, key) if serialize_key is None else serialize_key(key), kept)
+                        return
+                elif value is not None:
+                    kept = _pack(timestamp_ms) + serialize_value(value)
+                    direct(cast(bytes, key) if serialize_key is None else serialize_key(key), kept)
+                    return
+            except Exception:
+                self._encode(key, value, timestamp_ms)
+                raise
+        self._write(self._encode(key, value, timestamp_ms))
+
+    def put_all(self, records: Iterable[tuple[K, V | None, int]]) -> None:
+        """Stage every ``(key, value, timestamp_ms)``, or none where one of them is refused. A later one of the same key
+        wins."""
+        writes = [self._encode(key, value, timestamp_ms) for key, value, timestamp_ms in records]
+        if self._expiry is None:
+            self._staging.put_all(writes)
+            return
+        key_bytes_max = self.store.max_key_bytes
+        if any(not 0 < len(write.key) <= key_bytes_max for write in writes):
+            raise ValueError(f"store {self.name!r}: a key has 1 to {key_bytes_max} bytes")
+        for write in writes:
+            self._write(write)
+
+    def put_if_absent(self, key: K, value: V | None, timestamp_ms: int) -> ValueAndTimestamp[V] | None:
+        """Stage ``value`` and its time unless ``key`` has a value; returns that one, or None where it was staged."""
+        write = self._encode(key, value, timestamp_ms)
+        existing = self._get(write.key)
+        if existing is not None:
+            return self._codec.decode_value(write.key, existing)
+        self._write(write)
+        return None
+
+    def delete(self, key: K) -> ValueAndTimestamp[V] | None:
+        """Stage the removal of ``key``; returns the value that it had, and its time."""
+        encoded = self._codec.encode_key(key)
+        existing = self._get(encoded)
+        value = None if existing is None else self._codec.decode_value(encoded, existing)
+        self._staging.put(encoded, None, encoded, None, None)
+        return value
+
+    def delete_range(self, start: K | None, end: K | None) -> None:
+        """Stage the removal of every key from ``start`` to ``end``, both included; None leaves an end open."""
+        self._staging.delete_range(self._codec.encode_bound(start), self._codec.encode_bound(end))
+
+    def before_commit(self) -> None:
+        if self._expiry is not None:
+            self._expiry.step()
+
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> TimestampedKeyValueView[K, V]:
+        return cast(TimestampedKeyValueView[K, V], super().read_only(isolation_level, bound))
+
+    def _encode(self, key: K, value: V | None, timestamp_ms: int) -> StagedWrite:
+        check_time_ms("timestamp_ms", timestamp_ms)
+        encoded = self._values.encode_key(key)
+        if value is None:
+            return StagedWrite(encoded, None, encoded, None, timestamp_ms)
+        data = self._values.encode_value(key, value)
+        return StagedWrite(encoded, TIME.pack(timestamp_ms) + data, encoded, data, timestamp_ms)
+
+    def _write(self, write: StagedWrite) -> None:
+        key, kept, log_key, log_value, timestamp_ms = write
+        expiry = self._expiry
+        if expiry is None or kept is None or timestamp_ms is None:
+            self._staging.put(key, kept, log_key, log_value, timestamp_ms)
+            return
+        if not expiry.is_live(timestamp_ms):
+            # It would never be seen; and what was there is replaced by it.
+            kept = log_value = None
+        self._staging.put(key, kept, log_key, log_value, timestamp_ms)
+        expiry.observe(timestamp_ms)
+
+
+_pack = TIME.pack
