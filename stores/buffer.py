@@ -339,8 +339,8 @@ class IndexedBatch:
         """The stack, oldest first, for the writer to hand to an engine. The caller holds ``lock``."""
         return [layer for layer in (*self._frozen, self._active) if not layer.is_empty()]
 
-    def freeze(self) -> tuple[Layer, ...]:
-        """The stack as it is now, pinned until ``release``. The caller holds ``lock``."""
+    def freeze(self, pins: int = 1) -> tuple[Layer, ...]:
+        """The stack as it is now, pinned until as many calls of ``release``. The caller holds ``lock``."""
         self._scanned = True
         if not self._active.is_empty():
             self._frozen = (*self._frozen, self._active)
@@ -348,7 +348,7 @@ class IndexedBatch:
         # Here as well: who only reads must not let them pile up.
         self._settle()
         for layer in self._frozen:
-            layer.pins += 1
+            layer.pins += pins
         return self._frozen
 
     def release(self, layers: tuple[Layer, ...]) -> None:

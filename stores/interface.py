@@ -165,6 +165,34 @@ class StateStore(Closeable):
         warnings.warn("flush() is deprecated: use commit()", DeprecationWarning, stacklevel=2)
         self.commit()
 
+    @property
+    def keeps_marks(self) -> bool:
+        """Whether the store keeps marks beside its data; by default not.
+
+        A store that returns True implements ``mark`` and ``set_mark``, and its ``restore`` takes ``marks``.
+        """
+        return False
+
+    def mark(self, name: str) -> bytes | None:
+        """Return the bytes that were set as the mark ``name``, staged or committed; None where there are none.
+
+        Marks lie beside the data, as offsets do, and never show in a scan. For the writer's thread; other threads read
+        them from a view. Raises: TypeError, ValueError for what is no name of a mark, StoreClosedError.
+        """
+        return None
+
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        """Stage ``value`` as the mark ``name``; None removes it. Committed with the next commit, dropped by a rollback.
+
+        A name has 1 to 64 printable ASCII characters, a value up to 64 KiB. It costs about as much as a write to a
+        dict, and nothing in a commit where the value is the committed one.
+
+        Raises: StoreError where ``keeps_marks`` is False; TypeError, ValueError, WrongThreadError, StoreClosedError.
+        """
+        raise StoreError(
+            f"store {self.name!r} of {self.backend} keeps no marks: choose a backend whose keeps_marks is True"
+        )
+
     def persist(self) -> None:
         """Make all that was committed survive a killed process, whatever the level.
 
@@ -212,11 +240,13 @@ class StateStore(Closeable):
         pairs: Iterable[tuple[bytes, bytes | None]],
         changelog_offsets: Mapping[TopicPartition, int],
         position: Position | None = None,
+        marks: Mapping[str, bytes | None] | None = None,
     ) -> None:
         """Write committed changelog records straight into the engine, with their offsets, atomically per call.
 
         Bypasses the open transaction, which must be empty, and counts no uncommitted bytes. ``None`` deletes;
         a later pair of the same key wins. ``position`` is what the state reflects afterwards, merged by maximum.
+        ``marks`` are set with them; they are passed only to a store whose ``keeps_marks`` is True.
 
         Raises: StoreError where writes are staged, TypeError and ValueError for a pair that ``put`` would refuse,
         else as ``commit``.
@@ -352,6 +382,7 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         pairs: Iterable[tuple[bytes, bytes | None]],
         changelog_offsets: Mapping[TopicPartition, int],
         position: Position | None = None,
+        marks: Mapping[str, bytes | None] | None = None,
     ) -> None:
         """As ``StateStore.restore``; by default the pairs are put and committed, which is as good in an empty store's
         open transaction."""
@@ -360,6 +391,8 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         self.put_all(pairs)
         for partition, offset in ({} if position is None else position).items():
             self.advance_position(partition, offset)
+        for name, value in ({} if marks is None else marks).items():
+            self.set_mark(name, value)
         self.commit(changelog_offsets)
 
     def verify(self) -> None:
@@ -406,4 +439,4 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
                 f"store {self.name!r} shows its uncommitted writes to every reader: ask for READ_UNCOMMITTED, or "
                 f"implement read_only() in {type(self).__name__}"
             )
-        return PlainView(self, self.position, level, bound)
+        return PlainView(self, self.position, self.mark, level, bound)

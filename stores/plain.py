@@ -51,10 +51,11 @@ class PlainView(KeyValueView):
         self,
         store: ReadOnlyKeyValueStore,
         position: Callable[[IsolationLevel], Position],
+        mark: Callable[[str], bytes | None],
         level: IsolationLevel,
         bound: PositionBound | None,
     ) -> None:
-        self._store, self._position = store, position
+        self._store, self._position, self._mark = store, position, mark
         self._level, self._bound = level, bound
 
     @property
@@ -69,6 +70,10 @@ class PlainView(KeyValueView):
     def position(self) -> Position:
         return self._position(self._level)
 
+    def mark(self, name: str) -> bytes | None:
+        self._answering()
+        return self._mark(name)
+
     def get(self, key: bytes) -> bytes | None:
         return self._answering().get(key)
 
@@ -80,6 +85,11 @@ class PlainView(KeyValueView):
 
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self._answering().reverse_range(start, end)
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._answering().range_many(bounds, reverse=reverse)
 
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
         return self._answering().prefix_scan(prefix)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from stores.sorted_keys import SortedKeys
 
 Bounds = tuple[bytes | None, bytes | None]
+
+
+class ScanRange(NamedTuple):
+    """The keys of a scan: from ``start`` to ``end``, and ``end`` itself only if not ``end_open``."""
+
+    start: bytes | None
+    end: bytes | None
+    end_open: bool = False
 
 
 def prefix_bounds(prefix: bytes) -> Bounds:

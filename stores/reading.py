@@ -130,6 +130,24 @@ class ReadOnlyKeyValueStore(ABC):
         """Every pair, descending."""
         return self.reverse_range(None, None)
 
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        """Scans of the ranges ``bounds``, in their order, each as of ``range``, or ``reverse_range`` if ``reverse``.
+
+        All of one moment, in the library's own stores and views. By default they are made one after the other: a view
+        of another package's store may show a commit in the later ones only.
+        """
+        made: list[KeyValueIterator] = []
+        try:
+            for start, end in bounds:
+                made.append(self.reverse_range(start, end) if reverse else self.range(start, end))
+        except BaseException:
+            for scan in made:
+                scan.close()
+            raise
+        return made
+
     @abstractmethod
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
         """Pairs whose key begins with ``prefix``, ascending; every pair for an empty prefix."""
@@ -148,8 +166,8 @@ class KeyValueView(ReadOnlyKeyValueStore):
 
     Each lookup and each scan shows one moment: at READ_COMMITTED a whole commit, never an earlier one than it showed
     before; at READ_UNCOMMITTED what was committed with the open transaction as it was then laid over it. That holds
-    for all keys of a ``get_many`` together. Where the view has a bound, each raises NotUpToBoundError until the state
-    has reached it.
+    for all keys of a ``get_many`` and all scans of a ``range_many`` together. Where the view has a bound, each raises
+    NotUpToBoundError until the state has reached it.
 
     Source: KIP-892, "Interactive Queries" and "Query-time Isolation Levels".
     """
@@ -167,3 +185,17 @@ class KeyValueView(ReadOnlyKeyValueStore):
     @abstractmethod
     def position(self) -> Position:
         """Input offsets that the next query's answer reflects at least. A copy; it needs no bound to be reached."""
+
+    def mark(self, name: str) -> bytes | None:
+        """Return the mark ``name`` at the view's level; None where there is none. By default there are none.
+
+        Raises: TypeError, ValueError for what is no name of a mark, StoreClosedError, NotUpToBoundError.
+        """
+        return None
+
+
+def close_answer(answer: object) -> None:
+    """Close the scans in what a query has returned: one scan, a list of some, or none."""
+    for each in answer if isinstance(answer, list) else (answer,):
+        if isinstance(each, Closeable):
+            each.close()

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple, Self
 from stores.errors import StoreCorruptedError
 from stores.interface import Durability
 from stores.persistence import AT_ONCE, Persistence
-from stores.ranges import Bounds
+from stores.ranges import Bounds, ScanRange
 
 
 class Writes(NamedTuple):
@@ -121,6 +121,13 @@ class Engine(ABC):
     @abstractmethod
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         """Pairs from ``start`` to ``end``; ``end`` itself only if not ``end_open``."""
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
+        """A scan of each range, all of one moment.
+
+        An engine whose scans could show a write in the later ones only makes them in another way than this.
+        """
+        return [self.scan(start, end, end_open=end_open, reverse=reverse) for start, end, end_open in ranges]
 
     @abstractmethod
     def meta(self) -> dict[bytes, bytes]:

@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 
 from stores.engines.engine import Engine, Scan, Writes
 from stores.interface import Durability
+from stores.ranges import ScanRange
 from stores.sorted_map import SortedMap
 
 _FETCH = 256
@@ -48,10 +49,15 @@ class MemoryEngine(Engine):
             return list(map(self._data.writes.get, keys))
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         with self._lock:
-            keys = self._data.merge(start, end, end_open=end_open, reverse=reverse)
-            self._shared = True
-            return _MemoryScan(self._data.writes, keys, reverse=reverse)
+            data, self._shared = self._data, True
+            return [
+                _MemoryScan(data.writes, data.merge(start, end, end_open=end_open, reverse=reverse), reverse=reverse)
+                for start, end, end_open in ranges
+            ]
 
     def meta(self) -> dict[bytes, bytes]:
         return dict(self._meta)

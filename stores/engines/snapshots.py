@@ -6,7 +6,8 @@ are left open so take as many as there are different commits that they show, how
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import RLock
 from typing import Generic, TypeVar
 
@@ -55,6 +56,21 @@ class Snapshots(Generic[Reading]):
             if not self._writing:
                 self._current = taken
             return taken
+
+    def share(self, snapshot: Snapshot[Reading]) -> Snapshot[Reading]:
+        """Return ``snapshot``, which has a user, for one more: to be given back once for each."""
+        with self._lock:
+            snapshot.users += 1
+        return snapshot
+
+    @contextmanager
+    def lent(self) -> Iterator[Snapshot[Reading]]:
+        """Take a snapshot for the length of a block. Raises as ``take``."""
+        snapshot = self.take()
+        try:
+            yield snapshot
+        finally:
+            self.give_back(snapshot)
 
     def give_back(self, snapshot: Snapshot[Reading]) -> None:
         """End the read transaction with its last user."""

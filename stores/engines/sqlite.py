@@ -28,6 +28,7 @@ from stores.errors import (
     StoreUnavailableError,
 )
 from stores.interface import Durability
+from stores.ranges import ScanRange
 from stores.sqlite_file import (
     HEADER_BYTES,
     OPENING_S,
@@ -159,7 +160,23 @@ class SqliteEngine(TransactionalEngine):
         return self._seal.open_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return _SqliteScan(self, *_selection(start, end, end_open=end_open, reverse=reverse))
+        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
+        try:
+            with self._snapshots.lent() as snapshot:
+                if len(ranges) == 1:
+                    return [_SqliteScan(self, snapshot, ranges[0], reverse=reverse)]
+                with snapshot.lock:
+                    # The snapshot stays while any statement of the connection has rows to come, and a scan may have
+                    # none: this one has, until all have begun.
+                    held = snapshot.reading.execute("select name from sqlite_schema")
+                    try:
+                        return [_SqliteScan(self, snapshot, each, reverse=reverse) for each in ranges]
+                    finally:
+                        held.close()
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
 
     def meta(self) -> dict[bytes, bytes]:
         # Also a part of opening: a damaged tree may lead back to itself.
@@ -326,16 +343,15 @@ class _SqliteScan(Scan):
 
     _snapshot: Snapshot[sqlite3.Connection] | None = None
 
-    def __init__(self, engine: SqliteEngine, statement: str, bounds: list[bytes]) -> None:
+    def __init__(
+        self, engine: SqliteEngine, snapshot: Snapshot[sqlite3.Connection], bounds: ScanRange, *, reverse: bool
+    ) -> None:
         self._engine, self._size = engine, _FETCH_FIRST
         self._lock = RLock()
-        try:
-            # Given back by the finaliser, should the next lines raise.
-            self._snapshot = taken = engine._snapshots.take()
-            with taken.lock:
-                self._rows = taken.reading.execute(statement, bounds)
-        except sqlite3.Error as error:
-            raise _reading_error(error, engine._file) from error
+        # Given back by the finaliser, should the next lines raise.
+        self._snapshot = engine._snapshots.share(snapshot)
+        with snapshot.lock:
+            self._rows = snapshot.reading.execute(*_selection(*bounds, reverse=reverse))
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         with self._lock:
@@ -387,7 +403,7 @@ class _SqliteTransaction(Transaction):
     ) -> tuple[list[tuple[bytes, bytes]], bool]:
         self._check_open()
         try:
-            rows = self._writer.execute(*_selection(start, end, end_open=end_open, reverse=reverse))
+            rows = self._writer.execute(*_selection(start, end, end_open, reverse=reverse))
             try:
                 chunk, ended = take(rows, most)
             finally:
@@ -447,7 +463,7 @@ class _SqliteTransaction(Transaction):
         return told
 
 
-def _selection(start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> tuple[str, list[bytes]]:
+def _selection(start: bytes | None, end: bytes | None, end_open: bool, *, reverse: bool) -> tuple[str, list[bytes]]:
     """A range as a statement and what is bound to it."""
     conditions, bounds = [], []
     if start is not None:

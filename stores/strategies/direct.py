@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from stores import marks
 from stores.engines.engine import Writes
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, TopicPartition
 from stores.merge import Pair, chunks_of
+from stores.ranges import ScanRange
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, while_open
 
@@ -43,6 +45,10 @@ class DirectStore(EngineStore):
 
     def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
         reach(COMMIT)
+        # Offsets and position are left to the checkpoint.
+        changed = {key: entry for key, entry in meta.items() if key[:1] == marks.MARK}
+        if changed:
+            self._engine.write([], changed, durable=False)
         self._engine.sync()
 
     def _keep(self, offsets: Mapping[TopicPartition, int | None]) -> None:
@@ -68,8 +74,7 @@ class DirectStore(EngineStore):
     def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._engine.get_many(keys)
 
-    def _scan(
-        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[list[Pair]], Pin]:
-        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-        return chunks_of(scan), Pin(scan.close)
+    def _scans(
+        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
+    ) -> list[tuple[Iterator[list[Pair]], Pin]]:
+        return [(chunks_of(scan), Pin(scan.close)) for scan in self._engine.scans(ranges, reverse=reverse)]

@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from stores.buffer import IndexedBatch
+from stores.buffer import IndexedBatch, Layer
 from stores.engines.engine import Engine, Scan
 from stores.merge import Pair, chunks_of, lay_over
-from stores.ranges import KeyRanges
+from stores.ranges import KeyRanges, ScanRange
 from stores.strategies.spilled import Spill, SpilledWrites
 
 
 class HeldState:
     """A range of the uncommitted state of a moment, from below: what is committed, what was spilled, frozen layers.
 
-    Nothing of it may change while it is made. To be released once, on any thread; its chunks end before.
+    To be released once, on any thread; its chunks end before.
     """
 
-    __slots__ = ("_batch", "_committed", "_end", "_end_open", "_layers", "_reverse", "_spilled", "_start")
+    __slots__ = ("_batch", "_bounds", "_committed", "_layers", "_reverse", "_spilled")
 
     def __init__(
         self,
-        engine: Engine,
-        spill: Spill | None,
+        committed: Scan,
+        spilled: tuple[Spill, Scan, KeyRanges] | None,
         batch: IndexedBatch,
-        start: bytes | None,
-        end: bytes | None,
+        layers: tuple[Layer, ...],
+        bounds: ScanRange,
         *,
-        end_open: bool,
         reverse: bool,
     ) -> None:
-        self._batch = batch
-        self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
-        self._committed = engine.scan(start, end, end_open=end_open, reverse=reverse)
-        self._spilled: tuple[Spill, Scan, KeyRanges] | None = None
-        if spill is not None:
-            try:
-                spilled = spill.scan(start, end, end_open=end_open, reverse=reverse)
-            except BaseException:
-                self._committed.close()
-                raise
-            spill.pins.add(spilled)
-            hidden = KeyRanges()
-            hidden.update(spill.ranges)
-            self._spilled = spill, spilled, hidden
-        self._layers = batch.freeze()
+        self._committed, self._spilled, self._batch, self._layers = committed, spilled, batch, layers
+        self._bounds, self._reverse = bounds, reverse
 
     def chunks(self) -> Iterator[list[Pair]]:
         """All in one, in order. Nothing is sorted before the first step."""
-        start, end, end_open, reverse = self._start, self._end, self._end_open, self._reverse
+        start, end, end_open = self._bounds
+        reverse = self._reverse
         chunks = chunks_of(self._committed)
         if self._spilled is not None:
             spill, scan, hidden = self._spilled
@@ -66,3 +53,34 @@ class HeldState:
             scan.close()
             spill.pins.discard(scan)
         self._batch.release(self._layers)
+
+
+def hold(
+    engine: Engine, spill: Spill | None, batch: IndexedBatch, ranges: Sequence[ScanRange], *, reverse: bool
+) -> list[HeldState]:
+    """Hold each of ``ranges``, all of one moment. Nothing that is staged or spilled may be forgotten meanwhile."""
+    committed = engine.scans(ranges, reverse=reverse)
+    spilled: list[tuple[Spill, Scan, KeyRanges] | None] = []
+    try:
+        for start, end, end_open in ranges:
+            if spill is None:
+                spilled.append(None)
+                continue
+            scan = spill.scan(start, end, end_open=end_open, reverse=reverse)
+            spill.pins.add(scan)
+            hidden = KeyRanges()
+            hidden.update(spill.ranges)
+            spilled.append((spill, scan, hidden))
+    except BaseException:
+        for scan in committed:
+            scan.close()
+        for kept in spilled:
+            if kept is not None:
+                kept[1].close()
+                kept[0].pins.discard(kept[1])
+        raise
+    layers = batch.freeze(len(ranges))
+    return [
+        HeldState(below, kept, batch, layers, bounds, reverse=reverse)
+        for below, kept, bounds in zip(committed, spilled, ranges, strict=True)
+    ]

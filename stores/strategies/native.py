@@ -24,7 +24,7 @@ from stores.errors import ConfigError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, TopicPartition
 from stores.merge import Pair, chunks_of, lay_over, merged
-from stores.ranges import KeyRanges
+from stores.ranges import KeyRanges, ScanRange
 from stores.sorted_map import SortedMap
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
@@ -56,7 +56,7 @@ class NativeStore(EngineStore):
         self._transaction: Transaction | None = None
         # Held by whoever uses the transaction, and while it begins or ends: readers on other threads see it whole.
         self._lock = Lock()
-        self._scans: WeakSet[LiveScan] = WeakSet()
+        self._live: WeakSet[LiveScan] = WeakSet()
         self._forget()
 
     def _forget(self) -> None:
@@ -201,17 +201,21 @@ class NativeStore(EngineStore):
                     return list(map(self._transaction.get, keys))
         return self._engine.get_many(keys)
 
-    def _scan(
-        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[list[Pair]], Pin]:
+    def _scans(
+        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
+    ) -> list[tuple[Iterator[list[Pair]], Pin]]:
         if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
             with self._lock:
                 if self._transaction is not None:
-                    live = LiveScan(self._undo.pin(), start, end, end_open=end_open, reverse=reverse)
-                    self._scans.add(live)
-                    return self._chunks(live), Pin(partial(self._release, live))
-        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
-        return chunks_of(scan), Pin(scan.close)
+                    return [self._live_scan(each, reverse=reverse) for each in ranges]
+        return [(chunks_of(scan), Pin(scan.close)) for scan in self._engine.scans(ranges, reverse=reverse)]
+
+    def _live_scan(self, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+        """A scan of the open transaction. The caller holds the lock."""
+        start, end, end_open = bounds
+        live = LiveScan(self._undo.pin(), start, end, end_open=end_open, reverse=reverse)
+        self._live.add(live)
+        return self._chunks(live), Pin(partial(self._release, live))
 
     def _chunks(self, scan: LiveScan) -> Iterator[list[Pair]]:
         ended = False
@@ -251,7 +255,7 @@ class NativeStore(EngineStore):
         return bool(self._undo.layers)
 
     def _open_scans(self) -> list[LiveScan]:
-        return [scan for scan in self._scans if not scan.released and scan.rest is None]
+        return [scan for scan in self._live if not scan.released and scan.rest is None]
 
     def _copy(self, transaction: Transaction) -> Layer:
         """What the transaction has changed, in memory."""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from stores.errors import StoreUnavailableError
-from stores.interface import Closeable, IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.ranges import ScanRange
+from stores.reading import close_answer
 from stores.strategies.arguments import as_bytes
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class StoreReader(KeyValueView):
 
     def position(self) -> Position:
         return self._store.position(self._level)
+
+    def mark(self, name: str) -> bytes | None:
+        return self._store.mark_at(self._level, name)
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -51,6 +56,11 @@ class StoreReader(KeyValueView):
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self._store.scan(self._level, start, end, reverse=True)
 
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._store.scan_many(self._level, [ScanRange(start, end) for start, end in bounds], reverse=reverse)
+
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
         return self._store.scan_prefix(self._level, prefix)
 
@@ -69,6 +79,9 @@ class BoundedReader(StoreReader):
         super().__init__(store, level)
         self._bound = bound
 
+    def mark(self, name: str) -> bytes | None:
+        return self._answered(lambda: super(BoundedReader, self).mark(name))
+
     def get(self, key: bytes) -> bytes | None:
         return self._answered(lambda: super(BoundedReader, self).get(key))
 
@@ -80,6 +93,11 @@ class BoundedReader(StoreReader):
 
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self._answered(lambda: super(BoundedReader, self).reverse_range(start, end))
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._answered(lambda: super(BoundedReader, self).range_many(bounds, reverse=reverse))
 
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
         return self._answered(lambda: super(BoundedReader, self).prefix_scan(prefix))
@@ -99,8 +117,7 @@ class BoundedReader(StoreReader):
             # longer have what the bound found. A commit takes nothing away from who reads committed data.
             if self._level is IsolationLevel.READ_COMMITTED or self._store._staged_position is transaction:
                 return answer
-            if isinstance(answer, Closeable):
-                answer.close()
+            close_answer(answer)
 
     def _check_bound(self) -> None:
         self._bound.check(self.position(), f"store {self._store.name!r} at {self._level}")

@@ -23,8 +23,8 @@ from stores.errors import CommitFailedError, StoreUnavailableError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, TopicPartition
 from stores.merge import Pair, chunks_of
-from stores.ranges import Bounds
-from stores.strategies.held import HeldState
+from stores.ranges import Bounds, ScanRange
+from stores.strategies.held import hold
 from stores.strategies.iterator import Pin
 from stores.strategies.spilled import Spill
 from stores.strategies.store import EngineStore, Traits, while_open
@@ -183,9 +183,10 @@ class SpillingStore(EngineStore):
         pairs: Iterable[tuple[bytes, bytes | None]],
         changelog_offsets: Mapping[TopicPartition, int],
         position: Position | None = None,
+        marks: Mapping[str, bytes | None] | None = None,
     ) -> None:
         self._recent = {}
-        super().restore(pairs, changelog_offsets, position)
+        super().restore(pairs, changelog_offsets, position, marks)
 
     # Reading
 
@@ -279,26 +280,25 @@ class SpillingStore(EngineStore):
         )
         return [next(committed) if isinstance(value, Missing) else value for value in staged]
 
-    def _scan(
-        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[list[Pair]], Pin]:
+    def _scans(
+        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
+    ) -> list[tuple[Iterator[list[Pair]], Pin]]:
         turn = self._turn
         copying = turn & 1
         if level is IsolationLevel.READ_COMMITTED and not copying:
-            scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+            scans = self._engine.scans(ranges, reverse=reverse)
             if self._turn == turn:
-                return chunks_of(scan), Pin(scan.close)
-            scan.close()
+                return [(chunks_of(scan), Pin(scan.close)) for scan in scans]
+            for scan in scans:
+                scan.close()
         else:
             # All that is held is of one moment: nothing that is staged or spilled is forgotten meanwhile.
             with self._batch.lock:
                 if level is IsolationLevel.READ_UNCOMMITTED or self._turn & 1:
-                    held = HeldState(
-                        self._engine, self._spill, self._batch, start, end, end_open=end_open, reverse=reverse
-                    )
-                    return held.chunks(), Pin(held.release)
+                    states = hold(self._engine, self._spill, self._batch, ranges, reverse=reverse)
+                    return [(held.chunks(), Pin(held.release)) for held in states]
         # A copy has begun or ended meanwhile.
-        return self._scan(level, start, end, end_open=end_open, reverse=reverse)
+        return self._scans(level, ranges, reverse=reverse)
 
     def _close_staging(self) -> None:
         self._recent = {}

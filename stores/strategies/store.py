@@ -15,6 +15,7 @@ from threading import Lock, RLock, get_ident
 from typing import ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar, final
 from weakref import WeakSet
 
+from stores import marks as kept_marks
 from stores import position as positions
 from stores.counters import StoreCounters
 from stores.directory import StoreDirectory
@@ -37,7 +38,7 @@ from stores.interface import (
 from stores.merge import Pair
 from stores.metrics import StoreMetrics
 from stores.persistence import Persistence
-from stores.ranges import prefix_bounds
+from stores.ranges import ScanRange, prefix_bounds
 from stores.strategies.arguments import OFFSET_BOUND, as_bytes, check_bounds, check_offset, check_partition
 from stores.strategies.iterator import Pin, StoreIterator
 from stores.strategies.opening import build_engine, open_data
@@ -174,6 +175,7 @@ class EngineStore(KeyValueStore):
         self._pins_lock = Lock()
         self._load_meta()
         self._staged_position: dict[TopicPartition, int] = {}
+        self._staged_marks: dict[str, bytes | None] = {}
         unclean = directory is not None and not directory.clean
         self._outcome = RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO
 
@@ -181,6 +183,7 @@ class EngineStore(KeyValueStore):
         meta = self._engine.meta()
         self._offsets = positions.decode(positions.OFFSET, meta)
         self._position = positions.decode(positions.POSITION, meta)
+        self._marks = kept_marks.decode(meta)
 
     # What a strategy is
 
@@ -209,10 +212,10 @@ class EngineStore(KeyValueStore):
         """Whether no write is staged."""
 
     @abstractmethod
-    def _scan(
-        self, level: IsolationLevel, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
-    ) -> tuple[Iterator[list[Pair]], Pin]:
-        """What ``level`` shows now, and what that holds on to."""
+    def _scans(
+        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
+    ) -> list[tuple[Iterator[list[Pair]], Pin]]:
+        """What ``level`` shows now in each of ``ranges``, all of one moment, and what that holds on to."""
 
     @abstractmethod
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
@@ -250,6 +253,10 @@ class EngineStore(KeyValueStore):
 
     @property
     def takes_timestamps(self) -> bool:
+        return True
+
+    @property
+    def keeps_marks(self) -> bool:
         return True
 
     @property
@@ -324,7 +331,38 @@ class EngineStore(KeyValueStore):
         if offset > self._staged_position.get(partition, -1):
             self._staged_position[partition] = offset
 
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        # The usual way, up to once per record: a name that is staged has been checked.
+        staged = self._staged_marks
+        if (
+            get_ident() == self._writer
+            and type(value) is bytes
+            and type(name) is str
+            and name in staged
+            and len(value) <= kept_marks.VALUE_BYTES_MAX
+        ):
+            staged[name] = value
+            return
+        self._check_writer()
+        kept_marks.check_name(name)
+        kept_marks.check_value(value)
+        staged[name] = value
+
     # Reading
+
+    def mark(self, name: str) -> bytes | None:
+        return self.mark_at(IsolationLevel.READ_UNCOMMITTED, name)
+
+    def mark_at(self, level: IsolationLevel, name: str) -> bytes | None:
+        """Return the mark ``name`` at ``level``, from any thread."""
+        self._check_open()
+        kept_marks.check_name(name)
+        if level is IsolationLevel.READ_UNCOMMITTED:
+            # In this order: a commit keeps them before it forgets what was staged.
+            staged = self._staged_marks
+            if name in staged:
+                return staged[name]
+        return self._marks.get(name)
 
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
@@ -344,6 +382,12 @@ class EngineStore(KeyValueStore):
 
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self.scan(IsolationLevel.READ_UNCOMMITTED, start, end, reverse=True)
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        ranges = [ScanRange(start, end) for start, end in bounds]
+        return self.scan_many(IsolationLevel.READ_UNCOMMITTED, ranges, reverse=reverse)
 
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
         return self.scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix)
@@ -381,19 +425,29 @@ class EngineStore(KeyValueStore):
         reverse: bool = False,
     ) -> KeyValueIterator:
         """Any scan at any level, from any thread."""
-        check_bounds(start, end)
+        return self.scan_many(level, [ScanRange(start, end, end_open)], reverse=reverse)[0]
+
+    @final
+    def scan_many(
+        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        """Scans of ``ranges`` at any level, all of one moment, from any thread."""
+        for start, end, _ in ranges:
+            check_bounds(start, end)
         self._check_open()
         try:
-            pairs, pin = self._scan(level, start, end, end_open=end_open, reverse=reverse)
+            made = self._scans(level, ranges, reverse=reverse)
         except StoreUnavailableError:
             self._check_open()
             raise
         with self._pins_lock:
-            self._pins.add(pin)
+            for _, pin in made:
+                self._pins.add(pin)
         if not self.is_open:
-            # Closed meanwhile, by another thread, which may not have seen this pin.
-            pin.close()
-        return StoreIterator(pairs, pin)
+            # Closed meanwhile, by another thread, which may not have seen these pins.
+            for _, pin in made:
+                pin.close()
+        return [StoreIterator(pairs, pin) for pairs, pin in made]
 
     @final
     def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
@@ -410,6 +464,9 @@ class EngineStore(KeyValueStore):
         advanced = positions.advanced(self._position, self._staged_position)
         if advanced:
             meta.update(positions.encode(positions.POSITION, advanced))
+        changed = kept_marks.changed(self._marks, self._staged_marks) if self._staged_marks else None
+        if changed:
+            meta.update(kept_marks.encode(self._marks, changed))
         with self._counters.commits:
             self._commit(meta, offsets)
         self._keep(offsets)
@@ -417,6 +474,10 @@ class EngineStore(KeyValueStore):
         if advanced:
             self._position = {**self._position, **advanced}
         self._staged_position = {}
+        if changed is not None:
+            if changed:
+                self._marks = kept_marks.merge(self._marks, changed)
+            self._staged_marks = {}
 
     @property
     def persistence(self) -> Persistence:
@@ -429,9 +490,10 @@ class EngineStore(KeyValueStore):
 
     @while_open
     def rollback(self) -> None:
-        undone = bool(self._staged_position) or not self._is_clean()
+        undone = bool(self._staged_position or self._staged_marks) or not self._is_clean()
         # Before the data, for the same reason.
         self._staged_position = {}
+        self._staged_marks = {}
         self._rollback()
         self._counters.rollback_total += undone
 
@@ -456,8 +518,9 @@ class EngineStore(KeyValueStore):
         pairs: Iterable[tuple[bytes, bytes | None]],
         changelog_offsets: Mapping[TopicPartition, int],
         position: Position | None = None,
+        marks: Mapping[str, bytes | None] | None = None,
     ) -> None:
-        if not self._is_clean():
+        if self._staged_marks or not self._is_clean():
             raise StoreError(f"store {self._name!r} has staged writes: commit or roll back before restoring into it")
         offsets = self._checked_offsets(changelog_offsets)
         pairs = list(pairs)
@@ -470,6 +533,11 @@ class EngineStore(KeyValueStore):
         meta = positions.encode(positions.OFFSET, offsets) if self.manages_offsets else {}
         if self.manages_offsets and advanced != self._position:
             meta.update(positions.encode(positions.POSITION, advanced))
+        given = dict({} if marks is None else marks)
+        for name, mark in given.items():
+            kept_marks.check_name(name)
+            kept_marks.check_value(mark)
+        meta.update(kept_marks.encode(self._marks, kept_marks.changed(self._marks, given)))
         reach(RESTORE_BEFORE_WRITE)
         with self._counters.restores:
             if writes or meta:
@@ -478,6 +546,8 @@ class EngineStore(KeyValueStore):
         reach(RESTORE_AFTER_WRITE)
         self._keep(offsets)
         self._position = advanced
+        if given:
+            self._marks = kept_marks.merge(self._marks, given)
 
     def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
         """Write past whatever is staged, atomically."""

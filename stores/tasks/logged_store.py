@@ -133,6 +133,11 @@ class LoggedStore(KeyValueStore):
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self.inner.reverse_range(start, end)
 
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self.inner.range_many(bounds, reverse=reverse)
+
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
         return self.inner.prefix_scan(prefix)
 
@@ -174,6 +179,16 @@ class LoggedStore(KeyValueStore):
     @property
     def takes_timestamps(self) -> bool:
         return self.inner.takes_timestamps
+
+    @property
+    def keeps_marks(self) -> bool:
+        return self.inner.keeps_marks
+
+    def mark(self, name: str) -> bytes | None:
+        return self.inner.mark(name)
+
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        self.inner.set_mark(name, value)
 
     @property
     def is_open(self) -> bool:
@@ -220,6 +235,7 @@ class LoggedStore(KeyValueStore):
         pairs: Iterable[tuple[bytes, bytes | None]],
         changelog_offsets: Mapping[TopicPartition, int],
         position: Position | None = None,
+        marks: Mapping[str, bytes | None] | None = None,
     ) -> NoReturn:
         raise StoreError(f"store {self.name!r} is restored by its task, when that is opened")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
-from stores.interface import Closeable, IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.reading import close_answer
 from stores.tasks.task_store import TaskStore
 
 Answer = TypeVar("Answer")
@@ -33,6 +34,9 @@ class TaskView(KeyValueView):
     def position(self) -> Position:
         return self._answered(lambda view: view.position())
 
+    def mark(self, name: str) -> bytes | None:
+        return self._answered(lambda view: view.mark(name))
+
     def get(self, key: bytes) -> bytes | None:
         return self._answered(lambda view: view.get(key))
 
@@ -44,6 +48,11 @@ class TaskView(KeyValueView):
 
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self._answered(lambda view: view.reverse_range(start, end))
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._answered(lambda view: view.range_many(bounds, reverse=reverse))
 
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
         return self._answered(lambda view: view.prefix_scan(prefix))
@@ -66,8 +75,7 @@ class TaskView(KeyValueView):
                 raise self._restoring() from None
             raise
         if self._store.restores != restores:
-            if isinstance(answer, Closeable):
-                answer.close()
+            close_answer(answer)
             raise self._restoring()
         return answer
 

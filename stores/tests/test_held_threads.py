@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -241,3 +243,84 @@ def test_a_store_that_is_closed_in_the_middle_of_an_operation_says_so_or_carries
             closing[0].result(LONG_S)
         with pytest.raises(StoreClosedError):
             step(store)
+
+
+SCANNED = ("memory-indexed-batch", "rocksdb-indexed-batch", "rocksdb-dual-store", "rocksdb-direct", "lmdb-native",
+           "lmdb-indexed-batch", "sqlite-native", "sqlite-indexed-batch")  # fmt: skip
+
+
+CLASSES = {
+    "memory": "stores.engines.memory._MemoryScan",
+    "lmdb": "stores.engines.lmdb.engine.LmdbScan",
+    "sqlite": "stores.engines.sqlite._SqliteScan",
+}
+
+
+def write_between_scans(
+    store: Any, after: int, monkeypatch: pytest.MonkeyPatch, write: Callable[[], None]
+) -> list[int]:
+    """Let ``write`` run once, when so many scans have been made; the result counts the scans."""
+    done: list[int] = []
+
+    def between(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **named: Any) -> Any:
+            made = call(*given, **named)
+            done.append(1)
+            if len(done) == after:
+                write()
+            return made
+
+        return called
+
+    target = CLASSES.get(store._engine.name)
+    if target is None:
+        monkeypatch.setattr(store._engine, "scan", between(store._engine.scan))
+    else:
+        module, name = target.rsplit(".", 1)
+        monkeypatch.setattr(target, between(getattr(import_module(module), name)))
+    if hasattr(store, "_live_scan"):
+        monkeypatch.setattr(store, "_live_scan", between(store._live_scan))
+    return done
+
+
+@pytest.mark.parametrize("backend", SCANNED)
+@pytest.mark.parametrize("level", IsolationLevel)
+@pytest.mark.parametrize("staged", [False, True], ids=["nothing staged", "a transaction open"])
+@pytest.mark.parametrize("after", [1, 2])
+def test_scans_that_are_made_together_show_one_moment_also_where_a_commit_comes_between(
+    path: Path, backend: str, level: IsolationLevel, staged: bool, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer moves a key when one scan has been made, or two: it is in one place, wherever the scans look."""
+    writer = ThreadPoolExecutor(1)
+    try:
+        store: Any = writer.submit(open_store, backend, path).result(LONG_S)
+        try:
+            writer.submit(store.put, b"a", b"1").result(LONG_S)
+            writer.submit(store.commit).result(LONG_S)
+            if staged:
+                writer.submit(store.put, b"c", b"3").result(LONG_S)
+            view = store.read_only(level)
+
+            def move() -> None:
+                store.put(b"b", b"1")
+                store.put(b"a", None)
+                store.commit()
+
+            def moved() -> None:
+                # Where the reader holds what the commit needs, that comes when the reader has gone on.
+                with suppress(TimeoutError):
+                    writer.submit(move).result(0.5)
+
+            done = write_between_scans(store, after, monkeypatch, moved)
+            scans = view.range_many([(b"b", b"b"), (b"a", b"a"), (b"x", b"y"), (b"b", b"b")])
+            shown = [[key for key, _ in scan] for scan in scans]
+            assert shown in ([[], [b"a"], [], []], [[b"b"], [], [], [b"b"]])
+            assert len(done) >= 4
+            writer.submit(lambda: None).result(LONG_S)
+            scans = view.range_many([(b"a", b"a"), (None, b"b"), (b"b", None)], reverse=True)
+            assert [[key for key, _ in scan] for scan in scans] == [[], [b"b"], [b"c", b"b"] if staged else [b"b"]]
+        finally:
+            monkeypatch.undo()
+            writer.submit(store.close).result(LONG_S)
+    finally:
+        writer.shutdown()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stores import open_store
 from stores.engines.engine import Scan, Writes
 from stores.engines.snapshots import Snapshots
-from stores.ranges import Bounds
+from stores.ranges import Bounds, ScanRange
 from stores.strategies.store import EngineStore
 
 
@@ -35,6 +36,24 @@ def test_a_scan_that_is_made_during_a_commit_does_not_hide_it_from_those_made_la
         assert scan.fetch() == [(b"key", b"old")]
         scan.close()
         later.close()
+
+
+@pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "sqlite-indexed-batch"])
+def test_scans_that_are_made_together_during_a_commit_share_one_read_transaction(path: Path, backend: str) -> None:
+    with open_store(backend, path) as store:
+        assert isinstance(store, EngineStore)
+        engine: Any = store._engine
+        counts: list[int] = []
+
+        def ranges() -> Iterator[Bounds]:
+            for scan in engine.scans([ScanRange(None, None), ScanRange(b"a", b"b")]):
+                counts.append(engine._snapshots.count)
+                scan.close()
+            counts.append(engine._snapshots.count)
+            yield b"other", b"other"
+
+        engine.write([Writes(ranges(), {b"key": b"new"})], {})
+        assert counts == [1, 1, 0]
 
 
 def test_a_snapshot_ends_with_its_last_user_and_is_shared_only_between_two_commits() -> None:

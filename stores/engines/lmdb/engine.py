@@ -31,6 +31,7 @@ from stores.engines.seal import SEAL_BYTES, checksums_of
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
+from stores.ranges import ScanRange
 
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The databases of data and meta entries, by whether their records have checksums."""
@@ -164,6 +165,10 @@ class LmdbEngine(TransactionalEngine):
         return self._seal.open_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
+        made: list[Scan] = []
         with self._map:
             if self._snapshots.count >= self._snapshots_max:
                 raise StoreUnavailableError(
@@ -171,11 +176,15 @@ class LmdbEngine(TransactionalEngine):
                     "iterators that nobody reads any more, or open it with a larger max_readers"
                 )
             try:
-                scan = LmdbScan(self, start, end, end_open=end_open, reverse=reverse)
+                # Each scan takes the snapshot as one of its users: it is of the moment in which the first one did.
+                with self._snapshots.lent() as snapshot:
+                    for start, end, end_open in ranges:
+                        scan = LmdbScan(self, snapshot, start, end, end_open=end_open, reverse=reverse)
+                        self._scans.add(scan)
+                        made.append(scan)
             except lmdb.Error as error:
                 raise reading_error(error) from error
-            self._scans.add(scan)
-        return scan
+        return made
 
     def _begin_snapshot(self) -> Any:
         txn = self._env.begin(self._data)

@@ -25,7 +25,14 @@ class LmdbScan(Scan):
     _snapshot: Snapshot[Any] | None = None
 
     def __init__(
-        self, engine: LmdbEngine, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
+        self,
+        engine: LmdbEngine,
+        snapshot: Snapshot[Any],
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        end_open: bool,
+        reverse: bool,
     ) -> None:
         self._engine = engine
         self._size = _FETCH_FIRST
@@ -33,7 +40,7 @@ class LmdbScan(Scan):
         self._lock = RLock()
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
         # Given back by the finaliser, should one of the next lines raise.
-        self._snapshot = engine._snapshots.take()
+        self._snapshot = engine._snapshots.share(snapshot)
         txn = self._snapshot.reading
         self._due = int(txn.stat(engine._data)["entries"]) if start is None and end is None else None
         """How many pairs are still to come, where that is known."""

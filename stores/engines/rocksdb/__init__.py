@@ -41,7 +41,7 @@ from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, St
 from stores.files import StrangeFileError, read_head
 from stores.interface import Durability
 from stores.persistence import AT_ONCE, Persistence
-from stores.ranges import Bounds
+from stores.ranges import Bounds, ScanRange
 
 _OFFSETS_FAMILY = "offsets"
 """Name of the column family beside the data. Source: KIP-892, "Atomic Checkpointing"."""
@@ -206,6 +206,22 @@ class RocksDBEngine(Engine):
         except Exception as error:
             raise _reading_error(error) from error
         return _RocksDBScan(self._db, pairs, start, end, end_open=end_open, reverse=reverse)
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
+        if len(ranges) < 2:
+            return super().scans(ranges, reverse=reverse)
+        while True:
+            # Each has a snapshot of its own: they are of one moment where nothing was written between them.
+            before = self._num_writes()
+            made = super().scans(ranges, reverse=reverse)
+            if self._num_writes() == before:
+                return made
+
+    def _num_writes(self) -> int:
+        try:
+            return int(self._db.latest_sequence_number())
+        except Exception as error:
+            raise _reading_error(error) from error
 
     def meta(self) -> dict[bytes, bytes]:
         try:
