@@ -12,7 +12,6 @@ from typing import Final
 from stores.interface import KeyValueIterator, ReadOnlyKeyValueStore
 from stores.plain import PlainIterator
 from stores.records.converters import LoggedRecord, TimestampedConverter
-from stores.records.marks import marked
 from stores.records.staging import Staging
 from stores.records.timestamps import TIME, time_of
 
@@ -113,27 +112,27 @@ class Expiry:
     def is_live(self, timestamp_ms: int) -> bool:
         """Whether a record of this time would be seen."""
         # Asked for each time: a rollback takes it back without a word to anybody.
-        return timestamp_ms > stream_time_ms(marked(self._staging.store).mark) - self._ttl_ms
+        return timestamp_ms > stream_time_ms(self._staging.store.mark) - self._ttl_ms
 
     def observe(self, timestamp_ms: int) -> None:
         """Note a put at this time, which is staged."""
         self._written += 1
         store = self._staging.store
-        if timestamp_ms > stream_time_ms(marked(store).mark):
-            marked(store).set_mark(STREAM_TIME, TIME.pack(timestamp_ms))
+        if timestamp_ms > stream_time_ms(store.mark):
+            store.set_mark(STREAM_TIME, TIME.pack(timestamp_ms))
 
     def step(self) -> None:
         """Stage the removal of what has expired among the next records in key order; after the last come the first."""
         examine = min(EXAMINED_PER_WRITE * self._written, EXAMINED_MAX)
         self._written = 0
         store = self._staging.store
-        limit = stream_time_ms(marked(store).mark) - self._ttl_ms
+        limit = stream_time_ms(store.mark) - self._ttl_ms
         if not examine or limit < 0:
             return
-        cursor = marked(store).mark(CURSOR)
+        cursor = store.mark(CURSOR)
         with store.range(None if cursor is None else cursor + b"\x00", None) as scan:
             pairs = list(islice(scan, examine))
-        marked(store).set_mark(CURSOR, pairs[-1][0] if len(pairs) == examine else None)
+        store.set_mark(CURSOR, pairs[-1][0] if len(pairs) == examine else None)
         for key, data in pairs:
             if _expired(data, limit):
                 self._staging.put(key, None, key, None, None)

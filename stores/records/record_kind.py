@@ -18,7 +18,6 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.records.converters import RecordConverter
-from stores.records.marks import marked
 from stores.records.staging import Staging, StoreStaging
 
 RECORDS: Final = "records"
@@ -68,7 +67,7 @@ class RecordKind(ABC):
         Raises: StoreIncompatibleError for a store of another kind or with another description, which is named; else
         as ``StateStore.restore``.
         """
-        if not marked(store).keeps_marks:
+        if not store.keeps_marks:
             return
         own = self._whole_description()
         kept = kept_description(store)
@@ -97,7 +96,7 @@ class RecordKind(ABC):
 
 def kept_description(store: KeyValueStore) -> dict[str, object] | None:
     """The description in ``store``, None where it has none. Raises: StoreCorruptedError."""
-    mark = marked(store).mark(RECORDS)
+    mark = store.mark(RECORDS)
     if mark is None:
         return None
     try:
@@ -114,7 +113,7 @@ def kept_description(store: KeyValueStore) -> dict[str, object] | None:
 def write_description(store: KeyValueStore, description: Description) -> None:
     """Keep ``description`` in ``store`` at once. Nothing may be staged."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
-    marked(store).restore([], {}, marks={RECORDS: text.encode()})
+    store.restore([], {}, marks={RECORDS: text.encode()})
 
 
 def difference(store: KeyValueStore, kept: Description, given: Description) -> StoreIncompatibleError:

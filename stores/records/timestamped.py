@@ -15,7 +15,6 @@ from stores.records.codec import Codec
 from stores.records.converters import PlainConverter, RecordConverter, TimestampedConverter
 from stores.records.expiry import ExpiringConverter, Expiry, LiveReader, Marks, stream_time_ms
 from stores.records.key_value import KeyValueReads, TypedKeyValueView
-from stores.records.marks import marked
 from stores.records.plain_values import StrippingStaging, SurrogateReader
 from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
 from stores.records.serdes import Serde
@@ -56,7 +55,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
 
     def prepare(self, store: KeyValueStore) -> None:
         """As ``RecordKind.prepare``. Raises also: ConfigError for a ``ttl_ms`` with a store that can't carry it."""
-        if self.ttl_ms is not None and not (marked(store).keeps_marks and store.takes_timestamps):
+        if self.ttl_ms is not None and not (store.keeps_marks and store.takes_timestamps):
             raise ConfigError(
                 f"store {store.name!r} of {store.backend} can't let records expire, since it keeps no marks or no "
                 "timestamps: leave ttl_ms out, or choose another backend"
@@ -72,7 +71,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     def converter(self, store: KeyValueStore) -> RecordConverter:
         if not store.takes_timestamps:
             return PlainConverter()
-        return TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(marked(store).mark))
+        return TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(store.mark))
 
     def reader(self, store: ReadOnlyKeyValueStore, marks: Marks, *, takes_timestamps: bool) -> ReadOnlyKeyValueStore:
         """What shows ``<time><value>`` for each live record of ``store``."""
@@ -85,7 +84,7 @@ class TimestampedKeyValueView(KeyValueReads[K, ValueAndTimestamp[V]], TypedView)
 
     def __init__(self, kind: TimestampedKeyValue[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view)
-        reader = kind.reader(view, marked(view).mark, takes_timestamps=view.takes_timestamps)
+        reader = kind.reader(view, view.mark, takes_timestamps=view.takes_timestamps)
         KeyValueReads.__init__(self, reader, Codec("of a view", kind.key, TimestampedSerde(kind.value)))
         self._kind = kind
 
@@ -108,7 +107,7 @@ class TimestampedKeyValueStore(KeyValueReads[K, ValueAndTimestamp[V]], TypedStor
         if not store.takes_timestamps:
             staging = StrippingStaging(staging)
         TypedStore.__init__(self, kind, staging)
-        reader = kind.reader(store, marked(store).mark, takes_timestamps=store.takes_timestamps)
+        reader = kind.reader(store, store.mark, takes_timestamps=store.takes_timestamps)
         KeyValueReads.__init__(self, reader, Codec(store.name, kind.key, TimestampedSerde(kind.value)))
         self._values = Codec(store.name, kind.key, kind.value)
         self._serialize_value = self._values.serialize_value

@@ -1,0 +1,141 @@
+"""What each serde promises: values come back, refused ones raise, and bytes have the order and prefixes it says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stores.records import BYTES, FLOAT64, INT64, JSON, STR, Serde
+
+INT64S = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+DOCUMENTS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=10,
+).filter(lambda document: document is not None)
+
+OF: list[Any] = [(BYTES, st.binary()), (STR, TEXTS), (INT64, INT64S), (FLOAT64, FLOATS), (JSON, DOCUMENTS)]
+IDS = [serde.name for serde, _ in OF]
+
+
+@pytest.mark.parametrize(("serde", "values"), OF, ids=IDS)
+@given(st.data())
+def test_a_value_comes_back_as_it_was(serde: Serde[Any], values: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    value = data.draw(values)
+    written = serde.serialize(value)
+    assert type(written) is bytes
+    read = serde.deserialize(written)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("serde", "values"), [pair for pair in OF if pair[0].keeps_order], ids=[s.name for s, _ in OF if s.keeps_order]
+)
+@given(st.data())
+def test_bytes_have_the_order_of_their_values(
+    serde: Serde[Any], values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    a, b = data.draw(values), data.draw(values)
+    assert (serde.serialize(a) < serde.serialize(b)) is (a < b)
+    assert (serde.serialize(a) == serde.serialize(b)) is (a == b)
+
+
+def test_numbers_at_the_edges_are_in_order() -> None:
+    ints = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1]
+    floats = [-math.inf, -1.7976931348623157e308, -1.0, -5e-324, 0.0, 5e-324, 1.0, 1.7976931348623157e308, math.inf]
+    for serde, ordered in ((INT64, ints), (FLOAT64, floats)):
+        written = [serde.serialize(number) for number in ordered]  # type: ignore[arg-type]
+        assert written == sorted(written)
+        assert {len(data) for data in written} == {8}
+        assert [serde.deserialize(data) for data in written] == ordered
+
+
+@pytest.mark.parametrize("serde", [BYTES, STR], ids=["bytes", "str"])
+@given(st.data())
+def test_the_bytes_of_a_prefix_are_a_prefix(serde: Serde[Any], data: st.DataObject) -> None:
+    values: Any = st.binary() if serde is BYTES else TEXTS
+    a, b = data.draw(values), data.draw(values)
+    assert serde.keeps_prefixes
+    assert serde.serialize(a + b).startswith(serde.serialize(a))
+    assert serde.serialize(b).startswith(serde.serialize(a)) is b.startswith(a)
+
+
+def test_zero_is_one_key_whatever_its_sign() -> None:
+    assert FLOAT64.serialize(-0.0) == FLOAT64.serialize(0.0)
+    assert math.copysign(1, FLOAT64.deserialize(FLOAT64.serialize(-0.0))) == 1
+
+
+def test_an_int_is_taken_as_a_float_where_one_has_its_value() -> None:
+    assert FLOAT64.serialize(3) == FLOAT64.serialize(3.0)
+    assert FLOAT64.serialize(-(2**60)) == FLOAT64.serialize(-float(2**60))
+
+
+def test_equal_documents_have_equal_bytes() -> None:
+    assert (
+        JSON.serialize({"b": [1, 2.5], "a": {"y": None, "x": "é"}}) == '{"a":{"x":"é","y":null},"b":[1,2.5]}'.encode()
+    )
+    assert JSON.serialize({"a": 1, "b": 2}) == JSON.serialize({"b": 2, "a": 1})
+
+
+REFUSED: list[tuple[Any, Any, type[Exception]]] = [
+    (BYTES, "text", TypeError),
+    (BYTES, bytearray(b"a"), TypeError),
+    (BYTES, None, TypeError),
+    (STR, b"bytes", TypeError),
+    (STR, 1, TypeError),
+    (STR, "\ud800", ValueError),
+    (INT64, True, TypeError),
+    (INT64, 1.0, TypeError),
+    (INT64, "1", TypeError),
+    (INT64, 2**63, ValueError),
+    (INT64, -(2**63) - 1, ValueError),
+    (FLOAT64, math.nan, ValueError),
+    (FLOAT64, True, TypeError),
+    (FLOAT64, "1", TypeError),
+    (FLOAT64, 2**53 + 1, ValueError),
+    (FLOAT64, 10**400, ValueError),
+    (JSON, math.nan, ValueError),
+    (JSON, [math.inf], ValueError),
+    (JSON, None, TypeError),
+    (JSON, {"a": b"bytes"}, TypeError),
+    (JSON, {1: 2, "a": 3}, TypeError),
+    (JSON, ["\ud800"], ValueError),
+]
+
+
+@pytest.mark.parametrize(("serde", "value", "error"), REFUSED)
+def test_a_value_of_another_type_or_out_of_range_is_refused(
+    serde: Serde[Any], value: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        serde.serialize(value)
+
+
+@pytest.mark.parametrize(
+    ("serde", "data"),
+    [
+        (STR, b"\xff"),
+        (INT64, b"1234567"),
+        (INT64, b"123456789"),
+        (FLOAT64, b""),
+        (FLOAT64, b"\xff" * 8),
+        (FLOAT64, b"\x00" * 8),
+        (JSON, b"{"),
+        (JSON, b"NaN"),
+        (JSON, b"\xff"),
+    ],
+)
+def test_bytes_that_no_value_has_raise(serde: Serde[Any], data: bytes) -> None:
+    with pytest.raises(Exception):  # noqa: B017 - which one is the serde's own: a store raises SerdeMismatchError
+        serde.deserialize(data)
