@@ -58,7 +58,7 @@ def claims() -> Iterator[Claim]:
             "commits of an offset and a position alone, against the bare write of these entries by the engine",
             steps(f"{engine}-indexed-batch", 0),
             steps(f"{PLAIN}-{engine}", 0),
-            0.28 if engine == "rocksdb" else None,
+            0.35 if engine == "rocksdb" else None,
         )
     for size in STEPS[:-1]:
         yield Claim(

@@ -74,7 +74,7 @@ def while_open(
 
     @wraps(method)
     def carried_out(self: AnyStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        # Each commit comes by here: the checks are made by their methods only where they fail.
+        # The checks are made by their methods only where they fail: ranges and lists come by here one by one.
         if get_ident() != self._writer:
             self._check_writer()
         with self._working:
@@ -328,7 +328,8 @@ class EngineStore(KeyValueStore):
         self._check_writer()
         check_partition(partition)
         check_offset(offset)
-        if offset > self._staged_position.get(partition, -1):
+        # Only what goes beyond both: so a commit has nothing to compare.
+        if offset > max(self._position.get(partition, -1), self._staged_position.get(partition, -1)):
             self._staged_position[partition] = offset
 
     def set_mark(self, name: str, value: bytes | None) -> None:
@@ -457,27 +458,32 @@ class EngineStore(KeyValueStore):
 
     # Transactions
 
-    @while_open
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
-        meta = positions.encode(positions.OFFSET, offsets)
-        advanced = positions.advanced(self._position, self._staged_position)
-        if advanced:
-            meta.update(positions.encode(positions.POSITION, advanced))
-        changed = kept_marks.changed(self._marks, self._staged_marks) if self._staged_marks else None
-        if changed:
-            meta.update(kept_marks.encode(self._marks, changed))
-        with self._counters.commits:
-            self._commit(meta, offsets)
-        self._keep(offsets)
-        # After the data: for a reader on another thread a position never leads what it reads. See ``position``.
-        if advanced:
-            self._position = {**self._position, **advanced}
-        self._staged_position = {}
-        if changed is not None:
+        # What ``while_open`` does, without what that costs in each commit.
+        if get_ident() != self._writer:
+            self._check_writer()
+        with self._working:
+            if not self._writer:
+                self._check_open()
+            offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
+            meta = positions.encode(positions.OFFSET, offsets)
+            advanced = self._staged_position
+            if advanced:
+                meta.update(positions.encode(positions.POSITION, advanced))
+            changed = kept_marks.changed(self._marks, self._staged_marks) if self._staged_marks else None
             if changed:
-                self._marks = kept_marks.merge(self._marks, changed)
-            self._staged_marks = {}
+                meta.update(kept_marks.encode(self._marks, changed))
+            with self._counters.commits:
+                self._commit(meta, offsets)
+            self._keep(offsets)
+            # After the data: for a reader on another thread a position never leads what it reads. See ``position``.
+            if advanced:
+                self._position = {**self._position, **advanced}
+            self._staged_position = {}
+            if changed is not None:
+                if changed:
+                    self._marks = kept_marks.merge(self._marks, changed)
+                self._staged_marks = {}
 
     @property
     def persistence(self) -> Persistence:
@@ -546,6 +552,7 @@ class EngineStore(KeyValueStore):
         reach(RESTORE_AFTER_WRITE)
         self._keep(offsets)
         self._position = advanced
+        self._staged_position = positions.advanced(advanced, self._staged_position)
         if given:
             self._marks = kept_marks.merge(self._marks, given)
 

@@ -260,7 +260,7 @@ class RocksDBEngine(Engine):
             self._db.write(batch, self._durable if durable else self._lazy)
         except Exception as error:
             raise _writing_error(error) from error
-        self._flushes.wrote(len(meta))
+        self._flushes.entries += len(meta)
         if self._memory is not None:
             self._memory.wrote(self._flushes)
 

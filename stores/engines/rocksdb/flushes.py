@@ -29,24 +29,21 @@ class Flushes(Persistence):
     def __init__(self, db: Any, offsets_db: Any) -> None:
         self._data = db
         self._db = offsets_db
-        self._written = 0
+        self.entries = 0
+        """Meta entries written so far. The engine counts them, since it does in every commit."""
         self._options = CompactOptions()
         # Else it would wait for the compactions that are under way.
         self._options.set_exclusive_manual_compaction(False)
         self._thread: Thread | None = None
         self._lock = Lock()
 
-    def wrote(self, entries: int) -> None:
-        """Count a write of so many meta entries."""
-        self._written += entries
-
     def mark(self) -> int:
-        return self._written
+        return self.entries
 
     def persisted(self) -> int:
-        written = self._written
+        entries = self.entries
         try:
-            return written - sum(int(self._db.property_int_value(name) or 0) for name in _UNFLUSHED)
+            return entries - sum(int(self._db.property_int_value(name) or 0) for name in _UNFLUSHED)
         except Exception as error:
             raise StoreUnavailableError(f"RocksDB can't tell what is flushed: {error}") from error
 

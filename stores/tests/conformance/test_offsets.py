@@ -129,6 +129,20 @@ def test_a_position_is_staged_and_committed_with_the_writes(store: KeyValueStore
     assert again.position(IsolationLevel.READ_COMMITTED) == ({FIRST: 5, SECOND: 0} if survives else {})
 
 
+def test_no_commit_takes_a_position_back(store: KeyValueStore) -> None:
+    store.advance_position(FIRST, 5)
+    store.commit()
+    store.advance_position(FIRST, 4)
+    store.commit()
+    assert store.position(IsolationLevel.READ_COMMITTED) == {FIRST: 5}
+    # Staged before a restore that goes beyond it: the transaction is still that one.
+    store.advance_position(FIRST, 6)
+    store.advance_position(SECOND, 1)
+    store.restore([], {TopicPartition("changelog", 0): 1}, {FIRST: 9})
+    store.commit()
+    assert store.position(IsolationLevel.READ_COMMITTED) == {FIRST: 9, SECOND: 1}
+
+
 def test_a_position_is_a_copy_and_its_level_is_one_that_there_is(store: KeyValueStore) -> None:
     store.advance_position(FIRST, 5)
     store.commit()
