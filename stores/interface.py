@@ -342,6 +342,11 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         """The longest key that this engine takes."""
         return sys.maxsize
 
+    @property
+    def deletes_ranges_whole(self) -> bool:
+        """Whether a range delete and its commit cost the same whatever they remove; by default not."""
+        return False
+
     @abstractmethod
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value`` under ``key``; None deletes."""

@@ -75,6 +75,8 @@ class Engine(ABC):
     option_values: ClassVar[Mapping[str, Container[object]]] = {}
     """What some options can be, to be refused before anything is opened; the others take any value of their default's
     type, numbers from 0 (from -1 where that is the default) up to 2**63 - 1."""
+    deletes_ranges_whole: ClassVar[bool] = False
+    """Whether a range delete costs the same whatever it removes."""
     max_key_bytes: int
     max_value_bytes: int
 

@@ -4,8 +4,10 @@ from stores.records.iterators import RecordIterator
 from stores.records.key_value import KeyValue, TypedKeyValueStore, TypedKeyValueView
 from stores.records.record_kind import RecordKind, TypedStore, TypedView
 from stores.records.serdes import BYTES, FLOAT64, INT64, JSON, STR, Serde
+from stores.records.session import Session, SessionStore, SessionView
 from stores.records.timestamped import TimestampedKeyValue, TimestampedKeyValueStore, TimestampedKeyValueView
 from stores.records.values import ValueAndTimestamp, Windowed
+from stores.records.window import Window, WindowStore, WindowView
 
 __all__ = [
     "BYTES",
@@ -17,6 +19,9 @@ __all__ = [
     "RecordIterator",
     "RecordKind",
     "Serde",
+    "Session",
+    "SessionStore",
+    "SessionView",
     "TimestampedKeyValue",
     "TimestampedKeyValueStore",
     "TimestampedKeyValueView",
@@ -25,5 +30,8 @@ __all__ = [
     "TypedStore",
     "TypedView",
     "ValueAndTimestamp",
+    "Window",
+    "WindowStore",
+    "WindowView",
     "Windowed",
 ]

@@ -110,10 +110,12 @@ def kept_description(store: KeyValueStore) -> dict[str, object] | None:
     )
 
 
-def write_description(store: KeyValueStore, description: Description) -> None:
-    """Keep ``description`` in ``store`` at once. Nothing may be staged."""
+def write_description(
+    store: KeyValueStore, description: Description, marks: Mapping[str, bytes | None] | None = None
+) -> None:
+    """Keep ``description`` in ``store`` at once, and with it ``marks``. Nothing may be staged."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
-    store.restore([], {}, marks={RECORDS: text.encode()})
+    store.restore([], {}, marks={**(marks or {}), RECORDS: text.encode()})
 
 
 def difference(store: KeyValueStore, kept: Description, given: Description) -> StoreIncompatibleError:

@@ -260,6 +260,10 @@ class EngineStore(KeyValueStore):
         return True
 
     @property
+    def deletes_ranges_whole(self) -> bool:
+        return self._engine.deletes_ranges_whole
+
+    @property
     def is_open(self) -> bool:
         return self._writer != 0
 

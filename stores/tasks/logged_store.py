@@ -191,6 +191,10 @@ class LoggedStore(KeyValueStore):
         self.inner.set_mark(name, value)
 
     @property
+    def deletes_ranges_whole(self) -> bool:
+        return self.inner.deletes_ranges_whole
+
+    @property
     def is_open(self) -> bool:
         return self.inner.is_open
 

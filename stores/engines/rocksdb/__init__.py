@@ -94,6 +94,7 @@ class RocksDBEngine(Engine):
     """One database per store. CHANGELOG turns the write-ahead log off; DISK syncs it in every durable write."""
 
     name: ClassVar[str] = "rocksdb"
+    deletes_ranges_whole: ClassVar[bool] = True
     options: ClassVar[Mapping[str, object]] = {
         "write_buffer_size_bytes": 16 << 20,
         "max_write_buffer_number": 3,

@@ -1,0 +1,48 @@
+"""How long a window or session store keeps its records, and in which pieces it drops them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stores.records.values import check_time_ms
+
+SEGMENT_MS_MIN = 60_000
+"""The shortest segment that is chosen by default. Source: Kafka Streams, ``Stores.persistentWindowStore``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Records live while their time is above the stream time less ``retention_ms``. Those of the same ``segment_ms``
+    lie together, and are dropped together once none of them lives.
+
+    The time of a record is its window's start or its session's end; the stream time is the highest ever put, -1 before
+    the first.
+    """
+
+    retention_ms: int
+    segment_ms: int
+
+    def segment(self, time_ms: int) -> int:
+        """The number of the segment that a record of that time is in."""
+        return time_ms // self.segment_ms
+
+    def first_live_ms(self, stream_time_ms: int) -> int:
+        """The lowest time that lives."""
+        return max(0, stream_time_ms - self.retention_ms + 1)
+
+    def first_live_segment(self, stream_time_ms: int) -> int:
+        """The first segment in which anything may live: all before it are to be dropped."""
+        return self.first_live_ms(stream_time_ms) // self.segment_ms
+
+
+def default_segment_ms(retention_ms: int) -> int:
+    """Half of the retention, so that three segments hold what lives. Source: as ``SEGMENT_MS_MIN``."""
+    return max(retention_ms // 2, SEGMENT_MS_MIN)
+
+
+def check_span(what: str, start_ms: object, end_ms: object) -> None:
+    """Check two times, of which the first is the earlier or the same. Raises: TypeError, ValueError."""
+    start = check_time_ms(f"the start of {what}", start_ms)
+    end = check_time_ms(f"the end of {what}", end_ms)
+    if end < start:
+        raise ValueError(f"{what} begins at {start}, behind its end {end}")

@@ -1,0 +1,143 @@
+"""Scans over the segments of a window or session store, each of one moment and of what lives at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from operator import itemgetter
+from typing import NamedTuple
+
+from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView
+from stores.ranges import Bounds
+from stores.records.escaped_keys import SEGMENT_BYTES, packed, unpacked
+from stores.records.expiry import stream_time_ms
+from stores.records.retention import Retention
+
+_SEEKS_FROM = 32
+"""Where a scan may reach into more segments than this it looks up which of them there are; fewer are just scanned."""
+
+
+class SegmentScan(NamedTuple):
+    """What one segment has of a scan."""
+
+    segment: int
+    pairs: KeyValueIterator
+
+
+class SegmentPair(NamedTuple):
+    """One pair, with its key as it is logged."""
+
+    logged: bytes
+    value: bytes
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveScans:
+    """Scans of one moment, of segments in their order, descending if ``reverse``."""
+
+    scans: Sequence[SegmentScan]
+    low_ms: int
+    high_ms: int
+    """Lowest and highest time that is asked for and lives. The scans may have others beside."""
+    time_part: slice
+    """Where a key has its time."""
+    reverse: bool
+
+    @property
+    def pairs(self) -> list[KeyValueIterator]:
+        """All that is to be closed."""
+        return [scan.pairs for scan in self.scans]
+
+    def in_key_order(self) -> Iterator[SegmentPair]:
+        """The pairs, by key, then by time."""
+        parts = [self._timely(scan) for scan in self.scans]
+        return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0), reverse=self.reverse)
+
+    def in_time_order(self) -> Iterator[SegmentPair]:
+        """The pairs, by time, then by key. Holds those of one segment in memory."""
+        part = self.time_part
+        for scan in self.scans:
+            for pair in sorted(
+                self._timely(scan), key=lambda pair: pair.logged[part] + pair.logged, reverse=self.reverse
+            ):
+                # Raises where the scan, which is at its end, has been closed meanwhile.
+                next(scan.pairs, None)
+                yield pair
+
+    def _timely(self, scan: SegmentScan) -> Iterator[SegmentPair]:
+        low, high, part, segment = packed(self.low_ms), packed(self.high_ms), self.time_part, scan.segment
+        for key, value in scan.pairs:
+            if low <= key[part] <= high:
+                yield SegmentPair(key[SEGMENT_BYTES:], value, segment)
+
+
+class SegmentScans:
+    """Makes the scans of one store or view."""
+
+    def __init__(self, source: KeyValueStore | KeyValueView, retention: Retention, time_part: slice) -> None:
+        self._source, self._retention, self._time_part = source, retention, time_part
+
+    def open(
+        self,
+        earliest_ms: int,
+        latest_ms: int | None,
+        bounds: Callable[[int, int], Bounds],
+        *,
+        reverse: bool = False,
+    ) -> LiveScans:
+        """Scan each segment that has, or may have, living records from ``earliest_ms`` to ``latest_ms``, None for any.
+
+        ``bounds`` returns the logged keys to be scanned for the lowest and the highest time that lives.
+        """
+        source, retention = self._source, self._retention
+        while True:
+            stream_time = stream_time_ms(source.mark)
+            low = max(earliest_ms, retention.first_live_ms(stream_time))
+            high = stream_time if latest_ms is None else min(latest_ms, stream_time)
+            if low > high:
+                # A scan of nothing, which ends with the store.
+                nothing = SegmentScan(0, source.range(b"\x01", b"\x00"))
+                return LiveScans([nothing], 0, 0, self._time_part, reverse)
+            segments = self._between(low, high)
+            start, end = bounds(low, high)
+            ordered = list(reversed(segments) if reverse else segments)
+            scans = source.range_many([kept_bounds(segment, start, end) for segment in ordered], reverse=reverse)
+            # Of one moment they are by themselves. What was read before is of the same moment if it is still so now.
+            if stream_time_ms(source.mark) == stream_time and (
+                isinstance(segments, range) or self._between(low, high) == segments
+            ):
+                return LiveScans(list(map(SegmentScan, ordered, scans)), low, high, self._time_part, reverse)
+            for scan in scans:
+                scan.close()
+
+    def lives(self, time_ms: int) -> bool:
+        """Whether records of that time live now."""
+        return time_ms >= self._retention.first_live_ms(stream_time_ms(self._source.mark))
+
+    def _between(self, low_ms: int, high_ms: int) -> Sequence[int]:
+        """The segments of these times, or of them those that have anything."""
+        first, last = self._retention.segment(low_ms), self._retention.segment(high_ms)
+        if last - first < _SEEKS_FROM:
+            return range(first, last + 1)
+        return list(existing_segments(self._source, first, last))
+
+
+def existing_segments(source: KeyValueStore | KeyValueView, first: int = 0, last: int | None = None) -> Iterator[int]:
+    """The segments from ``first`` to ``last`` that have anything: one lookup for each."""
+    end = None if last is None else packed(last + 1)
+    while True:
+        with source.range(packed(first), end) as pairs:
+            pair = next(iter(pairs), None)
+        if pair is None:
+            return
+        segment = unpacked(pair[0][:SEGMENT_BYTES])
+        yield segment
+        first = segment + 1
+
+
+def kept_bounds(segment: int, start: bytes | None, end: bytes | None) -> tuple[bytes, bytes]:
+    """The bounds of logged keys within a segment; None leaves an end open."""
+    # The next segment's number alone is no key.
+    return packed(segment) + (start or b""), packed(segment + 1) if end is None else packed(segment) + end

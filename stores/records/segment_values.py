@@ -1,0 +1,52 @@
+"""Values as the segments of a window or session store keep them: plain, or behind their timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stores.interface import KeyValueStore, KeyValueView
+from stores.records.codec import Codec
+from stores.records.segment_marks import OLD_SEGMENTS, is_old, runs_of
+from stores.records.timestamps import TIME, TIME_BYTES
+from stores.records.values import SURROGATE_MS, ValueAndTimestamp
+
+_pack, _unpack_from = TIME.pack, TIME.unpack_from
+
+
+class SegmentValues:
+    """Encodes and decodes the values of one store, whose marks say which of its segments are old.
+
+    A value is the caller's, or a ``ValueAndTimestamp`` of it where the store is ``timestamped``.
+    """
+
+    def __init__(self, codec: Codec[Any, Any], store: KeyValueStore | KeyValueView, *, timestamped: bool) -> None:
+        self._codec, self._store = codec, store
+        self._timestamped, self._takes_timestamps = timestamped, timestamped and store.takes_timestamps
+
+    def kept(self, data: bytes, timestamp_ms: int, segment: int) -> bytes:
+        """What the segment keeps for ``data``, a serialized value."""
+        return _pack(timestamp_ms) + data if self._has_timestamps(segment) else data
+
+    def decoder(self, segment: int) -> Callable[[bytes], Any]:
+        """The function that makes values of what ``segment`` keeps; it raises what the serde does."""
+        deserialize = self._codec.deserialize_value
+        if not self._timestamped:
+            return deserialize
+        if not self._has_timestamps(segment):
+            return lambda kept: ValueAndTimestamp(deserialize(kept), SURROGATE_MS)
+        return lambda kept: ValueAndTimestamp(deserialize(kept[TIME_BYTES:]), _unpack_from(kept)[0])
+
+    def decode(self, key: bytes, kept: bytes, segment: int) -> Any:
+        """The value of what ``segment`` keeps under ``key``. Raises: SerdeMismatchError."""
+        decode_value = self._codec.decode_value
+        if not self._timestamped:
+            return decode_value(key, kept)
+        if not self._has_timestamps(segment):
+            return ValueAndTimestamp(decode_value(key, kept), SURROGATE_MS)
+        if len(kept) < TIME_BYTES:
+            raise self._codec.mismatch(key, "value", "of timestamps")
+        return ValueAndTimestamp(decode_value(key, kept[TIME_BYTES:]), _unpack_from(kept)[0])
+
+    def _has_timestamps(self, segment: int) -> bool:
+        return self._takes_timestamps and not is_old(segment, runs_of(self._store.mark(OLD_SEGMENTS)))

@@ -1,0 +1,112 @@
+"""What the descriptions of window and session stores have in common: retention, and the upgrade to timestamps."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from stores.errors import ConfigError, StoreIncompatibleError
+from stores.interface import KeyValueStore, KeyValueView
+from stores.records.codec import Codec
+from stores.records.converters import RecordConverter
+from stores.records.record_kind import Description, RecordKind, write_description
+from stores.records.retention import Retention, default_segment_ms
+from stores.records.segment_converter import LoggedKeys, SegmentConverter
+from stores.records.segment_marks import OLD_SEGMENTS, mark_of, runs_from
+from stores.records.segment_scans import existing_segments
+from stores.records.segment_values import SegmentValues
+from stores.records.serdes import Serde
+from stores.records.values import TIME_BOUND_MS
+
+
+class SegmentedKind(RecordKind):
+    """Describes a store whose records lie in segments of time, and are dropped when they are older than a retention."""
+
+    key: Serde[Any]
+    value: Serde[Any]
+    retention_ms: int
+    segment_ms: int | None
+    timestamped: bool
+
+    @property
+    @abstractmethod
+    def keys(self) -> LoggedKeys:
+        """How the store writes its keys."""
+
+    @property
+    def sequenced(self) -> bool:
+        """Whether keys have a sequence number."""
+        return False
+
+    @property
+    def retention(self) -> Retention:
+        """The retention, with the segments that are chosen where none were given."""
+        return Retention(self.retention_ms, self.segment_ms or default_segment_ms(self.retention_ms))
+
+    def codec(self, name: str) -> Codec[Any, Any]:
+        """The serdes, for a store of that name."""
+        return Codec(name, self.key, self.value)
+
+    def values(self, codec: Codec[Any, Any], store: KeyValueStore | KeyValueView) -> SegmentValues:
+        """How values are kept."""
+        return SegmentValues(codec, store, timestamped=self.timestamped)
+
+    def converter(self, store: KeyValueStore) -> RecordConverter:
+        values = self.values(self.codec(store.name), store)
+        return SegmentConverter(store, self.retention, self.keys, values, sequenced=self.sequenced)
+
+    def description(self) -> Description:
+        return {
+            "key": self.key.name,
+            "value": self.value.name,
+            "retention_ms": self.retention_ms,
+            "segment_ms": self.retention.segment_ms,
+            "timestamped": self.timestamped,
+        }
+
+    def prepare(self, store: KeyValueStore) -> None:
+        if not store.keeps_marks:
+            raise ConfigError(
+                f"store {store.name!r} of {store.backend} keeps no marks, and a {self.kind} store needs them for its "
+                "stream time: choose a backend whose keeps_marks is True"
+            )
+        super().prepare(store)
+
+    def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
+        own = self._whole_description()
+        if {**kept, "timestamped": None} != {**own, "timestamped": None}:
+            super()._prepare_other(store, kept)
+        if not self.timestamped:
+            raise StoreIncompatibleError(
+                f"store {store.name!r} has timestamps, which a {self.kind} store with timestamped=False can't read: "
+                "open it with timestamped=True, or wipe it and restore it from its changelog"
+            )
+        # What is there stays as it is; new segments have timestamps. Source: KIP-258, "Upgrading window and session
+        # stores".
+        old = mark_of(runs_from(existing_segments(store)))
+        write_description(store, own, {OLD_SEGMENTS: old})
+
+
+def check_span_ms(what: str, given: object) -> None:
+    """Check the length of a time, in milliseconds. Raises: TypeError, ValueError."""
+    if type(given) is not int:
+        raise TypeError(f"{what} is an int, in milliseconds, not {type(given).__name__}")
+    if not 0 < given < TIME_BOUND_MS:
+        raise ValueError(f"{what} is 1 or more, and below 2**62 milliseconds, not {given}")
+
+
+def check_flag(what: str, given: object) -> None:
+    """Check a choice. Raises: TypeError."""
+    if not isinstance(given, bool):
+        raise TypeError(f"{what} is a bool, not {type(given).__name__}")
+
+
+def check_segmented(kind: SegmentedKind) -> None:
+    """Check what is the same in every description. Raises: TypeError, ValueError."""
+    for what, serde in (("key", kind.key), ("value", kind.value)):
+        if not callable(getattr(serde, "serialize", None)) or not callable(getattr(serde, "deserialize", None)):
+            raise TypeError(f"{what} is a serde, such as STR or JSON, not {serde!r}")
+    check_span_ms("retention_ms", kind.retention_ms)
+    if kind.segment_ms is not None:
+        check_span_ms("segment_ms", kind.segment_ms)
+    check_flag("timestamped", kind.timestamped)

@@ -1,0 +1,56 @@
+"""The keys of a session store.
+
+Kept: ``<segment><escaped key><session end><session start>``; numbers are 8 bytes, big-endian. Logged: the same without
+the segment, which follows from the end. Source: Kafka, ``SessionKeySchema``, whose keys have no escape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stores.ranges import Bounds
+from stores.records.escaped_keys import TIME_BYTES, escaped, is_part, packed, unescaped, unpacked
+from stores.records.values import TIME_BOUND_MS
+
+_LAST = b"\xff" * TIME_BYTES
+"""Behind every start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKeys:
+    """How keys are written."""
+
+    def logged(self, key: bytes, start_ms: int, end_ms: int) -> bytes:
+        """A record's key in the changelog."""
+        return escaped(key) + packed(end_ms) + packed(start_ms)
+
+    @property
+    def time_part(self) -> slice:
+        """Where a key, with or without its segment, has its session's end."""
+        return slice(-2 * TIME_BYTES, -TIME_BYTES)
+
+    def time(self, logged: bytes) -> int:
+        """The session's end, of a key with or without its segment."""
+        return unpacked(logged[self.time_part])
+
+    def is_logged(self, key: bytes) -> bool:
+        """Whether ``key`` may be what ``logged`` returns."""
+        return is_part(key[: -2 * TIME_BYTES]) and self.start(key) <= self.time(key) < TIME_BOUND_MS
+
+    def sequence(self, logged: bytes) -> int:
+        """Sessions have no duplicates."""
+        return 0
+
+    def start(self, logged: bytes) -> int:
+        """The session's start, of a key with or without its segment."""
+        return unpacked(logged[-TIME_BYTES:])
+
+    def key(self, logged: bytes) -> bytes:
+        """The caller's key, of a key without its segment."""
+        return unescaped(logged[: -2 * TIME_BYTES])
+
+    def bounds(self, key: bytes, earliest_end_ms: int, latest_end_ms: int) -> Bounds:
+        """The logged keys of ``key`` whose session ends from ``earliest_end_ms`` to ``latest_end_ms``: these and no
+        others."""
+        part = escaped(key)
+        return part + packed(earliest_end_ms), part + packed(latest_end_ms) + _LAST

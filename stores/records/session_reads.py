@@ -1,0 +1,133 @@
+"""The lookups and scans of a session store, of its writer and of views alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stores.interface import KeyValueStore, KeyValueView
+from stores.ranges import Bounds
+from stores.records.codec import Codec
+from stores.records.escaped_keys import packed
+from stores.records.iterators import RecordIterator
+from stores.records.retention import check_span
+from stores.records.segment_scans import SegmentPair, SegmentScans
+from stores.records.values import Windowed, check_time_ms
+
+if TYPE_CHECKING:
+    from stores.records.session import Session
+
+K = TypeVar("K")
+V = TypeVar("V")
+Sessions = RecordIterator[tuple[Windowed[K], Any]]
+
+
+class SessionReads(Generic[K, V]):
+    """Reads what lives: sessions whose end is above the stream time less the retention.
+
+    Times are in milliseconds, from 0; bounds are included. Scans return ``(Windowed(key, start_ms, end_ms), value)``;
+    values are ``V``, or ``ValueAndTimestamp[V]`` in a timestamped store. They run by key, then by the session's end,
+    then by its start; backward forms from the end. Keys are in the order of their serialized bytes, which is that of
+    the keys where their serde keeps it. Each scan is of one moment.
+
+    Raises: TypeError, ValueError for a key that the serde refuses, for what is no time, and for an end before its
+    start; SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
+    """
+
+    def __init__(self, kind: Session[K, V], source: KeyValueStore | KeyValueView, codec: Codec[K, V]) -> None:
+        self._source, self._codec = source, codec
+        self._retention, self._keys = kind.retention, kind.keys
+        self._values = kind.values(codec, source)
+        self._scans = SegmentScans(source, kind.retention, self._keys.time_part)
+
+    def fetch_session(self, key: K, start_ms: int, end_ms: int) -> Any | None:
+        """The value of the session of ``key`` with exactly this start and end, or None."""
+        check_span("a session", start_ms, end_ms)
+        encoded = self._codec.encode_key(key)
+        if not self._scans.lives(end_ms):
+            return None
+        segment = self._retention.segment(end_ms)
+        kept_key = packed(segment) + self._keys.logged(encoded, start_ms, end_ms)
+        kept = self._source.get(kept_key)
+        return None if kept is None else self._values.decode(kept_key, kept, segment)
+
+    def fetch(self, key: K) -> Sessions[K]:
+        """All sessions of ``key``, ascending."""
+        return self._of_key(key, 0, None, reverse=False)
+
+    def backward_fetch(self, key: K) -> Sessions[K]:
+        """As ``fetch``, descending."""
+        return self._of_key(key, 0, None, reverse=True)
+
+    def find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
+        """The sessions of ``key`` that end at ``earliest_end_ms`` or later and start at ``latest_start_ms`` or earlier,
+        ascending. With a gap before and after a time: those that a record of that time belongs to."""
+        return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=False)
+
+    def backward_find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
+        """As ``find_sessions``, descending."""
+        return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
+
+    def fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
+        """All sessions of the keys from ``key_from`` to ``key_to``, ascending; None leaves an end open."""
+        return self._of_range(key_from, key_to, 0, None, reverse=False)
+
+    def backward_fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
+        """As ``fetch_range``, descending: ``key_from`` is the smaller."""
+        return self._of_range(key_from, key_to, 0, None, reverse=True)
+
+    def find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
+    ) -> Sessions[K]:
+        """As ``find_sessions``, of the keys from ``key_from`` to ``key_to``; None leaves an end open."""
+        return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=False)
+
+    def backward_find_sessions_range(
+        self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
+    ) -> Sessions[K]:
+        """As ``find_sessions_range``, descending: ``key_from`` is the smaller."""
+        return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
+
+    def _of_key(self, key: K, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool) -> Sessions[K]:
+        encoded = self._codec.encode_key(key)
+        return self._found(
+            lambda low, high: self._keys.bounds(encoded, low, high), earliest_end_ms, latest_start_ms, reverse=reverse
+        )
+
+    def _of_range(
+        self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool
+    ) -> Sessions[K]:
+        first, last = self._codec.encode_bound(key_from), self._codec.encode_bound(key_to)
+
+        def bounds(low: int, high: int) -> Bounds:
+            start = None if first is None else self._keys.bounds(first, low, high)[0]
+            return start, None if last is None else self._keys.bounds(last, low, high)[1]
+
+        return self._found(bounds, earliest_end_ms, latest_start_ms, reverse=reverse)
+
+    def _found(
+        self,
+        bounds: Callable[[int, int], Bounds],
+        earliest_end_ms: int,
+        latest_start_ms: int | None,
+        *,
+        reverse: bool,
+    ) -> Sessions[K]:
+        live = self._scans.open(earliest_end_ms, None, bounds, reverse=reverse)
+        return RecordIterator(self._decoded(live.in_key_order(), latest_start_ms), *live.pairs)
+
+    def _decoded(self, pairs: Iterator[SegmentPair], latest_start_ms: int | None) -> Iterator[tuple[Windowed[K], Any]]:
+        codec, keys, values = self._codec, self._keys, self._values
+        for logged, kept, segment in pairs:
+            start_ms = keys.start(logged)
+            if latest_start_ms is None or start_ms <= latest_start_ms:
+                key = codec.decode_key(keys.key(logged))
+                yield (
+                    Windowed(key, start_ms, keys.time(logged)),
+                    values.decode(packed(segment) + logged, kept, segment),
+                )
+
+
+def _checked(earliest_end_ms: int, latest_start_ms: int) -> tuple[int, int]:
+    # Either may be the larger one: a session may lie between them, or around them.
+    return check_time_ms("the earliest end", earliest_end_ms), check_time_ms("the latest start", latest_start_ms)

@@ -1,0 +1,58 @@
+"""The keys of a window store.
+
+Kept: ``<segment><escaped key><window start>``, with ``<sequence>`` behind it where duplicates are retained; numbers are
+8 bytes, big-endian. Logged: the same without the segment, which follows from the start.
+
+Source: Kafka, ``WindowKeySchema``, whose keys have no escape: there a key that is a prefix of another may be between
+the windows of that one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stores.ranges import Bounds
+from stores.records.escaped_keys import TIME_BYTES, escaped, is_part, packed, unescaped, unpacked
+from stores.records.values import TIME_BOUND_MS
+
+_LAST = b"\xff" * TIME_BYTES
+"""At or behind every sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowKeys:
+    """How keys are written; ``sequenced`` where several values of one key and start are kept."""
+
+    sequenced: bool = False
+
+    def logged(self, key: bytes, start_ms: int, sequence: int = 0) -> bytes:
+        """A record's key in the changelog."""
+        logged = escaped(key) + packed(start_ms)
+        return logged + packed(sequence) if self.sequenced else logged
+
+    @property
+    def time_part(self) -> slice:
+        """Where a key, with or without its segment, has its window start."""
+        return slice(-2 * TIME_BYTES, -TIME_BYTES) if self.sequenced else slice(-TIME_BYTES, None)
+
+    def time(self, logged: bytes) -> int:
+        """The window start, of a key with or without its segment."""
+        return unpacked(logged[self.time_part])
+
+    def is_logged(self, key: bytes) -> bool:
+        """Whether ``key`` may be what ``logged`` returns."""
+        numbers = 2 * TIME_BYTES if self.sequenced else TIME_BYTES
+        return is_part(key[:-numbers]) and self.time(key) < TIME_BOUND_MS
+
+    def sequence(self, logged: bytes) -> int:
+        """The number that ``logged`` was given."""
+        return unpacked(logged[-TIME_BYTES:]) if self.sequenced else 0
+
+    def key(self, logged: bytes) -> bytes:
+        """The caller's key, of a key without its segment."""
+        return unescaped(logged[: -2 * TIME_BYTES if self.sequenced else -TIME_BYTES])
+
+    def bounds(self, key: bytes, earliest_ms: int, latest_ms: int) -> Bounds:
+        """The logged keys of ``key`` whose window starts from ``earliest_ms`` to ``latest_ms``: these and no others."""
+        part = escaped(key)
+        return part + packed(earliest_ms), part + packed(latest_ms) + (_LAST if self.sequenced else b"")

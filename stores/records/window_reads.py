@@ -1,0 +1,147 @@
+"""The lookups and scans of a window store, of its writer and of views alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stores.interface import KeyValueStore, KeyValueView
+from stores.ranges import Bounds
+from stores.records.codec import Codec
+from stores.records.escaped_keys import SEGMENT_BYTES, escaped, packed
+from stores.records.iterators import RecordIterator
+from stores.records.retention import check_span
+from stores.records.segment_scans import LiveScans, SegmentPair, SegmentScans, kept_bounds
+from stores.records.values import TIME_BOUND_MS, Windowed, check_time_ms
+
+if TYPE_CHECKING:
+    from stores.records.window import Window
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_unpack_from = Struct(">Q").unpack_from
+
+
+class WindowReads(Generic[K, V]):
+    """Reads what lives: records whose window start is above the stream time less the retention.
+
+    Times are in milliseconds, from 0; both ends of each range are included. Values are ``V``, or
+    ``ValueAndTimestamp[V]`` in a timestamped store. Several values of one key and start come in the order of their
+    writes. Each scan is of one moment.
+
+    Raises: TypeError, ValueError for a key that the serde refuses, for what is no time, and for an end before its
+    start; SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
+    """
+
+    def __init__(self, kind: Window[K, V], source: KeyValueStore | KeyValueView, codec: Codec[K, V]) -> None:
+        self._source, self._codec = source, codec
+        self._retention, self._keys, self._size_ms = kind.retention, kind.keys, kind.size_ms
+        self._values = kind.values(codec, source)
+        self._scans = SegmentScans(source, kind.retention, self._keys.time_part)
+
+    def fetch_one(self, key: K, window_start_ms: int) -> Any | None:
+        """The value of ``key`` in the window that starts then, or None; of several the one written last."""
+        check_time_ms("a window start", window_start_ms)
+        encoded = self._codec.encode_key(key)
+        if not self._scans.lives(window_start_ms):
+            return None
+        segment = self._retention.segment(window_start_ms)
+        start, end = kept_bounds(segment, *self._keys.bounds(encoded, window_start_ms, window_start_ms))
+        if self._keys.sequenced:
+            with self._source.reverse_range(start, end) as pairs:
+                kept = next((value for _, value in pairs), None)
+        else:
+            kept = self._source.get(start)
+        return None if kept is None else self._values.decode(start, kept, segment)
+
+    def fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
+        """``(window_start_ms, value)`` of ``key`` for the windows that start from ``start_ms`` to ``end_ms``,
+        ascending."""
+        return self._fetched(key, start_ms, end_ms, reverse=False)
+
+    def backward_fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
+        """As ``fetch``, descending."""
+        return self._fetched(key, start_ms, end_ms, reverse=True)
+
+    def fetch_range(
+        self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """``(Windowed(key, start_ms, end_ms), value)`` of the keys from ``key_from`` to ``key_to``, None leaves an end
+        open: by key, then by time.
+
+        Keys are in the order of their serialized bytes, which is that of the keys where their serde keeps it.
+        """
+        return self._in_key_order(key_from, key_to, start_ms, end_ms, reverse=False)
+
+    def backward_fetch_range(
+        self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """As ``fetch_range``, from its end: ``key_from`` is the smaller."""
+        return self._in_key_order(key_from, key_to, start_ms, end_ms, reverse=True)
+
+    def fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """``(Windowed(key, start_ms, end_ms), value)`` of all keys for the windows that start from ``start_ms`` to
+        ``end_ms``: by time, then by key. Holds one segment's records of these times in memory."""
+        check_span("a window start", start_ms, end_ms)
+        return self._in_time_order(start_ms, end_ms, reverse=False)
+
+    def backward_fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """As ``fetch_all``, from its end."""
+        check_span("a window start", start_ms, end_ms)
+        return self._in_time_order(start_ms, end_ms, reverse=True)
+
+    def all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """As ``fetch_all``, of all times."""
+        return self._in_time_order(0, None, reverse=False)
+
+    def backward_all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
+        """As ``all``, from its end."""
+        return self._in_time_order(0, None, reverse=True)
+
+    def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, Any]]:
+        check_span("a window start", start_ms, end_ms)
+        encoded = self._codec.encode_key(key)
+        live = self._scans.open(
+            start_ms, end_ms, lambda low, high: self._keys.bounds(encoded, low, high), reverse=reverse
+        )
+        return RecordIterator(self._windows(live, SEGMENT_BYTES + len(escaped(encoded))), *live.pairs)
+
+    def _windows(self, live: LiveScans, start_at: int) -> Iterator[tuple[int, Any]]:
+        values = self._values
+        for segment, pairs in live.scans:
+            decode = values.decoder(segment)
+            for key, kept in pairs:
+                try:
+                    value = decode(kept)
+                except Exception:
+                    value = values.decode(key, kept, segment)
+                yield _unpack_from(key, start_at)[0], value
+
+    def _in_key_order(
+        self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int, *, reverse: bool
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        check_span("a window start", start_ms, end_ms)
+        first, last = self._codec.encode_bound(key_from), self._codec.encode_bound(key_to)
+
+        def bounds(low: int, high: int) -> Bounds:
+            start = None if first is None else self._keys.bounds(first, low, high)[0]
+            return start, None if last is None else self._keys.bounds(last, low, high)[1]
+
+        live = self._scans.open(start_ms, end_ms, bounds, reverse=reverse)
+        return RecordIterator(self._decoded(live.in_key_order()), *live.pairs)
+
+    def _in_time_order(
+        self, start_ms: int, end_ms: int | None, *, reverse: bool
+    ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        live = self._scans.open(start_ms, end_ms, lambda low, high: (None, None), reverse=reverse)
+        return RecordIterator(self._decoded(live.in_time_order()), *live.pairs)
+
+    def _decoded(self, pairs: Iterator[SegmentPair]) -> Iterator[tuple[Windowed[K], Any]]:
+        codec, keys, values, size_ms = self._codec, self._keys, self._values, self._size_ms
+        for logged, kept, segment in pairs:
+            start_ms = keys.time(logged)
+            end_ms = min(start_ms + size_ms, TIME_BOUND_MS - 1)
+            key = codec.decode_key(keys.key(logged))
+            yield Windowed(key, start_ms, end_ms), values.decode(packed(segment) + logged, kept, segment)

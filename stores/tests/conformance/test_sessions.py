@@ -1,0 +1,187 @@
+"""Session stores over every backend: a model and a store do the same, and never differ.
+
+The promises are those of Kafka's own suite for these stores (``AbstractSessionBytesStoreTest``), and of issue 10 of
+this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stores import IsolationLevel, KeyValueStore, StoreClosedError
+from stores.records import BYTES, Session, SessionStore, SessionView, ValueAndTimestamp, Windowed
+from stores.tests.conformance.cases import Case
+from stores.tests.conformance.window_model import SessionModel
+from stores.tests.quick_folder import QUICK_FOLDER
+
+RETENTION, SEGMENT = 25, 10
+Store = SessionStore[bytes, bytes]
+View = SessionView[bytes, bytes]
+
+KEYS = st.sampled_from(
+    [b"", b"\0", b"\0\0", b"\0\xff", b"a", b"a\0", b"a\0\xff", b"a\0\0", b"ab", b"\xff", b"\xff\xff"]
+)
+PUTS = st.tuples(st.just("put"), KEYS, st.integers(-35, 12), st.integers(0, 30), st.none() | st.binary(max_size=2))
+STEPS = st.lists(
+    PUTS | PUTS | PUTS | st.tuples(st.sampled_from(["commit", "rollback", "reopen", "hold"])), min_size=5, max_size=40
+)
+QUERIES = st.tuples(KEYS, KEYS, st.integers(0, 80), st.integers(0, 80))
+
+
+def kind(*, timestamped: bool = False, segment_ms: int = SEGMENT) -> Session[bytes, bytes]:
+    return Session(BYTES, BYTES, retention_ms=RETENTION, segment_ms=segment_ms, timestamped=timestamped)
+
+
+@pytest.mark.parametrize("how", ["plain", "timestamped", "fine"])
+@settings(max_examples=8)
+@given(steps=STEPS, query=QUERIES)
+def test_a_session_store_does_what_a_dict_would(case: Case, how: str, steps: list[Any], query: Any) -> None:
+    described = kind(timestamped=how == "timestamped", segment_ms=1 if how == "fine" else SEGMENT)
+    model = SessionModel(RETENTION)
+    held: list[tuple[Iterator[Any], list[Any]]] = []
+    with TemporaryDirectory(dir=QUICK_FOLDER, ignore_cleanup_errors=True) as folder:
+        store = described.over(case.open(Path(folder) / "store"))
+        try:
+            for number, (step, *put) in enumerate(steps):
+                if step == "put":
+                    key, distance, length, value = put
+                    end = max(0, model.stream_time + distance)
+                    start = max(0, end - length)
+                    store.put(Windowed(key, start, end), value, number)
+                    kept = ValueAndTimestamp(value, number) if how == "timestamped" and value is not None else value
+                    model.put(key, start, end, kept)
+                elif step == "commit":
+                    store.commit()
+                    model.commit()
+                elif step == "rollback" and store.store.transactional:
+                    store.rollback()
+                    model.rollback()
+                elif step == "reopen" and store.store.persistent:
+                    if not store.store.transactional:
+                        store.commit()
+                        model.commit()
+                    model.rollback()
+                    store.close()
+                    held.clear()
+                    store = described.over(case.open(Path(folder) / "store"))
+                elif step == "hold":
+                    held.append((store.fetch_range(None, None), model.found()))
+                assert list(store.fetch_range(None, None)) == model.found()
+            compare(store, model, *query)
+            store.commit()
+            model.commit()
+            for level in IsolationLevel:
+                compare(store.read_only(level), model, *query)
+            for scan, then in held:
+                assert list(scan) == then
+        finally:
+            store.close()
+
+
+def compare(reads: Store | View, model: SessionModel, low: bytes, high: bytes, end: int, start: int) -> None:
+    """Ask everything that a store can be asked: sessions that end at ``end`` or later, and start up to ``start``."""
+    of_key = model.found(lambda key, began, ended: key == low)
+    of_keys = model.found(lambda key, began, ended: low <= key <= high)
+    within = model.found(lambda key, began, ended: key == low and ended >= end and began <= start)
+    all_within = model.found(lambda key, began, ended: low <= key <= high and ended >= end and began <= start)
+    up_to = model.found(lambda key, began, ended: key <= high)
+    assert list(reads.fetch(low)) == of_key
+    assert list(reads.backward_fetch(low)) == of_key[::-1]
+    assert list(reads.fetch_range(low, high)) == of_keys
+    assert list(reads.backward_fetch_range(low, high)) == of_keys[::-1]
+    assert list(reads.fetch_range(None, high)) == up_to
+    assert list(reads.find_sessions(low, end, start)) == within
+    assert list(reads.backward_find_sessions(low, end, start)) == within[::-1]
+    assert list(reads.find_sessions_range(low, high, end, start)) == all_within
+    assert list(reads.backward_find_sessions_range(low, high, end, start)) == all_within[::-1]
+    living = dict(model.found())
+    for session in [*model.records, (low, 0, end)]:
+        assert reads.fetch_session(*session) == living.get(session)
+
+
+@pytest.fixture
+def sessions(store: KeyValueStore) -> Store:
+    """A new store, which closes with the one below."""
+    return kind().over(store)
+
+
+def test_a_session_of_no_length_is_one(sessions: Store) -> None:
+    sessions.put(Windowed(b"k", 7, 7), b"v")
+    assert list(sessions.fetch(b"k")) == [(Windowed(b"k", 7, 7), b"v")]
+    assert sessions.fetch_session(b"k", 7, 7) == b"v"
+
+
+def test_sessions_are_found_that_touch_a_time_with_a_gap_around_it(sessions: Store) -> None:
+    for start, end in ((0, 4), (5, 5), (6, 16), (9, 10), (11, 12), (13, 20)):
+        sessions.put(Windowed(b"k", start, end), b"%d" % start)
+    found = [(window.start_ms, window.end_ms) for window, _ in sessions.find_sessions(b"k", 5, 11)]
+    assert found == [(5, 5), (9, 10), (11, 12), (6, 16)]
+
+
+def test_a_removed_session_is_gone_and_the_others_stay(sessions: Store) -> None:
+    sessions.put(Windowed(b"k", 0, 3), b"1")
+    sessions.put(Windowed(b"k", 0, 5), b"2")
+    sessions.remove(Windowed(b"k", 0, 3))
+    assert list(sessions.fetch(b"k")) == [(Windowed(b"k", 0, 5), b"2")]
+    sessions.put(Windowed(b"k", 0, 5), None)
+    assert list(sessions.fetch(b"k")) == []
+
+
+def test_keys_that_are_prefixes_of_each_other_never_meet(sessions: Store) -> None:
+    keys = [b"\0", b"\0\0", b"a", b"a\0", b"a" + b"\0" * 8, b"a" + b"\0" * 7 + b"\x05", b"\xff" * 17]
+    for key in keys:
+        sessions.put(Windowed(key, 1, 5), key)
+    for key in keys:
+        assert list(sessions.fetch(key)) == [(Windowed(key, 1, 5), key)]
+    assert [window.key for window, _ in sessions.fetch_range(None, None)] == sorted(keys)
+
+
+def test_a_session_lives_by_its_end(sessions: Store) -> None:
+    sessions.put(Windowed(b"k", 90, 100), b"v")
+    sessions.put(Windowed(b"k", 0, 75), b"late")
+    sessions.put(Windowed(b"k", 0, 76), b"in time")
+    assert sessions.late_total == 1
+    assert [window.end_ms for window, _ in sessions.fetch(b"k")] == [76, 100]
+    assert sessions.fetch_session(b"k", 0, 75) is None
+
+
+def test_an_open_iterator_outlasts_the_expiry_of_what_it_shows(sessions: Store) -> None:
+    sessions.put(Windowed(b"k", 0, 1), b"v")
+    sessions.commit()
+    with sessions.fetch(b"k") as found:
+        sessions.put(Windowed(b"k", 0, 1000), b"v")
+        sessions.commit()
+        assert list(found) == [(Windowed(b"k", 0, 1), b"v")]
+    assert [window.end_ms for window, _ in sessions.fetch(b"k")] == [1000]
+
+
+def test_closing_the_store_closes_its_iterators(sessions: Store) -> None:
+    for end in range(20):
+        sessions.put(Windowed(b"k", 0, end), b"v")
+    scans: list[Iterator[Any]] = [
+        sessions.fetch(b"k"),
+        sessions.find_sessions(b"k", 0, 5),
+        sessions.backward_fetch_range(None, None),
+        sessions.find_sessions_range(None, b"z", 0, 5),
+    ]
+    for scan in scans:
+        next(scan)
+    sessions.close()
+    for scan in scans:
+        with pytest.raises(StoreClosedError):
+            next(scan)
+
+
+def test_a_timestamped_store_keeps_each_value_with_its_time(store: KeyValueStore) -> None:
+    sessions = kind(timestamped=True).over(store)
+    sessions.put(Windowed(b"k", 0, 4), b"v", 17)
+    sessions.put(Windowed(b"k", 0, 5), b"w")
+    assert sessions.fetch_session(b"k", 0, 4) == ValueAndTimestamp(b"v", 17)
+    assert list(sessions.fetch(b"k")) == [((b"k", 0, 4), (b"v", 17)), ((b"k", 0, 5), (b"w", -1))]

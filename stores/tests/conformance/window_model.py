@@ -1,0 +1,104 @@
+"""What a window or session store should hold, kept in plain dicts: the oracle of their tests.
+
+It shares no code with ``stores``, and sorts everything at every question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Found = list[tuple[tuple[bytes, int, int], Any]]
+"""((key, start, end), value)."""
+
+
+class SegmentedModel:
+    """Records with a time, of which those live that are younger than a retention."""
+
+    def __init__(self, retention: int) -> None:
+        self.retention = retention
+        self.stream_time = -1
+        self.late = 0
+        self.records: dict[tuple[bytes, int, int], list[Any]] = {}
+        self.committed: tuple[int, dict[tuple[bytes, int, int], list[Any]]] = (-1, {})
+
+    def take(self, time: int) -> bool:
+        """Whether a record of this time is taken, which may advance the stream time."""
+        if time <= self.stream_time - self.retention:
+            self.late += 1
+            return False
+        self.stream_time = max(self.stream_time, time)
+        return True
+
+    def commit(self) -> None:
+        """Keep everything."""
+        self.committed = self.stream_time, {record: list(values) for record, values in self.records.items()}
+
+    def rollback(self) -> None:
+        """Forget what was put since the last commit."""
+        self.stream_time = self.committed[0]
+        self.records = {record: list(values) for record, values in self.committed[1].items()}
+
+    def is_live(self, time: int) -> bool:
+        """Whether records of this time are seen."""
+        return time > self.stream_time - self.retention
+
+
+class WindowModel(SegmentedModel):
+    """Windows of one size."""
+
+    def __init__(self, size: int, retention: int, *, duplicates: bool) -> None:
+        super().__init__(retention)
+        self.size, self.duplicates = size, duplicates
+
+    def put(self, key: bytes, start: int, value: Any) -> None:
+        """Put one value; None deletes."""
+        if value is None and self.duplicates:
+            return
+        if self.take(start):
+            window = (key, start, start + self.size)
+            if value is None:
+                self.records.pop(window, None)
+            elif self.duplicates:
+                self.records.setdefault(window, []).append(value)
+            else:
+                self.records[window] = [value]
+
+    def one(self, key: bytes, start: int) -> Any:
+        """The value that was written last, or None."""
+        window = (key, start, start + self.size)
+        return self.records[window][-1] if window in self.records and self.is_live(start) else None
+
+    def by_key(self, wanted: Callable[[bytes, int], bool] = lambda key, start: True) -> Found:
+        """What lives and is wanted, by key, then by time."""
+        return [
+            (window, value)
+            for window in sorted(self.records)
+            if self.is_live(window[1]) and wanted(window[0], window[1])
+            for value in self.records[window]
+        ]
+
+    def by_time(self, wanted: Callable[[bytes, int], bool] = lambda key, start: True) -> Found:
+        """What lives and is wanted, by time, then by key."""
+        # Sorting keeps the order of what is equal.
+        return sorted(self.by_key(wanted), key=lambda found: (found[0][1], found[0][0]))
+
+
+class SessionModel(SegmentedModel):
+    """Sessions."""
+
+    def put(self, key: bytes, start: int, end: int, value: Any) -> None:
+        """Put one aggregate; None deletes."""
+        if self.take(end):
+            if value is None:
+                self.records.pop((key, start, end), None)
+            else:
+                self.records[(key, start, end)] = [value]
+
+    def found(self, wanted: Callable[[bytes, int, int], bool] = lambda key, start, end: True) -> Found:
+        """What lives and is wanted, by key, then by end, then by start."""
+        return [
+            (session, self.records[session][0])
+            for session in sorted(self.records, key=lambda session: (session[0], session[2], session[1]))
+            if self.is_live(session[2]) and wanted(*session)
+        ]
