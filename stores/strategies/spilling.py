@@ -161,6 +161,9 @@ class SpillingStore(EngineStore):
         self._turn += 1
         self._decided = False
 
+    def _shows_staged(self) -> bool:
+        return bool(self._turn & 1)
+
     def _copy(self, spill: Spill, ranges: Sequence[Bounds], final: Mapping[bytes, bytes | None]) -> None:
         """Write what was spilled into the engine, the meta entries with the last part; repeating it changes nothing.
 

@@ -176,6 +176,8 @@ class EngineStore(KeyValueStore):
         self._load_meta()
         self._staged_position: dict[TopicPartition, int] = {}
         self._staged_marks: dict[str, bytes | None] = {}
+        self._marks_in_doubt = False
+        """While a commit may have changed the engine's marks, and ``_marks`` are those from before it."""
         unclean = directory is not None and not directory.clean
         self._outcome = RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO
 
@@ -362,12 +364,23 @@ class EngineStore(KeyValueStore):
         """Return the mark ``name`` at ``level``, from any thread."""
         self._check_open()
         kept_marks.check_name(name)
-        if level is IsolationLevel.READ_UNCOMMITTED:
+        if level is IsolationLevel.READ_UNCOMMITTED or self._shows_staged():
             # In this order: a commit keeps them before it forgets what was staged.
             staged = self._staged_marks
             if name in staged:
                 return staged[name]
+        elif self._marks_in_doubt:
+            # As the engine's data: what is read before and after a scan, and is the same, is of its moment.
+            try:
+                return kept_marks.decode(self._engine.meta()).get(name)
+            except StoreUnavailableError:
+                self._check_open()
+                raise
         return self._marks.get(name)
+
+    def _shows_staged(self) -> bool:
+        """Whether readers of committed data are shown what is staged, since it is being committed in parts."""
+        return False
 
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
@@ -477,8 +490,13 @@ class EngineStore(KeyValueStore):
             changed = kept_marks.changed(self._marks, self._staged_marks) if self._staged_marks else None
             if changed:
                 meta.update(kept_marks.encode(self._marks, changed))
-            with self._counters.commits:
-                self._commit(meta, offsets)
+                self._marks_in_doubt = True
+            try:
+                with self._counters.commits:
+                    self._commit(meta, offsets)
+            except BaseException:
+                self._marks_in_doubt = False
+                raise
             self._keep(offsets)
             # After the data: for a reader on another thread a position never leads what it reads. See ``position``.
             if advanced:
@@ -487,6 +505,7 @@ class EngineStore(KeyValueStore):
             if changed is not None:
                 if changed:
                     self._marks = kept_marks.merge(self._marks, changed)
+                    self._marks_in_doubt = False
                 self._staged_marks = {}
 
     @property

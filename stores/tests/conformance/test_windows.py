@@ -7,6 +7,7 @@ this project.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stores import IsolationLevel, KeyValueStore, StoreClosedError
+from stores import IsolationLevel, KeyValueStore, StoreClosedError, failpoints
 from stores.records import BYTES, ValueAndTimestamp, Window, Windowed, WindowStore, WindowView
 from stores.tests.conformance.cases import Case
 from stores.tests.conformance.gaps import ISOLATED, carries
@@ -284,6 +285,34 @@ def test_a_timestamped_store_keeps_each_value_with_its_time(store: KeyValueStore
     windows.put(b"k", b"w", 5)
     assert windows.fetch_one(b"k", 4) == ValueAndTimestamp(b"v", 17)
     assert list(windows.fetch(b"k", 0, 10)) == [(4, (b"v", 17)), (5, (b"w", -1))]
+
+
+def test_a_reader_sees_whole_commits_wherever_the_writer_is(case: Case, windows: Store) -> None:
+    """A commit that changes an older window, adds a later one and lets another expire is seen whole or not at all."""
+    windows.put(b"k", b"1", 76)
+    windows.put(b"k", b"1", 100)
+    windows.commit()
+    view = windows.read_only(IsolationLevel.READ_COMMITTED)
+    before, after = [(76, b"1"), (100, b"1")], [(100, b"2"), (104, b"2")]
+    seen: list[list[tuple[int, bytes]]] = []
+    windows.put(b"k", b"2", 100)
+    windows.put(b"k", b"2", 104)
+
+    def look() -> None:
+        seen.append(pool.submit(lambda: list(view.fetch(b"k", 0, 200))).result(30))
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            for failpoint in case.backend.failpoints:
+                failpoints.arm(failpoint, look)
+            windows.commit()
+        finally:
+            failpoints.disarm()
+        look()
+    assert seen[-1] == after
+    if carries(windows.store, ISOLATED):
+        assert all(found in (before, after) for found in seen)
+        assert seen == sorted(seen, key=lambda found: found == after)
 
 
 def test_far_more_segments_than_records_are_not_looked_through(store: KeyValueStore) -> None:
