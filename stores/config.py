@@ -36,14 +36,15 @@ class StoreConfig:
     """A task commits before its stores together take more bytes of memory for what is staged; -1 for no limit.
 
     Beside keys and values each entry counts 92 bytes, and each record that is held for the changelog 128.
-    Tasks that share a ``MemoryBudget`` keep to that instead.
+    Tasks that share a ``MemoryBudget`` keep to that instead. ``restore_max_bytes`` may ask for a commit before that.
     """
     restore_max_bytes: int = RESTORE_MAX_BYTES
     """The most bytes of changelog, keys and values, that are replayed into the store after a kill; -1 for no limit.
 
-    To keep to it, a task flushes an engine without a log of its own (RocksDB at the level CHANGELOG). A single commit
-    that is larger is replayed whole, so keep ``uncommitted_max_bytes`` below the limit. It applies to stores that keep
-    their offsets; any other store is restored whole after a kill.
+    To keep to it, a task flushes an engine without a log of its own (RocksDB at the level CHANGELOG), and commits early
+    before what it has logged for the store since the last commit would pass it, whatever ``uncommitted_max_bytes``
+    allows. Only a single input record that writes more is replayed whole. It applies to stores that keep their offsets;
+    any other store is restored whole after a kill.
     """
     changelog_coalescing: bool = True
     """Whether all updates of a key within one commit become one changelog record, with the timestamp of the last."""

@@ -48,6 +48,8 @@ class EarlyCommitCause(StrEnum):
     """What is staged has passed the limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``."""
     PREDICTED = "PREDICTED"
     """What is staged would probably have passed it with the next step."""
+    REPLAY = "REPLAY"
+    """With the next step a kill would probably have made a store replay more than its ``restore_max_bytes``."""
 
 
 def none_early() -> dict[str, int]:

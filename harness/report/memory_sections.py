@@ -1,4 +1,4 @@
-"""What a report says of memory: commits that only the limit on uncommitted bytes asks for, and steps larger than it."""
+"""What a report says of memory: commits that only the limit on staged writes asks for, and steps larger than it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from harness.report.table import Table
 Figures = Mapping[str, Sequence[Figure]]
 
 _EARLY_COMMITS = """\
-What a task has written since its last commit is staged in its stores, and bounded by the limit on uncommitted bytes
-(`uncommitted_max_bytes`). Nothing else asks this task for a commit: it commits as soon as one more record like the
+What a task has written since its last commit is staged in its stores. The limit (`uncommitted_max_bytes`) bounds the
+memory that it takes: keys and values, 92 bytes for each entry, and 128 for each record that is held for the changelog.
+Nothing else asks this task for a commit: it commits as soon as one more record like the
 largest of the recent ones would pass the limit, and after a record that passed it all the same.
 """
 
 _LARGE_STEPS = """\
-One input record may write more than the limit on uncommitted bytes, and is one transaction all the same. What it
+One input record may write more than the limit on memory allows, and is one transaction all the same. What it
 stages beyond the limit leaves memory: an indexed batch and a dual store spill it to a second store on disk,
 `sqlite-native` has it in SQLite's own files, and `rocksdb-direct` keeps nothing apart, so that readers see the writes
 as they are made. Two backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps what its own

@@ -57,7 +57,7 @@ def _sentences(figures: Figures) -> Iterator[str]:
     )
     limited = [figure for figure in figures["early_commit"] if figure["limit_bytes"] is not None]
     yield _judged(
-        "limits on uncommitted bytes",
+        "limits on the memory of uncommitted writes",
         "memory-commits-that-only-the-limit-asks-for",
         len(limited),
         sum(figure["uncommitted_max_bytes"] <= figure["limit_bytes"] for figure in limited),

@@ -120,7 +120,7 @@ def test_what_came_of_a_run_counts_what_is_as_it_should_be_and_is_bold_where_som
     assert re.match(r"\* \*\*46 of 47 \[crash trials\]", crashes)
     assert effects.startswith("* No ")
     assert re.match(r"\* 36 of 36 \[measured configurations\]", states)
-    assert re.match(r"\* 1 of 1 \[limits on uncommitted bytes\]", limits)
+    assert re.match(r"\* 1 of 1 \[limits on the memory of uncommitted writes\]", limits)
     assert re.match(r"\* 6 of 6 \[steps larger than the limit\]", steps)
     assert re.match(r"\* \*\*1 of 2 \[ratios with a threshold\]", ratios)
 

@@ -1,4 +1,4 @@
-"""A task whose commit interval never ends: all of its commits are asked for by the limit on uncommitted bytes.
+"""A task whose commit interval never ends: all of its commits are asked for by the limit on the memory of its writes.
 
 The workload is ``count``, every record alike, so that the limit must hold exactly: what is staged is largest just
 before a commit, and is read there. Each measurement has a process of its own,

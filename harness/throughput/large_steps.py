@@ -1,4 +1,4 @@
-"""One record whose function stages many times the limit on uncommitted bytes: what that takes of memory.
+"""One record whose function stages many times the limit on the memory of its writes: what it takes.
 
 A task's step through an embedded changelog, with its commit, which the limit asks for at once; one process per backend
 and size, ``python -m harness.throughput.large_steps FOLDER``. What else a process has in memory is kept small by

@@ -148,6 +148,11 @@ class BudgetShare:
         if staged and staged + self.step_bytes > max_bytes:
             self._commit(task, EarlyCommitCause.EXCEEDED if staged > max_bytes else EarlyCommitCause.PREDICTED)
 
+    def forget_step(self) -> None:
+        """Expect smaller steps, as after each early commit: a single large one is soon forgotten."""
+        self.step_bytes //= 2
+        self._expect(0)
+
     def _commit(self, first: BudgetedTask, cause: EarlyCommitCause) -> None:
         self.step_bytes //= 2
         others = [task for task in self._tasks if task is not first]

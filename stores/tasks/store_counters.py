@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from threading import Lock
 
 from stores.errors import StoreError
 from stores.interface import KeyValueStore
 from stores.metrics import StoreMetrics, TaskStoreMetrics
 from stores.tasks.replay_bound import ReplayBound
+from stores.tasks.store_log import StoreLog
 
 
 class TaskStoreCounters:
@@ -18,6 +19,7 @@ class TaskStoreCounters:
     def __init__(self, bound: ReplayBound) -> None:
         self._bound = bound
         self._store: KeyValueStore | None = None
+        self._log: StoreLog | None = None
         self._before: StoreMetrics | None = None
         # A reader must not see a store that is gone and its counts added to those before as well.
         self._lock = Lock()
@@ -30,6 +32,10 @@ class TaskStoreCounters:
         with self._lock:
             self._before = self._counted()
             self._store = store
+
+    def follow_log(self, log: StoreLog) -> None:
+        """Count what ``log`` holds of the store's open transaction."""
+        self._log = log
 
     def read(self) -> TaskStoreMetrics | None:
         """All that was counted; None before there was a store."""
@@ -53,4 +59,7 @@ class TaskStoreCounters:
         if self._store is None:
             return None
         metrics = self._store.metrics
+        if self._log is not None and self._store.is_open:
+            held = metrics.uncommitted_memory_bytes + self._log.memory_bytes()
+            metrics = replace(metrics, uncommitted_memory_bytes=held)
         return metrics if self._before is None else metrics.after(self._before)

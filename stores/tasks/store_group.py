@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -47,6 +48,9 @@ class StoreGroup:
         self._on_restore = on_restore
         self._exactly_once = exactly_once
         self._opened: list[TaskStore] = []
+        self.log_room = 0
+        """By how many bytes at least each changelog may grow in this transaction. A step takes what it wrote from it;
+        where that leaves too little, ``look_at_logs`` is due."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -107,6 +111,12 @@ class StoreGroup:
         """Begin a transaction of the changelogs."""
         for store in self._stores:
             store.begin()
+        self.look_at_logs(0)
+
+    def look_at_logs(self, wanted_bytes: int) -> int:
+        """Set ``log_room`` from the changelogs themselves, and return it: the smallest of the stores' own."""
+        self.log_room = min((store.log_room(wanted_bytes) for store in self._stores), default=sys.maxsize)
+        return self.log_room
 
     def finish_logs(self) -> None:
         """Send the held records before the changelogs are committed. Raises as ``Producer.send``."""

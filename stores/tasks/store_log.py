@@ -37,6 +37,13 @@ class StoreLog:
         """What the held records take of memory, beside the keys and values, which a store may hold as well."""
         return 0
 
+    def num_bytes_at_most(self) -> int:
+        """Keys and values that the transaction has sent or still holds, or more: see ``count``."""
+        return self.sent_bytes
+
+    def count(self) -> None:
+        """Make ``num_bytes_at_most`` exact."""
+
     def finish(self) -> None:
         """Send all held records, before the transaction is committed. Raises as ``Producer.send``."""
 
@@ -72,6 +79,12 @@ class CoalescingLog(StoreLog):
     def memory_bytes(self) -> int:
         return RECORD_MEMORY_BYTES * len(self._held)
 
+    def num_bytes_at_most(self) -> int:
+        return self.sent_bytes + self._held_bytes_at_most - RECORD_MEMORY_BYTES * len(self._held)
+
+    def count(self) -> None:
+        self._held_bytes_at_most = RECORD_MEMORY_BYTES * len(self._held) + _num_bytes(self._held)
+
     def finish(self) -> None:
         held = self._held
         if held:
@@ -84,11 +97,9 @@ class CoalescingLog(StoreLog):
 
     def _make_room(self) -> None:
         """Count again, without overwritten values; send all records if they still fill more than half of the limit."""
-        held_bytes = RECORD_MEMORY_BYTES * len(self._held) + _num_bytes(self._held)
-        if held_bytes > self._max_bytes // 2:
+        self.count()
+        if self._held_bytes_at_most > self._max_bytes // 2:
             self.finish()
-        else:
-            self._held_bytes_at_most = held_bytes
 
 
 def _num_bytes(held: dict[bytes, tuple[bytes | None, int]]) -> int:

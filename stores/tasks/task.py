@@ -234,16 +234,26 @@ class StreamTask:
             context.active = False
         self._next[partition] = record.offset + 1
         self._processed += 1
-        memory, written_bytes = self._memory, context.written.num_bytes
+        memory, stores, written_bytes = self._memory, self._stores, context.written.num_bytes
         memory.bytes_at_most += written_bytes
+        stores.log_room -= written_bytes
         if memory.bytes_at_most > memory.look_above or written_bytes > memory.step_bytes:
             memory.look(self, written_bytes)
+        if stores.log_room < memory.step_bytes:
+            self._keep_to_replay_bound()
         if self._processed >= self._commit_every:
             self.commit()
         elif context.commit_requested:
             self._commit_early(EarlyCommitCause.REQUESTED)
         if timing.now_ns() >= timing.due_ns:
             self._keep_time()
+
+    def _keep_to_replay_bound(self) -> None:
+        """Commit if one more step like the largest of the recent ones could take a changelog beyond its bound."""
+        memory, stores = self._memory, self._stores
+        if stores.look_at_logs(memory.step_bytes) < memory.step_bytes:
+            memory.forget_step()
+            self._commit_early(EarlyCommitCause.REPLAY)
 
     def _punctuate(self, punctuator: Punctuator, timestamp_ms: int) -> None:
         context = self._context
@@ -268,7 +278,9 @@ class StreamTask:
             finally:
                 context.active = False
             self._memory.bytes_at_most += context.written.num_bytes
+            self._stores.log_room -= context.written.num_bytes
             self._memory.look(self, context.written.num_bytes)
+            self._keep_to_replay_bound()
             if context.commit_requested:
                 self._commit_early(EarlyCommitCause.REQUESTED)
         if timing.interval.is_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -209,6 +210,7 @@ class TaskStore:
             self._log = CoalescingLog(self.partition, context, held)
         else:
             self._log = StoreLog(self.partition, context)
+        self.counters.follow_log(self._log)
         self._logged = LoggedStore(self.store, self._log, context)
         return self._logged
 
@@ -225,6 +227,17 @@ class TaskStore:
             return 0
         staged_bytes = max(store.approximate_num_uncommitted_bytes(), store.uncommitted_memory_bytes())
         return staged_bytes + self._log.memory_bytes()
+
+    def log_room(self, wanted_bytes: int) -> int:
+        """By how many bytes at least its changelog may grow before the next commit, so that a kill makes nobody replay
+        more than the bound; ``sys.maxsize`` where there is none. Exact where that is less than ``wanted_bytes``."""
+        bound_bytes = self.bound.max_bytes
+        store = self.store
+        if bound_bytes == -1 or not (store.persistent and store.transactional and store.manages_offsets):
+            return sys.maxsize
+        if bound_bytes - self._log.num_bytes_at_most() < wanted_bytes:
+            self._log.count()
+        return bound_bytes - self._log.num_bytes_at_most()
 
     def compact_log(self) -> None:
         """Make one step of compacting its changelog. Raises: ChangelogError."""

@@ -51,7 +51,8 @@ def main() -> None:
 
     with SqliteChangelog(folder / "log.sqlite") as log:
         options = SMALL_CACHES[backend.partition("-")[0]]
-        store = StoreConfig(backend, options=options, uncommitted_max_bytes=limit)
+        # Only memory is to ask for commits.
+        store = StoreConfig(backend, options=options, uncommitted_max_bytes=limit, restore_max_bytes=-1)
         task = StreamTask(
             "app",
             TaskId(0, 0),

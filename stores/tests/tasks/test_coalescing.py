@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from stores.buffer import PAIR_MEMORY_BYTES
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ChangelogError
@@ -60,6 +61,31 @@ def test_a_commit_logs_a_key_once_however_often_it_was_written(
     reports = {report.store: report for report in task.open()}
     assert (reports["left"].records, reports["right"].records) == (0, 6 if coalescing else 60)
     task.close()
+
+
+@pytest.mark.parametrize("coalescing", [True, False])
+def test_the_memory_of_held_records_counts_in_the_metrics_of_the_task(
+    tmp_path: Path, log: MemoryChangelog, coalescing: bool
+) -> None:
+    feed(log, [1, 2, 1, 3])
+    task = single(tmp_path, log, count_one, stores={"s": StoreConfig(INDEXED, changelog_coalescing=coalescing)})
+    task.open()
+    task.run()
+    held = 3 * store_log.RECORD_MEMORY_BYTES if coalescing else 0
+    staged = 3 * (1 + 1 + PAIR_MEMORY_BYTES)
+    metrics = task.metrics
+    assert metrics.stores["s"].uncommitted_memory_bytes == staged + held
+    assert metrics.uncommitted_memory_bytes == task.uncommitted_memory_bytes() == staged + held
+    task.commit()
+    assert task.metrics.uncommitted_memory_bytes == 0
+    task.run()
+    task.close()
+    assert task.metrics.uncommitted_memory_bytes == 0
+
+
+def count_one(record: Record, context: TaskContext) -> None:
+    assert record.key is not None
+    context.store("s").put(record.key, b"1")
 
 
 def test_the_last_write_of_a_key_counts_whatever_kind_it_is_with_its_timestamp(

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from stores.interface import Durability
 from stores.persistence import Persistence
 from stores.tasks import TaskContext
 from stores.tasks.replay_bound import ReplayBound
-from stores.tests.tasks.setup import INDEXED, feed, single, state
+from stores.tests.tasks.setup import INDEXED, changelog_of, feed, single, state
 
 BOUND = 40_000
 VALUE_BYTES = 94
@@ -162,6 +163,71 @@ def test_a_commit_waits_for_a_flush_that_is_slow_before_the_changelog_has_it(
             failpoints.disarm(AFTER_COMMIT)
         task.close()
     assert (len(in_doubt), max(in_doubt)) == (RECORDS // PER_COMMIT, BOUND)
+
+
+@pytest.mark.parametrize("coalescing", [True, False])
+@pytest.mark.parametrize("keys", [RECORDS, 10])
+@pytest.mark.parametrize("backend", [INDEXED, "lmdb-indexed-batch", "sqlite-native"])
+def test_a_task_commits_before_its_commit_is_larger_than_the_bound(
+    tmp_path: Path, backend: str, keys: int, coalescing: bool
+) -> None:
+    """Whatever it may have uncommitted, and however often it writes a key."""
+    sizes: list[int] = []
+
+    def put_some(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"%06d" % (record.offset % keys), bytes(VALUE_BYTES))
+
+    with MemoryChangelog() as log:
+        feed(log, range(RECORDS))
+        config = StoreConfig(
+            backend, restore_max_bytes=BOUND, uncommitted_max_bytes=-1, changelog_coalescing=coalescing
+        )
+        task = single(tmp_path, log, put_some, stores={"s": config})
+        failpoints.arm(AFTER_COMMIT, lambda: sizes.append(sum(1 for _ in log.read(changelog_of("s")))))
+        try:
+            task.open()
+            task.run(commit=True)
+        finally:
+            failpoints.disarm(AFTER_COMMIT)
+        early = task.metrics.early_commit_total
+        task.close()
+    commits = [100 * (after - before) for before, after in pairwise([0, *sizes])]
+    assert max(commits) <= BOUND
+    if coalescing and keys == 10:
+        # They are ten records, however often they were written.
+        assert commits == [1_000]
+    else:
+        assert (min(commits[:-1]) > 0.9 * BOUND, early["REPLAY"]) == (True, len(commits) - 1)
+
+
+def test_a_record_that_writes_more_than_the_bound_is_one_commit_and_soon_forgotten(tmp_path: Path) -> None:
+    steps = [1, 600, *[1] * 1_200]
+
+    def put_many(record: Record, context: TaskContext) -> None:
+        for number in range(steps[record.offset]):
+            context.store("s").put(b"%d-%04d" % (record.offset % 10, number), bytes(VALUE_BYTES))
+
+    with MemoryChangelog() as log:
+        feed(log, range(len(steps)))
+        config = StoreConfig(INDEXED, restore_max_bytes=BOUND, changelog_coalescing=False)
+        task = single(tmp_path, log, put_many, stores={"s": config})
+        task.open()
+        task.run(commit=True)
+        commits, early = task.metrics.commit_total, task.metrics.early_commit_total["REPLAY"]
+        task.close()
+    # 1,800 records of which 600 are one commit; each early commit halves what the next step is expected to write.
+    assert (5 <= commits <= 14, early) == (True, commits - 1)
+
+
+def test_a_bound_that_is_none_makes_nobody_commit(tmp_path: Path) -> None:
+    with MemoryChangelog() as log:
+        feed(log, range(RECORDS))
+        stores = {"s": StoreConfig(INDEXED, restore_max_bytes=-1)}
+        task = single(tmp_path, log, put, stores=stores)
+        task.open()
+        task.run(commit=True)
+        assert (task.metrics.commit_total, sum(task.metrics.early_commit_total.values())) == (1, 0)
+        task.close()
 
 
 def test_a_large_restore_is_persisted_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

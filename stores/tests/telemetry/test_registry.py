@@ -77,7 +77,7 @@ def test_a_task_is_shown_with_its_stores(tmp_path: Path, log: MemoryChangelog) -
     task.commit()
     assert shown(registry, "process_total", TASK) == [(of_task, 3)]
     assert shown(registry, "early_commit_total", TASK) == [
-        ({**of_task, "cause": cause}, 0) for cause in ("REQUESTED", "EXCEEDED", "PREDICTED")
+        ({**of_task, "cause": cause}, 0) for cause in ("REQUESTED", "EXCEEDED", "PREDICTED", "REPLAY")
     ]
     stores = [{**of_task, "store": name, "backend": MEMORY} for name in ("left", "right")]
     assert shown(registry, "commit_total") == [(labels, 1) for labels in stores]
