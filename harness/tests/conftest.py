@@ -8,6 +8,7 @@ import pytest
 
 from harness.effects.library import recorder_library
 from harness.effects.nursery import Nursery
+from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
 
 
@@ -20,3 +21,17 @@ def nursery() -> Iterator[Nursery]:
         pytest.skip(str(error))
     with Nursery() as nursery:
         yield nursery
+
+
+@pytest.fixture(scope="session")
+def shared_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedJvm]:
+    """A JVM for all sessions of this run that need none of their own."""
+    with SharedJvm(tmp_path_factory.mktemp("jvm")) as jvm:
+        yield jvm
+
+
+@pytest.fixture(scope="module")
+def joined_jvm(shared_jvm: SharedJvm) -> Iterator[SharedJvm]:
+    """Sessions of this file join the shared JVM."""
+    with shared_jvm.joined():
+        yield shared_jvm

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from harness.datasets.new_york_flights import departures
 from harness.spark.events import event_log, flights, generated
 from harness.spark.session import session
+from harness.tests.shared_jvm import SharedJvm
 from harness.workloads.count import Count
 from harness.workloads.event_log import (
     EventLog,
@@ -41,7 +42,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(joined_jvm: SharedJvm) -> Iterator[SparkSession]:
     with session("events", settings={"spark.sql.shuffle.partitions": "2"}) as spark:
         yield spark
 

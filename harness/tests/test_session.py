@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -96,8 +97,21 @@ def test_spark_submit_without_an_activated_venv_runs_its_python_and_keeps_the_ma
     assert (spark_home / "conf" / "log4j2.properties").is_file()
 
 
-def test_a_task_may_fail_as_often_as_was_said(tmp_path: Path) -> None:
-    marker = tmp_path / "failed once"
+class Seen(NamedTuple):
+    """What a session did, whose job failed in the end; its promises are told apart below, and its JVM starts once."""
+
+    retried: bool
+    second: type[BaseException] | None
+    failure: PySparkException
+    logs: Path
+    before: tuple[object, ...]
+    after: tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder = tmp_path_factory.mktemp("session")
+    marker, logs = folder / "failed once", folder / "logs"
 
     def fail_once(batches: Iterator[object]) -> Iterator[object]:
         if not marker.exists():
@@ -105,26 +119,42 @@ def test_a_task_may_fail_as_often_as_was_said(tmp_path: Path) -> None:
             raise RuntimeError("the first attempt")
         yield from batches
 
-    with session("retries", "local[1]", max_failures=2) as spark:
-        assert spark.range(0, 1, 1, 1).mapInArrow(fail_once, "id long").count() == 1
-    assert marker.exists()
-
-
-def test_when_spark_fails_its_log_is_kept_and_named(tmp_path: Path) -> None:
-    with pytest.raises(PySparkException) as caught, session("failing", log_folder=tmp_path) as spark:
+    before = state_of_this_process()
+    second: type[BaseException] | None = None
+    with (
+        pytest.raises(PySparkException) as caught,
+        session("failing", "local[1]", max_failures=2, log_folder=logs) as spark,
+    ):
+        retried = spark.range(0, 1, 1, 1).mapInArrow(fail_once, "id long").count() == 1 and marker.exists()
+        try:
+            with session("another"):
+                pass
+        except ConfigError as error:
+            second = type(error)
         spark.range(1).selectExpr("raise_error('of no use')").collect()
-    [log] = tmp_path.iterdir()
-    assert any(str(log) in note for note in caught.value.__notes__)
+    return Seen(retried, second, caught.value, logs, before, state_of_this_process())
+
+
+def state_of_this_process() -> tuple[object, ...]:
+    return dict(os.environ), list(sys.path), signal.getsignal(signal.SIGINT)
+
+
+def test_a_task_may_fail_as_often_as_was_said(seen: Seen) -> None:
+    assert seen.retried
+
+
+def test_when_spark_fails_its_log_is_kept_and_named(seen: Seen) -> None:
+    [log] = seen.logs.iterdir()
+    assert any(str(log) in note for note in seen.failure.__notes__)
     assert "of no use" in log.read_text()
 
 
-def test_a_session_leaves_the_process_as_it_was() -> None:
-    before = (dict(os.environ), list(sys.path), signal.getsignal(signal.SIGINT))
-    with session("one") as spark:
-        assert spark.range(3).count() == 3
-        with pytest.raises(ConfigError), session("another"):
-            pass
-    assert (dict(os.environ), list(sys.path), signal.getsignal(signal.SIGINT)) == before
+def test_a_process_has_one_session_at_a_time(seen: Seen) -> None:
+    assert seen.second is ConfigError
+
+
+def test_a_session_leaves_the_process_as_it_was(seen: Seen) -> None:
+    assert seen.after == seen.before
     assert [child for child in psutil.Process().children(recursive=True) if child.name() == "java"] == []
 
 

@@ -21,8 +21,8 @@ from harness.sweeps.plan import Convicted, Swept
 from harness.sweeps.slices import Victim
 from harness.sweeps.subjects import CHECKPOINT
 from harness.sweeps.workshop import Row
-from harness.tests.cluster import Cluster
 from harness.tests.exploring import points_of, sweep
+from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
 
 SEED = 3
@@ -30,20 +30,8 @@ KILLS = Swept(Case(CHECKPOINT, "DISK", "kill", commits=3), SEED)
 POWER = Swept(Case(CHECKPOINT, "DISK", "power", commits=3), SEED)
 
 
-# First, because it has a session of its own: a process has one at a time, and the fixture's lasts to the end.
-@pytest.mark.timeout(600)
-def test_a_killed_executor_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
-    with Cluster(workers=2) as cluster, session("sweeps on a cluster", cluster.master, max_failures=4) as started:
-        rows = run_while(cluster.kill_executor, started, tmp_path)
-    points = points_of(KILLS.case, SEED)
-    assert verdicts(rows) == verdicts(list(sweep(KILLS.case, points, SEED)))
-    slices = [row["slice"] for row in of_kind(rows, "effect_slice")]
-    assert slices == list(range(len(slices)))
-    assert left_of_nurseries() == []
-
-
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(joined_jvm: SharedJvm) -> Iterator[SparkSession]:
     with session("sweeps test", "local[2]", max_failures=3) as started:
         yield started
 

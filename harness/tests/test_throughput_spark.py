@@ -15,6 +15,7 @@ from harness.spark.expected import expected_state
 from harness.spark.opening import measure_openings
 from harness.spark.session import session
 from harness.spark.throughput import Outcome, batch_events, measure
+from harness.tests.shared_jvm import SharedJvm
 from harness.throughput.opening import OpeningTrial
 from harness.throughput.plan import Batch, Sweep, batches
 from harness.workloads.event_log import EventLog
@@ -26,7 +27,7 @@ EVENTS = 2_000
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(joined_jvm: SharedJvm) -> Iterator[SparkSession]:
     with session("throughput test", "local[2]") as started:
         yield started
 

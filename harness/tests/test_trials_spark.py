@@ -18,8 +18,8 @@ from harness.readers.row import failure_lines
 from harness.spark.readers import run_readers
 from harness.spark.session import session
 from harness.spark.trials import finished_trials, run_trials
-from harness.tests.cluster import Cluster
 from harness.tests.comparison import comparable
+from harness.tests.shared_jvm import SharedJvm
 from harness.trials.operations import Mix
 from harness.trials.row import Row, row
 from harness.trials.run import examine
@@ -40,18 +40,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-# First, because it has a session of its own: a process has one at a time, and the fixture's lasts to the end.
-@pytest.mark.timeout(600)
-def test_a_killed_executor_neither_loses_nor_doubles_a_trial(tmp_path: Path, work: Path) -> None:
-    with Cluster(workers=2) as cluster, session("trials on a cluster", cluster.master, max_failures=4) as spark:
-        rows = run_while(cluster.kill_executor, spark, tmp_path)
-    assert_one_valid_row_each(rows)
-    assert left_of_trials(work) == []
-
-
 @pytest.fixture(scope="module")
-def spark(work: Path) -> Iterator[SparkSession]:
-    with session("trials test", "local[2]", max_failures=3) as started:
+def spark(joined_jvm: SharedJvm, work: Path) -> Iterator[SparkSession]:
+    settings = {"spark.executorEnv.TMPDIR": str(work)}
+    with session("trials test", "local[2]", max_failures=3, settings=settings) as started:
         yield started
 
 

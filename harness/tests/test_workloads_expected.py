@@ -13,6 +13,7 @@ from harness.spark.events import event_log, flights, generated
 from harness.spark.expected import differences, expected_state
 from harness.spark.session import session
 from harness.tests.fake_task import run
+from harness.tests.shared_jvm import SharedJvm
 from harness.workloads.count import Count, KeyChoice
 from harness.workloads.event_log import EventLog
 from harness.workloads.registry import workload
@@ -23,7 +24,7 @@ Row = tuple[int, str, bytes, bytes]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(joined_jvm: SharedJvm) -> Iterator[SparkSession]:
     with session("expected", settings={"spark.sql.shuffle.partitions": "2"}) as spark:
         yield spark
 

@@ -304,7 +304,7 @@ def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed(path: P
     """Source: KIP-844, "Motivation" of the secondary store."""
     records, value = 40_000, b"v" * 10_000
     # Else each thread reserves 64 MiB, out of which memory is had whatever the limit.
-    with StoreProcess(MALLOC_ARENA_MAX="1") as process:
+    with StoreProcess() as process:
         sizes = ("staging_buffer_bytes", "copy_part_bytes", "write_buffer_size_bytes", "block_cache_size_bytes")
         process.call("open", BACKEND, path, Durability.CHANGELOG, dict.fromkeys(sizes, 1 << 20))
         process.call("put_many", 0, 10, value)

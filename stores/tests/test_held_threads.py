@@ -26,12 +26,12 @@ from stores.engines.rocksdb import RocksDBEngine
 from stores.interface import KeyValueView
 from stores.registry import backends
 from stores.strategies.spilling import SpillingStore
+from stores.tests.overtaken_lock import LONG_S, OvertakenLock
 
 SPILLING = ("rocksdb-indexed-batch", "rocksdb-dual-store")
 TINY: dict[str, object] = {"staging_buffer_bytes": 200 + 6 * PAIR_MEMORY_BYTES, "copy_part_bytes": 100}
 KEYS = [b"%02d" % number for number in range(20)]
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
-LONG_S = 30
 
 READS: dict[str, Callable[[KeyValueView], Any]] = {
     "get": lambda reader: [reader.get(KEYS[-1])],
@@ -95,6 +95,33 @@ def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
 
 
 @pytest.mark.parametrize("backend", SPILLING)
+@pytest.mark.parametrize("read", READS)
+def test_a_read_during_a_copy_that_ends_before_it_gets_the_lock_shows_nothing_written_later(
+    path: Path, backend: str, read: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the open transaction is another one, which readers of committed data must not see."""
+    with spilled(backend, path) as store:
+        reader = store.read_only(IsolationLevel.READ_COMMITTED)
+        lock = OvertakenLock(store._batch.lock)
+        answer: list[Future[Any]] = []
+        write = RocksDBEngine.write
+
+        def written(self: RocksDBEngine, layers: Any, *given: Any, **named: Any) -> None:
+            write(self, layers, *given, **named)
+            if self is store._engine and layers and not answer:
+                answer.append(pool.submit(READS[read], reader))
+                assert lock.asked.wait(LONG_S)
+
+        monkeypatch.setattr(RocksDBEngine, "write", written)
+        monkeypatch.setattr(store._batch, "lock", lock)
+        store.commit()
+        for key in KEYS:
+            store.put(key, b"later")
+        lock.overtaken.set()
+        assert set(answer[0].result(LONG_S)) == {b"new" * 10}
+
+
+@pytest.mark.parametrize("backend", SPILLING)
 @pytest.mark.parametrize("level", IsolationLevel)
 def test_no_reader_waits_for_any_write_of_a_spilled_commit(
     path: Path, backend: str, level: IsolationLevel, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
@@ -143,6 +170,16 @@ def test_the_writer_reads_what_a_spilled_commit_wrote_and_not_the_small_one_befo
         assert store.get_many([b"key"]) == [b"large" * 4000]
 
 
+ASKS: dict[str, Callable[[KeyValueView], Any]] = {
+    "_get": lambda reader: reader.get(b"key"),
+    "_get_many": lambda reader: reader.get_many([b"key"]),
+    "scan": lambda reader: reader.range(b"a", b"z"),
+    "scan_prefix": lambda reader: reader.prefix_scan(b"k"),
+    "approximate_num_entries": lambda reader: reader.approximate_num_entries(),
+}
+"""How a reader asks for data, by the store's method that answers."""
+
+
 @pytest.mark.parametrize("backend", [name for name in backends() if name != "rocksdb-direct"])
 @pytest.mark.parametrize("when", ["before the read", "within the rollback"])
 def test_a_bounded_reader_never_answers_from_a_state_that_a_rollback_took_back(
@@ -158,15 +195,18 @@ def test_a_bounded_reader_never_answers_from_a_state_that_a_rollback_took_back(
             reader = store.read_only(IsolationLevel.READ_UNCOMMITTED, PositionBound({INPUT: 5}))
             assert reader.get(b"key") == b"value"
             if when == "before the read":
-                get = store._get
+                for name, read in ASKS.items():
+                    asks = getattr(store, name)
 
-                def rolled_back(*given: Any) -> Any:
-                    writer.submit(store.rollback).result(LONG_S)
-                    return get(*given)
+                    def rolled_back(*given: Any, asks: Callable[..., Any] = asks, **named: Any) -> Any:
+                        writer.submit(store.rollback).result(LONG_S)
+                        return asks(*given, **named)
 
-                monkeypatch.setattr(store, "_get", rolled_back)
-                with pytest.raises(NotUpToBoundError):
-                    reader.get(b"key")
+                    writer.submit(store.advance_position, INPUT, 5).result(LONG_S)
+                    with monkeypatch.context() as held:
+                        held.setattr(store, name, rolled_back)
+                        with pytest.raises(NotUpToBoundError):
+                            read(reader)
             else:
                 rollback, told = store._rollback, []
 

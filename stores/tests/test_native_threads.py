@@ -13,6 +13,7 @@ import pytest
 from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, open_store
 from stores.strategies.native import NativeStore
 from stores.strategies.undo import Undo
+from stores.tests.overtaken_lock import LONG_S, OvertakenLock
 
 WRITER_GETS_S = 0.1
 """How long a reader stays where it is held; a writer that is kept out goes on afterwards."""
@@ -80,6 +81,29 @@ def test_a_writer_is_kept_out_of_a_transaction_while_a_reader_is_in_it(path: Pat
         assert held.overlaps == []
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("backend", NATIVE)
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("write", ["commit", "rollback"])
+def test_a_read_that_waits_for_the_transaction_until_it_has_ended_shows_what_is_committed_then(
+    path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, read: str, write: str
+) -> None:
+    """When it asked for the lock there was an open transaction; there is none, or another one, when it gets it."""
+    with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
+        assert isinstance(store, NativeStore)
+        store.put_all((key, b"committed") for key in KEYS)
+        store.commit()
+        store.put_all((key, b"staged") for key in KEYS)
+        lock = OvertakenLock(store._lock)
+        monkeypatch.setattr(store, "_lock", lock)
+        answer = pool.submit(READS[read], store.read_only(IsolationLevel.READ_UNCOMMITTED))
+        assert lock.asked.wait(LONG_S)
+        WRITES[write](store)
+        lock.overtaken.set()
+        shown = b"staged" if write == "commit" else b"committed"
+        expected = {"get": shown, "get_many": [shown] * len(KEYS), "scan": (KEYS[0], shown)}
+        assert answer.result(LONG_S) == expected[read]
 
 
 @pytest.mark.parametrize("backend", NATIVE)

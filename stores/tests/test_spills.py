@@ -493,7 +493,7 @@ def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed(path: P
     options = dict.fromkeys((*sizes, "cache_size_bytes"), 1 << 20)
     known = {name: size for name, size in options.items() if name in backends()[backend].options}
     # Else each thread reserves 64 MiB, out of which memory is had whatever the limit.
-    with StoreProcess(MALLOC_ARENA_MAX="1") as process:
+    with StoreProcess() as process:
         process.call("open", backend, path, Durability.CHANGELOG, known)
         process.call("put_many", 0, 200, value)
         process.call("commit", {LOG: 1})
@@ -513,7 +513,7 @@ def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed(path: P
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
 def test_what_must_stay_in_memory_does_not_fit_into_that_memory(path: Path) -> None:
     """That the limit of the test above is one."""
-    with StoreProcess(MALLOC_ARENA_MAX="1") as process:
+    with StoreProcess() as process:
         process.call("open", "memory-indexed-batch", path, Durability.CHANGELOG, {})
         left_bytes = process.call("limit_memory", 24 << 20, 8 << 30)
         with pytest.raises(AssertionError):

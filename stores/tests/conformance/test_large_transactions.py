@@ -145,7 +145,7 @@ def test_what_is_staged_beyond_the_bound_is_not_in_memory(case: Case, path: Path
 def test_a_step_of_many_times_the_bound_takes_no_memory_of_its_size(case: Case, path: Path) -> None:
     """The most of its own that a process ever had from before the transaction to after its commit, looked at often."""
     records, value = 6000, b"v" * 10_000
-    with StoreProcess(MALLOC_ARENA_MAX="1") as process:
+    with StoreProcess() as process:
         limited = bounded(case)
         process.call("open", limited.backend.name, path, limited.durability, limited.options)
         process.call("put_many", 0, 500, value)

@@ -1,0 +1,13 @@
+"""What every process of a test needs, imported once: see ``store_process``."""
+
+from contextlib import suppress
+
+import stores.tests.store_process  # noqa: F401
+from stores.errors import StoreError
+from stores.registry import backends
+
+for backend in backends().values():
+    # One of another package may lack what it needs; a test of it says so.
+    with suppress(StoreError, ImportError):
+        backend.load_engine()
+        backend.load_strategy()
