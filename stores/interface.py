@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from struct import Struct
 
 from stores.errors import StoreCorruptedError, StoreError
 from stores.metrics import StoreMetrics
@@ -45,6 +46,9 @@ __all__ = [
     "StateStore",
     "TopicPartition",
 ]
+
+
+_pack_time = Struct(">q").pack
 
 
 class Durability(StrEnum):
@@ -350,6 +354,23 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
     @abstractmethod
     def put(self, key: bytes, value: bytes | None) -> None:
         """Stage ``value`` under ``key``; None deletes."""
+
+    def put_timestamped(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """Stage ``value`` under ``key`` with its time, eight bytes big-endian, before it; None deletes.
+
+        Times are in milliseconds, from 0 to below 2**62. As a ``put`` of both, and faster in the library's own stores.
+        Source: KIP-258, ``<8-byte timestamp><value>``.
+        """
+        if type(timestamp_ms) is not int:
+            raise TypeError(f"timestamp_ms is an int, in milliseconds, not {type(timestamp_ms).__name__}")
+        if timestamp_ms >> 62:
+            raise ValueError(f"timestamp_ms is 0 or more, and below 2**62 milliseconds, not {timestamp_ms}")
+        if not isinstance(key, bytes) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(
+                f"store {self.name!r}: key and value are bytes, not the key {key!r} of type {type(key).__name__} and "
+                f"a value of type {type(value).__name__}"
+            )
+        self.put(key, None if value is None else _pack_time(timestamp_ms) + value)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Stage every pair, or none where one of them is refused. A later pair of the same key wins."""

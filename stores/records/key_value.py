@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stores.interface import (
     IsolationLevel,
@@ -70,9 +70,10 @@ class KeyValueReads(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value under ``key``, or None."""
-        serialize = self._serialize_key
+        get, serialize = self._get, self._serialize_key
         try:
-            data = self._get(cast(bytes, key) if serialize is None else serialize(key))
+            encoded: Any = key if serialize is None else serialize(key)  # no cast(): it is a call
+            data = get(encoded)
         except Exception:
             self._codec.encode_key(key)
             raise
@@ -160,10 +161,11 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
 
     def put(self, key: K, value: V | None) -> None:
         """Stage ``value`` under ``key``; None deletes."""
-        serialize_key, serialize_value = self._serialize_key, self._serialize_value
+        put, serialize_key, serialize_value = self._put, self._serialize_key, self._serialize_value
         try:
-            data = cast(bytes, value) if serialize_value is None or value is None else serialize_value(value)
-            self._put(cast(bytes, key) if serialize_key is None else serialize_key(key), data)
+            encoded: Any = key if serialize_key is None else serialize_key(key)
+            data: Any = value if serialize_value is None or value is None else serialize_value(value)
+            put(encoded, data)
         except Exception:
             self._encode(key, value)
             raise

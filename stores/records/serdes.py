@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Callable
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -69,8 +70,25 @@ class StrSerde:
 
 _UNSIGNED = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
-_INT64_BIAS = 1 << 63
-_pack, _unpack = _UNSIGNED.pack, _UNSIGNED.unpack
+
+
+def _int64_functions() -> tuple[Callable[[int], bytes], Callable[[bytes], int]]:
+    """Functions that find all they need within themselves: that takes a third of their time away."""
+    pack, unpack, error, bias = _UNSIGNED.pack, _UNSIGNED.unpack, struct.error, 1 << 63
+
+    def serialize(value: int, /) -> bytes:
+        if type(value) is int:
+            try:
+                return pack(value + bias)
+            except error:
+                raise ValueError("an INT64 is from -2**63 to 2**63 - 1") from None
+        raise TypeError(f"an int is expected, not {type(value).__name__}")
+
+    def deserialize(data: bytes, /) -> int:
+        (number,) = unpack(data)
+        return int(number) - bias
+
+    return serialize, deserialize
 
 
 class Int64Serde:
@@ -80,19 +98,9 @@ class Int64Serde:
     keeps_order: Final = True
     keeps_prefixes: Final = False
 
-    @staticmethod
-    def serialize(value: int, /) -> bytes:
-        if type(value) is int:
-            try:
-                return _pack(value + _INT64_BIAS)
-            except struct.error:
-                raise ValueError("an INT64 is from -2**63 to 2**63 - 1") from None
-        raise TypeError(f"an int is expected, not {type(value).__name__}")
-
-    @staticmethod
-    def deserialize(data: bytes, /) -> int:
-        number: int = _unpack(data)[0]
-        return number - _INT64_BIAS
+    _functions = _int64_functions()
+    serialize = staticmethod(_functions[0])
+    deserialize = staticmethod(_functions[1])
 
 
 class Float64Serde:

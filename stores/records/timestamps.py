@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
 
-from stores.records.serdes import Serde
+from stores.records.serdes import BytesSerde, Serde
 from stores.records.values import SURROGATE_MS, ValueAndTimestamp
 
 V = TypeVar("V")
@@ -15,8 +16,24 @@ TIME_BYTES: Final = 8
 SURROGATE: Final = TIME.pack(SURROGATE_MS)
 """The time of a value whose own was never kept."""
 
-_new = tuple.__new__
-"""Makes a named tuple at half the price of its own constructor."""
+
+class FoundBytes(ValueAndTimestamp[bytes]):
+    """Bytes and their time as the store keeps them, told apart when they are asked for: many callers want one of both.
+
+    It is made without a call of ``__init__``: its maker sets ``data``.
+    """
+
+    __slots__ = ("data",)
+    __init__ = object.__init__
+    data: bytes
+
+    @property
+    def value(self) -> bytes:
+        return self.data[8:]
+
+    @property
+    def timestamp_ms(self) -> int:
+        return time_of(self.data)
 
 
 class TimestampedSerde(Generic[V]):
@@ -28,13 +45,30 @@ class TimestampedSerde(Generic[V]):
     def __init__(self, inner: Serde[V]) -> None:
         self.name = f"timestamped-{inner.name}"
         self._inner = inner
-        self._deserialize = inner.deserialize
+        self.deserialize: Callable[[bytes], ValueAndTimestamp[V]] = _reader_of(inner)
 
     def serialize(self, value: ValueAndTimestamp[V], /) -> bytes:
         return TIME.pack(value.timestamp_ms) + self._inner.serialize(value.value)
 
-    def deserialize(self, data: bytes, /) -> ValueAndTimestamp[V]:
-        return _new(ValueAndTimestamp, (self._deserialize(data[8:]), _time_of(data)[0]))
+
+def _reader_of(inner: Serde[V]) -> Callable[[bytes], Any]:
+    if isinstance(inner, BytesSerde):
+        return found_bytes
+    deserialize, time_in, made = inner.deserialize, TIME.unpack_from, ValueAndTimestamp
+
+    def found_value(data: bytes) -> ValueAndTimestamp[V]:
+        return made(deserialize(data[8:]), time_in(data)[0])
+
+    return found_value
+
+
+def found_bytes(data: bytes) -> FoundBytes:
+    """The value and time in ``data``. Raises: ValueError where that is too short."""
+    if len(data) < TIME_BYTES:
+        raise ValueError("a timestamped value has eight bytes at least")
+    found: FoundBytes = FoundBytes()
+    found.data = data
+    return found
 
 
 class StrippingSerde(Generic[V]):
@@ -56,10 +90,7 @@ class StrippingSerde(Generic[V]):
         return self._deserialize(data[8:])
 
 
-_time_of = TIME.unpack_from
-
-
 def time_of(data: bytes) -> int:
     """The time of a timestamped value."""
-    timestamp_ms: int = _time_of(data)[0]
+    timestamp_ms: int = TIME.unpack_from(data)[0]
     return timestamp_ms

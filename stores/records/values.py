@@ -1,8 +1,10 @@
-"""What typed stores keep beside or around a plain value. Both are tuples, since one is made for each pair of a scan."""
+"""What typed stores keep beside or around a plain value. One is made for each lookup and each pair of a scan."""
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -13,14 +15,48 @@ TIME_BOUND_MS = 1 << 62
 """Above every time, in milliseconds since the Unix epoch."""
 
 
-class ValueAndTimestamp(NamedTuple, Generic[V]):
+class ValueAndTimestamp(Generic[V]):
     """A value and its time in milliseconds since the Unix epoch; -1 where that is unknown.
 
+    It can be unpacked, ``value, timestamp_ms = found``, and is equal to the tuple of the two. It cannot be changed.
     Source: KIP-258, ``ValueAndTimestamp``.
     """
 
-    value: V
-    timestamp_ms: int
+    # A named tuple takes three times as long to make, and a lookup makes one each time.
+    __slots__ = ("_timestamp_ms", "_value")
+
+    def __init__(self, value: V, timestamp_ms: int) -> None:
+        self._value = value
+        self._timestamp_ms = timestamp_ms
+
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> V: ...
+
+        @property
+        def timestamp_ms(self) -> int: ...
+
+    else:
+        value = property(attrgetter("_value"))
+        timestamp_ms = property(attrgetter("_timestamp_ms"))
+
+    def __iter__(self) -> Iterator[V | int]:
+        return iter((self.value, self.timestamp_ms))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ValueAndTimestamp):
+            return bool(self.timestamp_ms == other.timestamp_ms and self.value == other.value)
+        return (self.value, self.timestamp_ms) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.timestamp_ms))
+
+    def __repr__(self) -> str:
+        return f"ValueAndTimestamp(value={self.value!r}, timestamp_ms={self.timestamp_ms!r})"
+
+    def __reduce__(self) -> tuple[type[ValueAndTimestamp[V]], tuple[V, int]]:
+        return ValueAndTimestamp, (self.value, self.timestamp_ms)
 
 
 class Windowed(NamedTuple, Generic[K]):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from struct import Struct
 from threading import get_ident
 from typing import ClassVar
 
@@ -28,6 +29,8 @@ from stores.strategies.held import hold
 from stores.strategies.iterator import Pin
 from stores.strategies.spilled import Spill
 from stores.strategies.store import EngineStore, Traits, while_open
+
+_pack_time = Struct(">q").pack
 
 
 class SpillingStore(EngineStore):
@@ -81,6 +84,21 @@ class SpillingStore(EngineStore):
                     return
         self._check_write(key, value)
         self._stage_checked(key, value)
+
+    def put_timestamped(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        # As ``put``, without the price of calling it.
+        if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and not timestamp_ms >> 62:
+            key_bytes = len(key)
+            batch = self._batch
+            if 0 < key_bytes <= self._max_key_bytes and get_ident() == self._writer:
+                num_bytes = key_bytes + len(value) + 8
+                if num_bytes <= batch.room_bytes and key not in batch.writes and not batch.deep:
+                    batch.room_bytes -= num_bytes
+                    batch.writes[key] = _pack_time(timestamp_ms) + value
+                    return
+            self.put(key, _pack_time(timestamp_ms) + value)
+            return
+        super().put_timestamped(key, value, timestamp_ms)
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         batch = self._batch

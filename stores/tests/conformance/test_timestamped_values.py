@@ -150,7 +150,7 @@ def test_views_show_values_with_their_times_or_without(times: Times) -> None:
     times.commit()
     view = times.read_only()
     assert view.get("a") == ("one", shown(times, 10))
-    assert list(view.all()) == [("a", ("one", shown(times, 10)))]
+    assert list(view.all()) == [("a", ValueAndTimestamp("one", shown(times, 10)))]
     plain = view.plain()
     assert plain.get("a") == "one"
     assert plain.get_many(["a", "b"]) == ["one", None]
@@ -175,7 +175,7 @@ def test_a_rollback_takes_back_values_with_their_times(times: Times) -> None:
     times.put("b", "two", 20)
     times.rollback()
     if times.store.transactional:
-        assert list(times.all()) == [("a", ("one", shown(times, 10)))]
+        assert list(times.all()) == [("a", ValueAndTimestamp("one", shown(times, 10)))]
 
 
 def test_a_timestamped_store_is_not_opened_as_a_plain_one(store: KeyValueStore, reopen: Reopen) -> None:
@@ -187,3 +187,33 @@ def test_a_timestamped_store_is_not_opened_as_a_plain_one(store: KeyValueStore, 
         with pytest.raises(StoreIncompatibleError):
             KeyValue(STR, STR).over(again)
         assert TimestampedKeyValue(STR, STR).over(again).get("a") == ("one", 10)
+
+
+def test_a_put_with_a_time_is_a_put_of_eight_bytes_and_the_value(store: KeyValueStore) -> None:
+    for _ in range(2):
+        store.put_timestamped(b"a", b"one", 256)
+        store.put_timestamped(b"b", b"", 0)
+        store.put_timestamped(b"c", b"three", 2**62 - 1)
+        store.put_timestamped(b"c", None, 1)
+        assert list(store.all()) == [(b"a", b"\0\0\0\0\0\0\1\0one"), (b"b", b"\0" * 8)]
+    counted = store.approximate_num_uncommitted_bytes()
+    if store.transactional:
+        store.rollback()
+    store.put_all([(b"a", b"\0\0\0\0\0\0\1\0one"), (b"b", b"\0" * 8), (b"c", None)])
+    assert store.approximate_num_uncommitted_bytes() == counted
+    store.commit()
+    refused: list[tuple[Any, Any, Any]] = [
+        ("a", b"v", 1),
+        (b"", b"v", 1),
+        (b"a", "v", 1),
+        (b"a", bytearray(b"v"), 1),
+        (b"a", b"v", -1),
+        (b"a", b"v", 2**62),
+        (b"a", b"v", True),
+        (b"a", b"v", 1.0),
+        (b"a", None, -1),
+    ]
+    for arguments in refused:
+        with pytest.raises((TypeError, ValueError)):
+            store.put_timestamped(*arguments)
+    assert store.approximate_num_uncommitted_bytes() == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stores import open_store
 from stores.changelog.interface import Record
-from stores.records import BYTES, KeyValue, TimestampedKeyValue
+from stores.records import BYTES, KeyValue, TimestampedKeyValue, ValueAndTimestamp
 from stores.records.record_kind import RecordKind
 
 
@@ -44,7 +44,7 @@ def test_what_is_restored_is_what_was_put() -> None:
             [pair for record in records[1:] for pair in converter.convert(record)], {}, marks=converter.marks()
         )
         restored = kind.over(store)
-        assert list(restored.all()) == [(b"b", (b"2", 200)), (b"c", (b"3", 150))]
+        assert list(restored.all()) == [(b"b", ValueAndTimestamp(b"2", 200)), (b"c", ValueAndTimestamp(b"3", 150))]
         # Nothing newer: stream time stays.
         store.restore([], {}, marks=kind.converter(store).marks())
         assert kind.over(store).get(b"a") is None

@@ -54,8 +54,9 @@ def test_bytes_have_the_order_of_their_values(
 def test_numbers_at_the_edges_are_in_order() -> None:
     ints = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1]
     floats = [-math.inf, -1.7976931348623157e308, -1.0, -5e-324, 0.0, 5e-324, 1.0, 1.7976931348623157e308, math.inf]
-    for serde, ordered in ((INT64, ints), (FLOAT64, floats)):
-        written = [serde.serialize(number) for number in ordered]  # type: ignore[arg-type]
+    of: list[tuple[Any, list[Any]]] = [(INT64, ints), (FLOAT64, floats)]
+    for serde, ordered in of:
+        written = [serde.serialize(number) for number in ordered]
         assert written == sorted(written)
         assert {len(data) for data in written} == {8}
         assert [serde.deserialize(data) for data in written] == ordered

@@ -9,7 +9,7 @@ import pytest
 
 from stores import IsolationLevel
 from stores.errors import ConfigError
-from stores.records import STR, KeyValue, TimestampedKeyValue
+from stores.records import STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp
 from stores.tests.minimal_store import KINDS, Direct, InMemory, Transactional
 
 
@@ -31,7 +31,7 @@ def test_a_value_that_was_there_has_the_time_minus_one(plain: Direct) -> None:
     times = TimestampedKeyValue(STR, STR).over(plain)
     assert times.get("old") == ("value", -1)
     assert times.get_many(["old", "none"]) == [("value", -1), None]
-    assert list(times.all()) == list(times.reverse_prefix_scan("o")) == [("old", ("value", -1))]
+    assert list(times.all()) == list(times.reverse_prefix_scan("o")) == [("old", ValueAndTimestamp("value", -1))]
     view = times.read_only(IsolationLevel.READ_UNCOMMITTED)
     assert view.get("old") == ("value", -1)
     assert view.plain().get("old") == "value"
@@ -43,7 +43,8 @@ def test_a_write_leaves_its_time_out(plain: Direct) -> None:
     times.put_all([("b", "two", 20), ("c", "three", 30), ("c", None, 40)])
     assert times.put_if_absent("d", "", 50) is None
     assert list(plain.all()) == [(b"a", b"one"), (b"b", b"two"), (b"d", b"")]
-    assert list(times.all()) == [("a", ("one", -1)), ("b", ("two", -1)), ("d", ("", -1))]
+    shown = [("a", "one"), ("b", "two"), ("d", "")]
+    assert list(times.all()) == [(key, ValueAndTimestamp(value, -1)) for key, value in shown]
     assert times.delete("d") == ("", -1)
     times.delete_range("a", "a")
     assert list(plain.all()) == [(b"b", b"two")]
