@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Self
 from stores.errors import ConfigError
 from stores.interface import Durability, IsolationLevel, KeyValueStore, ProcessingGuarantee
 from stores.properties import Known, Properties, boolean, guarantee, parsed_as, read
+from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, check_options, checked_durability, member, open_store
+from stores.upgrade import Upgrade, UpgradeMode
 
 UNCOMMITTED_MAX_BYTES = 67_108_864
 """Default of ``statestore.uncommitted.max.bytes``. Source: KIP-892, "New configuration"."""
@@ -52,6 +54,12 @@ class StoreConfig:
     """What the task that owns the store promises, where it is not told otherwise. Source: KIP-129."""
     options: Mapping[str, object] = field(default_factory=dict)
     """The engine's own options, by the names in ``Backend.options``."""
+    records: RecordKind | None = None
+    """In a task: what the store holds, from ``stores.records``; None for bytes. ``open`` is for bytes at all times."""
+    upgrade: Upgrade | None = None
+    """In a task: the upgrade by which the store comes, or came, to its present format; None for format 0."""
+    upgrade_mode: UpgradeMode | None = None
+    """How a store of an earlier format is upgraded when its task is opened; None refuses to open it."""
 
     def __post_init__(self) -> None:
         backend = backend_named(self.backend)
@@ -65,6 +73,23 @@ class StoreConfig:
         if not isinstance(self.changelog_coalescing, bool):
             raise TypeError(f"changelog_coalescing is a bool, not {type(self.changelog_coalescing).__name__}")
         check_options(backend, self.options)
+        if self.records is not None and not isinstance(self.records, RecordKind):
+            raise TypeError(
+                f"records is a kind of stores.records, such as KeyValue(), not {type(self.records).__name__}"
+            )
+
+        if self.upgrade is not None and not isinstance(self.upgrade, Upgrade):
+            raise TypeError(f"upgrade is an Upgrade, not {type(self.upgrade).__name__}")
+        if self.upgrade_mode is not None:
+            member(UpgradeMode, "upgrade mode", self.upgrade_mode)
+        if self.upgrade is not None and self.upgrade.online:
+            if self.upgrade_mode != UpgradeMode.IN_PLACE:
+                raise ConfigError("an upgrade with online=True needs upgrade_mode='in_place'")
+            if not backend.persistent:
+                raise ConfigError(
+                    f"{backend.name} keeps nothing when its process ends: upgrade it with online=False, which rebuilds "
+                    "it from its changelog when its task is opened"
+                )
 
     @classmethod
     def from_properties(cls, properties: Properties) -> Self:
@@ -149,6 +174,10 @@ def _check_limit(name: str, limit: object) -> None:
         raise ConfigError(f"{name} is -1 (no limit) or more, not {limit}")
 
 
+def _upgrade_mode(text: str) -> UpgradeMode | None:
+    return None if text.lower() in ("null", "none") else UpgradeMode(text.lower())
+
+
 STORE_PROPERTIES: Known = {
     "default.state.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
     "default.interactive.query.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
@@ -157,6 +186,7 @@ STORE_PROPERTIES: Known = {
     "changelog.coalescing": ("changelog_coalescing", boolean),
     "enable.transactional.statestores": ("transactional", boolean),
     "processing.guarantee": ("processing_guarantee", guarantee),
+    "upgrade.mode": ("upgrade_mode", _upgrade_mode),
     "store.backend": ("backend", str),
     "store.durability": ("durability", lambda text: Durability(text.upper())),
 }

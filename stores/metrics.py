@@ -155,6 +155,11 @@ class TaskStoreMetrics(StoreMetrics):
     persist_total: int = _total("flushes begun to keep to the bound on what a killed process replays", "{flush}")
     unpersisted_bytes: int = _current("keys and values of changelog that would be replayed after a kill now", "By")
     recovery_seconds_total: float = _seconds_total("time spent opening the store and restoring it")
+    upgrade_total: int = _total("upgrades whose new store has taken the old one's place", "{upgrade}")
+    upgrade_records_total: int = _total("changelog records written into the new store of an upgrade", "{record}")
+    upgrade_remaining_offsets: int | None = _current(
+        "changelog that the new store of an upgrade lacks", "{offset}", None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

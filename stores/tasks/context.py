@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from stores.changelog.interface import Changelog, Headers, Producer, Record
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import KeyValueStore, TopicPartition
+from stores.records.record_kind import TypedStore
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.punctuation import Punctuation, PunctuationType, Punctuator, Schedule
@@ -39,7 +41,7 @@ class TaskContext:
         self.producer: Producer
         self._changelog = changelog
         self._punctuation, self._stream_time = punctuation, stream_time
-        self._stores: Mapping[str, KeyValueStore] = {}
+        self._stores: Mapping[str, KeyValueStore | TypedStore] = {}
         self._outputs: dict[tuple[str, int | None], TopicPartition] = {}
 
     @property
@@ -71,8 +73,10 @@ class TaskContext:
         """
         return self._punctuation.schedule(interval_ms, kind, callback)
 
-    def store(self, name: str) -> KeyValueStore:
+    def store(self, name: str) -> Any:
         """The task's store of that name: reads, writes and scans. Committing is the task's: see ``commit``.
+
+        A ``KeyValueStore`` of bytes, or the typed store of the ``records`` in its configuration.
 
         Raises: ConfigError where the task has none of that name.
         """
@@ -109,7 +113,7 @@ class TaskContext:
         """Ask the task to commit as soon as the current record is processed (KIP-892, ``ProcessingContext#commit``)."""
         self.commit_requested = True
 
-    def register(self, stores: Mapping[str, KeyValueStore]) -> None:
+    def register(self, stores: Mapping[str, KeyValueStore | TypedStore]) -> None:
         """Make the task's stores known to its function."""
         self._stores = stores
 

@@ -64,6 +64,36 @@ class LoggedStore(KeyValueStore):
             raise
         self._written.num_bytes += self._entry_bytes + (len(key) if value is None else len(key) + len(value))
 
+    def put_kept(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        """Stage ``kept`` under ``key``, and log ``log_value`` under ``log_key`` with its own timestamp; None for that
+        of the current record. None as ``kept`` deletes, as ``log_value`` it is a tombstone."""
+        context = self._context
+        self._check_active()
+        with self._staged_or_failed():
+            self.inner.put(key, kept)
+        try:
+            self._log.send(log_key, log_value, context.record.timestamp_ms if timestamp_ms is None else timestamp_ms)
+        except BaseException as error:
+            context.failure = error
+            raise
+        self._written.num_bytes += self._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
+
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        """Stage ``kept`` under ``key`` and log nothing: a restore makes the same of what the changelog has."""
+        self._check_active()
+        with self._staged_or_failed():
+            self.inner.put(key, kept)
+        self._written.num_bytes += PAIR_MEMORY_BYTES + (len(key) if kept is None else len(key) + len(kept))
+
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        """Stage the removal of a range and log nothing: a restore leaves these keys out as well."""
+        self._check_active()
+        with self._staged_or_failed():
+            self.inner.delete_range(start, end)
+        self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
+
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         staged = list(pairs)
         self._check_active()
@@ -188,7 +218,10 @@ class LoggedStore(KeyValueStore):
         return self.inner.mark(name)
 
     def set_mark(self, name: str, value: bytes | None) -> None:
-        self.inner.set_mark(name, value)
+        """As ``StateStore.set_mark``. Marks are not in the changelog: who sets one makes it again after a restore."""
+        self._check_active()
+        with self._staged_or_failed():
+            self.inner.set_mark(name, value)
 
     @property
     def deletes_ranges_whole(self) -> bool:

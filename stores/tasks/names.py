@@ -12,7 +12,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 """Names that may be part of a topic's name and of a path."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Source: Kafka, ``Topic.validate``."""
-_RESERVED_ENDS = (".new", ".position", ".removed", ".wiped")
+_RESERVED_ENDS = (".former", ".new", ".position", ".prepare", ".removed", ".swap", ".wiped")
 """Endings of files beside a store's folder, in this release or in earlier ones."""
 NUMBER_BOUND = 1 << 31
 """Above every number of a partition. Source: Kafka, whose protocol has 32 bits for one, with a sign."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
 
 from stores.changelog.interface import Changelog
@@ -16,6 +17,7 @@ from stores.interface import (
     RecoveryOutcome,
     TopicPartition,
 )
+from stores.tasks.conversion import Conversion
 from stores.tasks.replay_bound import ReplayBound
 
 BEFORE_WRITE = declare(
@@ -88,11 +90,16 @@ def restore(
     position: Position,
     on_restore: OnRestore | None,
     bound: ReplayBound,
+    conversion: Conversion,
+    *,
+    max_records: int | None = None,
 ) -> Restored:
     """Write the committed records after ``offset`` (None: all there are) into the store, and keep each piece's offset.
 
     Ends at the last stable offset as of the call: neither gaps nor aborted records at the end are waited for. The store
     is then also at ``position``, that of the input whose effects the changelog has; it is kept with the last piece.
+    ``conversion`` maps the records to the store's pairs and marks. With ``max_records`` it ends after so many, before
+    ``position`` if there are more.
     Raises: OffsetOutOfRangeError where the changelog does not reach from there, else as ``StateStore.restore``.
     Source: KIP-892, "Restoring"; KIP-844, step 1.
     """
@@ -100,32 +107,44 @@ def restore(
     from_offset = changelog.start_offset(partition) if offset is None else offset + 1
     done = Restored(from_offset, changelog.end_offset(partition))
     piece: list[tuple[bytes, bytes | None]] = []
-    piece_bytes = 0
+    piece_bytes = piece_records = 0
+    plain, keeps_marks = conversion.plain, store.keeps_marks
 
     def write(position: Position | None = None) -> None:
         reach(BEFORE_WRITE)
         assert done.last_offset is not None
         bound.make_room(piece_bytes)
-        store.restore(piece, {partition: done.last_offset}, position)
+        if keeps_marks and not plain:
+            store.restore(piece, {partition: done.last_offset}, position, conversion.marks())
+        else:
+            store.restore(piece, {partition: done.last_offset}, position)
         if store.manages_offsets:
             bound.committed(piece_bytes)
         reach(AFTER_WRITE)
-        done.records += len(piece)
+        done.records += piece_records
         done.bytes += piece_bytes
         if on_restore is not None:
             seconds = perf_counter() - began
             on_restore(RestoreProgress(store.name, done.last_offset, done.to_offset, done.records, done.bytes, seconds))
 
-    for record in changelog.read(partition, from_offset):
+    records = changelog.read(partition, from_offset)
+    for record in records if max_records is None else islice(records, max_records):
         if record.key is None:
             continue  # Nobody's state: a store logs each change under its key.
-        piece.append((record.key, record.value))
+        if plain and not record.headers:
+            piece.append((record.key, record.value))
+        else:
+            piece.extend(conversion.convert(record))
+        piece_records += 1
         piece_bytes += len(record.key) + len(record.value or b"")
         done.last_offset = record.offset
-        if len(piece) >= PIECE_RECORDS_MAX or piece_bytes >= PIECE_BYTES_MAX:
+        if piece_records >= PIECE_RECORDS_MAX or piece_bytes >= PIECE_BYTES_MAX:
             write()
-            piece, piece_bytes = [], 0
-    if piece:
+            piece, piece_bytes, piece_records = [], 0, 0
+    if max_records is not None and next(records, None) is not None:
+        if piece_records:
+            write()
+    elif piece_records:
         write(position)
     elif PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
         store.restore([], {}, position)

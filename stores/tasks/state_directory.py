@@ -190,7 +190,7 @@ def _is_ours(entry: Path) -> bool:
         return False
     if entry.is_dir():
         return not foreign_names(entry) and (is_store(entry) or _was_begun(entry))
-    return entry.name in _FILES or entry.name.removesuffix(".new").endswith(".position")
+    return entry.name in _FILES or entry.name.removesuffix(".new").endswith((".position", ".swap"))
 
 
 def _was_begun(folder: Path) -> bool:

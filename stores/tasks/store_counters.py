@@ -11,6 +11,7 @@ from stores.interface import KeyValueStore
 from stores.metrics import StoreMetrics, TaskStoreMetrics
 from stores.tasks.replay_bound import ReplayBound
 from stores.tasks.store_log import StoreLog
+from stores.upgrade import UpgradeProgress
 
 
 class TaskStoreCounters:
@@ -26,6 +27,8 @@ class TaskStoreCounters:
         self.replay_total = 0
         self.wipe_total = 0
         self.recovery_seconds_total = 0.0
+        self._upgrade: UpgradeProgress | None = None
+        self._upgrade_total = self._upgrade_records_total = 0
 
     def follow(self, store: KeyValueStore) -> None:
         """Go on with ``store``; the one before is closed."""
@@ -37,13 +40,21 @@ class TaskStoreCounters:
         """Count what ``log`` holds of the store's open transaction."""
         self._log = log
 
+    def upgraded(self, progress: UpgradeProgress) -> None:
+        """Note how far an upgrade has come."""
+        before = self._upgrade
+        counted = before.records if before is not None and before.records <= progress.records else 0
+        self._upgrade_records_total += progress.records - counted
+        self._upgrade = progress
+        self._upgrade_total += progress.swapped
+
     def read(self) -> TaskStoreMetrics | None:
         """All that was counted; None before there was a store."""
         with self._lock:
             counted = self._counted()
         if counted is None:
             return None
-        unpersisted_bytes = 0
+        unpersisted_bytes, upgrade = 0, self._upgrade
         with suppress(StoreError):
             unpersisted_bytes = self._bound.num_bytes
         return TaskStoreMetrics(
@@ -53,6 +64,9 @@ class TaskStoreCounters:
             recovery_seconds_total=self.recovery_seconds_total,
             persist_total=self._bound.persist_total,
             unpersisted_bytes=unpersisted_bytes,
+            upgrade_total=self._upgrade_total,
+            upgrade_records_total=self._upgrade_records_total,
+            upgrade_remaining_offsets=None if upgrade is None else max(0, upgrade.to_offset - 1 - upgrade.offset),
         )
 
     def _counted(self) -> StoreMetrics | None:

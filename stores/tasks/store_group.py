@@ -6,11 +6,13 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
+from stores.records.record_kind import TypedStore
 from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
@@ -103,7 +105,7 @@ class StoreGroup:
         """What the last restore of each store did."""
         return [store.report for store in self._stores if store.report is not None]
 
-    def logged(self, context: TaskContext) -> dict[str, KeyValueStore]:
+    def logged(self, context: TaskContext) -> dict[str, KeyValueStore | TypedStore]:
         """The stores by name, as the task's function sees them."""
         return {store.name: store.logged(context) for store in self._stores}
 
@@ -118,6 +120,11 @@ class StoreGroup:
         self.log_room = min((store.log_room(wanted_bytes) for store in self._stores), default=sys.maxsize)
         return self.log_room
 
+    def before_commit(self) -> None:
+        """Let the typed stores make their bounded steps of expiry, which are part of the transaction."""
+        for store in self._stores:
+            store.before_commit()
+
     def finish_logs(self) -> None:
         """Send the held records before the changelogs are committed. Raises as ``Producer.send``."""
         for store in self._stores:
@@ -128,6 +135,11 @@ class StoreGroup:
         for store in self._stores:
             with suppress(ChangelogError):
                 store.compact_log()
+
+    def upgrade_step(self) -> None:
+        """Go on with each online upgrade, by a bounded step."""
+        for store in self._stores:
+            store.format.step()
 
     def uncommitted_bytes(self) -> int:
         """Bytes of keys and values that they have staged together."""
@@ -143,9 +155,11 @@ class StoreGroup:
         for store in self._stores:
             store.store.advance_position(partition, offset)
 
-    def view(self, name: str, level: IsolationLevel | None, bound: PositionBound | None) -> TaskView:
-        """The store of that name for other threads. Raises: KeyError."""
-        return TaskView({store.name: store for store in self._stores}[name], level, bound)
+    def view(self, name: str, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
+        """The store of that name for other threads, typed as its configuration says. Raises: KeyError."""
+        store = {store.name: store for store in self._stores}[name]
+        view = TaskView(store, level, bound)
+        return view if store.format.records is None else store.format.records.view(view)
 
     def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
         """Commit each store with the offset that the changelog's commit gave it; ``position`` is what that reflects.

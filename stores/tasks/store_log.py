@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from stores.changelog.interface import Headers
 from stores.interface import TopicPartition
 from stores.tasks.context import TaskContext
 
@@ -14,13 +15,14 @@ RECORD_MEMORY_BYTES: Final = 128
 
 
 class StoreLog:
-    """Sends each write at once. ``sent_bytes`` counts keys and values sent since ``begin``."""
+    """Sends each write at once, with ``headers``. ``sent_bytes`` counts keys and values sent since ``begin``."""
 
     entry_bytes: ClassVar[int] = 0
     """What a write adds at most to ``memory_bytes``."""
 
-    def __init__(self, partition: TopicPartition, context: TaskContext) -> None:
+    def __init__(self, partition: TopicPartition, context: TaskContext, headers: Headers = ()) -> None:
         self.sent_bytes = 0
+        self._headers = headers
         self._partition = partition
         self._context = context
 
@@ -30,7 +32,7 @@ class StoreLog:
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Log one write. Raises as ``Producer.send``."""
-        self._context.producer.send(self._partition, key, value, timestamp_ms)
+        self._context.producer.send(self._partition, key, value, timestamp_ms, self._headers)
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
 
     def memory_bytes(self) -> int:
@@ -57,8 +59,14 @@ class CoalescingLog(StoreLog):
 
     entry_bytes: ClassVar[int] = RECORD_MEMORY_BYTES
 
-    def __init__(self, partition: TopicPartition, context: TaskContext, max_bytes: int = COALESCED_BYTES_MAX) -> None:
-        super().__init__(partition, context)
+    def __init__(
+        self,
+        partition: TopicPartition,
+        context: TaskContext,
+        headers: Headers = (),
+        max_bytes: int = COALESCED_BYTES_MAX,
+    ) -> None:
+        super().__init__(partition, context, headers)
         self._max_bytes = max_bytes
         self._held: dict[bytes, tuple[bytes | None, int]] = {}
         self._held_bytes_at_most = 0
@@ -88,9 +96,14 @@ class CoalescingLog(StoreLog):
     def finish(self) -> None:
         held = self._held
         if held:
-            self._context.producer.send_all(
-                self._partition, ((key, value, timestamp_ms) for key, (value, timestamp_ms) in held.items())
-            )
+            producer = self._context.producer
+            if self._headers:
+                for key, (value, timestamp_ms) in held.items():
+                    producer.send(self._partition, key, value, timestamp_ms, self._headers)
+            else:
+                producer.send_all(
+                    self._partition, ((key, value, timestamp_ms) for key, (value, timestamp_ms) in held.items())
+                )
             self.sent_bytes += _num_bytes(held)
             self._held = {}
             self._held_bytes_at_most = 0

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from os import PathLike
+from typing import Any
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
@@ -23,7 +24,6 @@ from stores.errors import (
 from stores.failpoints import declare, reach
 from stores.interface import (
     IsolationLevel,
-    KeyValueView,
     Position,
     PositionBound,
     ProcessingGuarantee,
@@ -201,6 +201,32 @@ class StreamTask:
             raise
         return reports
 
+    def rebuild(self) -> list[RestoreReport]:
+        """Bring the stores to their changelogs' end while another instance owns the task, and close them.
+
+        For ``upgrade.mode=roll_over``: the new instance has a state directory of its own, and calls this as often as it
+        likes while the old instance works. Each call restores what was committed since the one before. Once the old
+        instance has stopped, ``open`` restores the rest. One report per store.
+
+        Raises: as ``open``. Source: KIP-258, first draft, "Roll-over Upgrade".
+        """
+        if self._lock is not None:
+            raise StoreError(f"task {self.task_id} is open already")
+        self._lock = self._state.lock(self.task_id, self)
+        offsets, origins = None, None
+        try:
+            self._create_topics()
+            self._stores.open()
+            reports = self._stores.restore(self._committed_position())
+            offsets = self._stores.vouched_offsets(running=False)
+            origins = self._stores.origins(running=False)
+        except BaseException:
+            with suppress(Exception):
+                self._close_all()
+            raise
+        self._close_all(offsets, origins)
+        return reports
+
     def process(self, partition: TopicPartition, record: Record) -> None:
         """Give the function one record of an input partition; may commit.
 
@@ -367,9 +393,10 @@ class StreamTask:
 
     def store(
         self, name: str, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
-    ) -> KeyValueView:
+    ) -> Any:
         """A store of the task, to look into from outside its function, as ``KeyValueStore.read_only``: at the level
-        that the store's configuration says, READ_COMMITTED under exactly once unless it is set, or at another one.
+        that the store's configuration says, READ_COMMITTED under exactly once unless it is set, or at another one. A
+        ``KeyValueView`` of bytes, or the typed view of the ``records`` in its configuration.
 
         It outlasts whatever the task does to the store, and is answered while the task is open; StoreRestoringError is
         raised while the store is brought back to its changelog's end.
@@ -410,8 +437,12 @@ class StreamTask:
             self._counters.committed_early(cause)
 
     def _commit(self) -> None:
-        producer = self._context.producer
+        context = self._context
+        producer = context.producer
         try:
+            context.active = True
+            self._stores.before_commit()
+            context.active = False
             self._stores.finish_logs()
             reach(BEFORE_LOG_COMMIT)
             if self._exactly_once:
@@ -434,6 +465,7 @@ class StreamTask:
             raise
         self._begin_transaction()
         self._stores.compact_logs()
+        self._stores.upgrade_step()
 
     def _send_offsets(self) -> None:
         # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never

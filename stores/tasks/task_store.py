@@ -24,15 +24,18 @@ from stores.errors import (
 from stores.files import system_errors_told
 from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
 from stores.position import merge
+from stores.records.record_kind import TypedStore
 from stores.registry import backend_named
 from stores.tasks.adoption import adopt, is_adoptable
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
+from stores.tasks.logged_staging import LoggedStaging
 from stores.tasks.logged_store import LoggedStore
 from stores.tasks.origin_file import Origin
 from stores.tasks.replay_bound import ReplayBound
 from stores.tasks.restore import OnRestore, Restored, RestoreReport, restore
 from stores.tasks.store_counters import TaskStoreCounters
+from stores.tasks.store_format import StoreFormat
 from stores.tasks.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
@@ -94,6 +97,8 @@ class TaskStore:
         self.report: RestoreReport | None = None
         """What the last restore of it did: that of opening, or of a return to the last commit."""
         self.store: KeyValueStore
+        self.format = StoreFormat(name, path, config, partition, changelog, self.counters)
+        self._typed: TypedStore | None = None
 
     @property
     def checkpointed(self) -> bool:
@@ -121,19 +126,25 @@ class TaskStore:
 
         One that another backend of the same engine left with a checkpoint is adopted; one of a newer format is wiped.
         So is one of which ``origin`` says that it has what this task, or the one before, does not cover.
-        Raises: ChangelogLostError where nothing would restore what is to be wiped.
+        Raises: ChangelogLostError where nothing would restore what is to be wiped; StoreIncompatibleError for a store
+        of other ``records``, which is left as it is.
         """
         began = perf_counter()
         # Until it is restored: the commit that it is at may be an earlier one than a view has shown.
         self.restores |= 1
+        self.format.complete()
         with system_errors_told(self.path):
             if not counts(self.path):
                 # Whoever removed it, or began to make it, has left the checkpoint behind, of what is gone.
                 checkpointed_offset = None
+        outdated = False
         try:
             if is_adoptable(self.path, self._config):
                 self._adopt(checkpointed_offset, origin)
-            self._open()
+            self._open_engine()
+            outdated = self.format.is_outdated(self.store)
+            if not outdated:
+                self.format.check(self.store)
             if self._verify:
                 self.store.verify()
             self.offset = (
@@ -141,6 +152,8 @@ class TaskStore:
             )
             if self._checks(origin):
                 self._check_vouched_for(origin)
+            if outdated:
+                self._upgrade()
             self._mixed = self._may_be_mixed(origin)
             if self.store.manages_offsets:
                 self._remove_position_files()
@@ -148,6 +161,16 @@ class TaskStore:
             self._check_changelog(checkpointed_offset)
             self._wipe(str(error))
         self._opened_in_s = perf_counter() - began
+
+    def _upgrade(self) -> None:
+        """Let a store of the present format, made of the changelog, take the place of the one that is open."""
+        self._check_changelog(self.offset)
+        if self.checkpointed:
+            # It is the old store's. Without it a task that is killed meanwhile restores the store whole.
+            self._checkpoint.forget(self.partition)
+        self.offset = self.format.upgrade(self.store)
+        self._open_engine()
+        self.format.check(self.store)
 
     def _adopt(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
         if self._checks(origin) and origin is not Origin.CLEAN:
@@ -200,19 +223,26 @@ class TaskStore:
         return self.report
 
     def _restore(self, offset: int | None, position: Position, on_restore: OnRestore | None) -> Restored:
-        return restore(self.store, self._changelog, self.partition, offset, position, on_restore, self.bound)
+        conversion = self.format.conversion(self.store)
+        return restore(
+            self.store, self._changelog, self.partition, offset, position, on_restore, self.bound, conversion
+        )
 
-    def logged(self, context: TaskContext) -> LoggedStore:
+    def logged(self, context: TaskContext) -> LoggedStore | TypedStore:
         """The store as the user's function sees it."""
         if self._config.changelog_coalescing:
             limit = self._config.uncommitted_max_bytes
             held = COALESCED_BYTES_MAX if limit == -1 else min(COALESCED_BYTES_MAX, limit)
-            self._log = CoalescingLog(self.partition, context, held)
+            self._log = CoalescingLog(self.partition, context, self.format.headers, held)
         else:
-            self._log = StoreLog(self.partition, context)
+            self._log = StoreLog(self.partition, context, self.format.headers)
         self.counters.follow_log(self._log)
         self._logged = LoggedStore(self.store, self._log, context)
-        return self._logged
+        records = self.format.records
+        if records is None:
+            return self._logged
+        self._typed = records.staged(LoggedStaging(self._logged, context))
+        return self._typed
 
     def begin(self) -> None:
         """Begin a transaction of the changelog: nothing is held of an earlier one."""
@@ -242,6 +272,11 @@ class TaskStore:
     def compact_log(self) -> None:
         """Make one step of compacting its changelog. Raises: ChangelogError."""
         self._changelog.compact_step(self.partition)
+
+    def before_commit(self) -> None:
+        """Let a typed store make its bounded steps of expiry."""
+        if self._typed is not None:
+            self._typed.before_commit()
 
     def finish_log(self) -> None:
         """Send the held records before the changelog is committed, and make room for their replay.
@@ -326,9 +361,12 @@ class TaskStore:
         return False
 
     def close(self) -> None:
-        """Close the store, if it ever was open."""
-        if hasattr(self, "store"):
-            self.store.close()
+        """Close the store, if it ever was open, and what an upgrade builds beside it."""
+        try:
+            self.format.close()
+        finally:
+            if hasattr(self, "store"):
+                self.store.close()
 
     def _checks(self, origin: Origin | None) -> bool:
         """Whether data that nothing vouches for is wiped: an exactly-once task, now or before, relies on that."""
@@ -365,6 +403,10 @@ class TaskStore:
             return next(pairs, None) is not None
 
     def _open(self) -> None:
+        self._open_engine()
+        self.format.check(self.store)
+
+    def _open_engine(self) -> None:
         self.store = self._config.open(self.path, name=self.name)
         self.counters.follow(self.store)
         self.bound.follow(self.store.persistence)

@@ -187,7 +187,7 @@ def test_a_store_whose_disk_failed_in_the_function_is_opened_again_and_not_rolle
     def process(record: Record, context: TaskContext) -> None:
         count(record, context)
         if record.offset == 2 and not stores:
-            store = context.store("left").inner  # type: ignore[attr-defined]
+            store = context.store("left").inner
             stores.append(store)
             raise disk.fail(store)
 

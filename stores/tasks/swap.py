@@ -1,0 +1,76 @@
+"""The step by which a store built beside another one takes its place: the old store or the new one, never a part.
+
+The store ``NAME`` lies in a folder of that name, the new one in ``NAME.prepare``. The file ``NAME.swap`` says that the
+new one is complete and counts. From its writing on each opening completes the swap: the old store is moved to
+``NAME.former``, the new one to ``NAME``, the old one's files are removed, then the file. Before it is written the old
+store counts, and ``NAME.prepare`` is a part of an upgrade, which may be continued or removed.
+
+Source: KIP-258, first draft, "X_Y_prepare".
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stores.creation import wipe
+from stores.errors import StoreUnavailableError
+from stores.failpoints import declare, reach
+from stores.files import replace_file, sync_folder, sync_tree, system_errors_told
+
+PREPARE_END, FORMER_END, SWAP_END = ".prepare", ".former", ".swap"
+ENDS = (PREPARE_END, FORMER_END, SWAP_END)
+"""The endings of the names beside a store's folder."""
+
+SYNCED = declare("upgrade.synced", "the new store is complete and synced, and the old one counts")
+DECIDED = declare("upgrade.decided", "the new store counts, and lies beside the old one")
+MOVED = declare("upgrade.moved", "the old store is out of the way, the new one not in its place yet")
+PLACED = declare("upgrade.placed", "the new store is in its place, the old one's files are still there")
+REMOVED = declare("upgrade.removed", "the old one's files are removed, the note of the swap is still there")
+FAILPOINTS = (SYNCED, DECIDED, MOVED, PLACED, REMOVED)
+"""What a swap reaches, in this order."""
+
+_TEXT = "The store in the folder of this name with .prepare takes the place of the one without.\n"
+
+
+def beside(path: Path, end: str) -> Path:
+    """The name beside the store at ``path`` with the ending ``end``."""
+    return path.with_name(path.name + end)
+
+
+def swap(path: Path) -> None:
+    """Let the closed store in ``NAME.prepare`` take the place of the closed one at ``path``.
+
+    Raises: StoreUnavailableError, after which either counts, whole; ``complete`` tells which.
+    """
+    former = beside(path, FORMER_END)
+    with system_errors_told(path):
+        wipe(former)
+        if os.path.lexists(former):
+            raise StoreUnavailableError(f"{former} has files that are not a store's: move them away, and open again")
+        sync_tree(beside(path, PREPARE_END))
+        reach(SYNCED)
+        replace_file(beside(path, SWAP_END), _TEXT)
+    reach(DECIDED)
+    complete(path)
+
+
+def complete(path: Path) -> bool:
+    """Complete a swap that was decided; return whether there was one. Raises: StoreUnavailableError."""
+    note, new, former = (beside(path, end) for end in (SWAP_END, PREPARE_END, FORMER_END))
+    with system_errors_told(path):
+        if not note.exists():
+            return False
+        if os.path.lexists(new):
+            if os.path.lexists(path):
+                path.rename(former)
+                sync_folder(path.parent)
+            reach(MOVED)
+            new.rename(path)
+            sync_folder(path.parent)
+        reach(PLACED)
+        wipe(former)
+        reach(REMOVED)
+        note.unlink()
+        sync_folder(path.parent)
+    return True

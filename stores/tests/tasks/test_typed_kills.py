@@ -1,0 +1,86 @@
+"""What a task finds in a typed store when the one before it was killed: each write of every segment, or none."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import MemoryChangelog, SqliteChangelog
+from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, INDEXED
+from stores.tests.tasks.typed import KINDS, feed_times, kept, run_typed_until_killed, typed_task, values
+
+COUNT = 12
+FAILPOINTS = [
+    "task.before_log_commit",
+    "task.after_log_commit",
+    "task.after_store_commit",
+    "task.after_checkpoint",
+]
+BACKENDS = [INDEXED, DIRECT, "rocksdb-dual-store", "lmdb-native", "sqlite-indexed-batch"]
+
+
+def _cases() -> list[tuple[str, str, str]]:
+    """Every failpoint and kind on one backend, every backend for windows and timestamps."""
+    cases = {(failpoint, kind, "lmdb-indexed-batch") for failpoint in FAILPOINTS for kind in KINDS}
+    for failpoint in FAILPOINTS[1:3]:
+        cases |= {(failpoint, kind, backend) for kind in ("window", "timestamped") for backend in BACKENDS}
+    return sorted(cases)
+
+
+def _without_kill(folder: Path, kind: str, count: int) -> list[int]:
+    with MemoryChangelog() as log:
+        feed_times(log, range(count))
+        with closing(typed_task(folder, log, kind)) as task:
+            task.open()
+            task.run(commit=True)
+            return values(task, kind)
+
+
+def _fed(folder: Path) -> None:
+    with SqliteChangelog(folder / "log.sqlite") as log:
+        feed_times(log, range(COUNT))
+
+
+@pytest.mark.parametrize(("failpoint", "kind", "backend"), _cases())
+def test_no_record_is_lost_by_a_kill_nor_there_twice(tmp_path: Path, failpoint: str, kind: str, backend: str) -> None:
+    """Source: KIP-892; Kafka's windows lose late records of older segments, whose offsets the newest one's hides."""
+    _fed(tmp_path)
+    run_typed_until_killed(tmp_path, failpoint, 3, kind, backend, EXACTLY_ONCE)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        with closing(typed_task(tmp_path, log, kind, backend)) as task:
+            [report] = task.open()
+            assert report.wiped == (backend == DIRECT)
+            done = sum(task.input_offsets().values())
+            assert done == (6 if failpoint == "task.before_log_commit" else 9)
+            assert values(task, kind) == _without_kill(tmp_path / "other", kind, done)
+            task.run(commit=True)
+            assert values(task, kind) == _without_kill(tmp_path / "another", kind, COUNT)
+        with closing(typed_task(tmp_path / "restored", log, kind, backend)) as task:
+            task.open()
+    assert kept(tmp_path / "restored", backend) == kept(tmp_path, backend)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", [INDEXED, DIRECT])
+def test_at_least_once_no_record_is_lost_by_a_kill(tmp_path: Path, kind: str, backend: str) -> None:
+    _fed(tmp_path)
+    run_typed_until_killed(tmp_path, "task.after_log_commit", 3, kind, backend, AT_LEAST_ONCE)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        with closing(typed_task(tmp_path, log, kind, backend, guarantee=AT_LEAST_ONCE)) as task:
+            task.open()
+            task.run(commit=True)
+            # With duplicates a record that is processed again is there again.
+            assert set(values(task, kind)) == set(_without_kill(tmp_path / "other", kind, COUNT))
+
+
+@pytest.mark.parametrize("failpoint", ["task.restore.before_write", "task.restore.after_write"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_while_a_typed_store_is_restored_is_made_good(tmp_path: Path, failpoint: str, kind: str) -> None:
+    _fed(tmp_path)
+    run_typed_until_killed(tmp_path, "task.after_log_commit", 3, kind, INDEXED, EXACTLY_ONCE)
+    run_typed_until_killed(tmp_path, failpoint, 1, kind, INDEXED, EXACTLY_ONCE)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log, closing(typed_task(tmp_path, log, kind, INDEXED)) as task:
+        task.open()
+        assert values(task, kind) == _without_kill(tmp_path / "other", kind, 9)

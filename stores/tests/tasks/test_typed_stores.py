@@ -1,0 +1,278 @@
+"""Typed stores in a task: what is kept, what is logged, what a restore makes of that, and what views show."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog import MemoryChangelog, Record
+from stores.config import StoreConfig
+from stores.errors import CommitFailedError, NotUpToBoundError, StoreError, StoreIncompatibleError
+from stores.interface import IsolationLevel, PositionBound
+from stores.records import BYTES, INT64, STR, KeyValue, ValueAndTimestamp, Window
+from stores.strategies.store import EngineStore
+from stores.tasks import TaskContext
+from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, INDEXED, INPUT, MEMORY, Crash, raising_at, single
+from stores.tests.tasks.typed import (
+    KINDS,
+    RETENTION_MS,
+    changelog_pairs,
+    expected_values,
+    feed_times,
+    kept,
+    sent,
+    typed_task,
+    values,
+    write,
+)
+
+ON_DISK = [INDEXED, DIRECT, "lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native"]
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_function_gets_the_typed_store_and_views_are_typed_at_both_levels(
+    tmp_path: Path, log: MemoryChangelog, kind: str
+) -> None:
+    feed_times(log, range(6))
+    with closing(typed_task(tmp_path, log, kind)) as task:
+        task.open()
+        task.run(3)
+        task.commit()
+        task.run()
+        assert values(task, kind) == expected_values(range(3))
+        assert values(task, kind, UNCOMMITTED) == expected_values(range(6))
+
+
+def test_the_changelog_has_the_plain_value_and_the_time_is_the_records(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-258, "Changelog topic format"."""
+    feed_times(log, range(2))
+
+    def put(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"own", 7, 12)
+        context.store("s").put(b"gone", 8, 13)
+        context.store("s").delete(b"gone")
+
+    with closing(typed_task(tmp_path, log, "timestamped", INDEXED, process=put)) as task:
+        task.open()
+        task.run(1, commit=True)
+    logged = changelog_pairs(log)
+    assert logged[0] == (b"own", INT64.serialize(7), 12)
+    assert [(key, value) for key, value, _ in logged[1:]] == [(b"gone", INT64.serialize(8)), (b"gone", None)]
+    assert kept(tmp_path, INDEXED)[0] == [(b"own", struct.pack(">q", 12) + INT64.serialize(7))]
+
+
+def test_a_key_value_store_logs_with_the_time_of_the_current_record(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(2))
+    with closing(typed_task(tmp_path, log, "key-value")) as task:
+        task.open()
+        task.run(commit=True)
+    assert [time_ms for *_, time_ms in changelog_pairs(log)] == [sent(0)[1], sent(1)[1]]
+
+
+def test_coalescing_keeps_value_and_time_of_the_last_update(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(3))
+
+    def put(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"k", record.offset, 100 - record.offset)
+
+    with closing(typed_task(tmp_path, log, "timestamped", process=put, store_changelog_coalescing=True)) as task:
+        task.open()
+        task.run(commit=True)
+        assert task.store("s").get(b"k") == ValueAndTimestamp(2, 98)
+    assert changelog_pairs(log) == [(b"k", INT64.serialize(2), 98)]
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_store_keeps_the_same_bytes_as_the_original(
+    tmp_path: Path, log: MemoryChangelog, kind: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times included; in pieces of three records. Source: KIP-258, "RecordConverter"."""
+    feed_times(log, range(60))
+    with closing(typed_task(tmp_path, log, kind, backend, commit_every_records=7)) as task:
+        task.open()
+        task.run(commit=True)
+    original = kept(tmp_path, backend)
+    assert original[0]
+    monkeypatch.setattr("stores.tasks.restore.PIECE_RECORDS_MAX", 3)
+    with closing(typed_task(tmp_path / "other", log, kind, backend)) as task:
+        [report] = task.open()
+        assert report.records == len(changelog_pairs(log))
+    assert kept(tmp_path / "other", backend) == original
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_a_restore_of_the_tail_does_not_take_stream_time_back(tmp_path: Path, log: MemoryChangelog, kind: str) -> None:
+    feed_times(log, [40, 0])
+    with closing(typed_task(tmp_path, log, kind, INDEXED)) as task:
+        task.open()
+        task.run(1, commit=True)
+        before = values(task, kind)
+    time_ms = kept(tmp_path, INDEXED)[1]
+    with closing(typed_task(tmp_path, log, kind, INDEXED)) as task:
+        task.open()
+        task.run(commit=True)
+        assert values(task, kind) == [*before, 1]
+    assert kept(tmp_path, INDEXED)[1] == time_ms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_function_staged_before_its_error_is_undone(tmp_path: Path, log: MemoryChangelog, kind: str) -> None:
+    feed_times(log, range(40))
+    poisoned = {20}
+
+    def process(record: Record, context: TaskContext) -> None:
+        write(kind, record, context)
+
+    with closing(typed_task(tmp_path, log, kind, process=raising_at(poisoned, process))) as task:
+        task.open()
+        task.run(10, commit=True)
+        before = values(task, kind)
+        with pytest.raises(Crash):
+            task.run()
+        assert values(task, kind, UNCOMMITTED) == values(task, kind) == before
+        poisoned.clear()
+        task.run(commit=True)
+        assert values(task, kind) == _values_without_errors(tmp_path / "other", kind, 40)
+
+
+def _values_without_errors(folder: Path, kind: str, count: int) -> list[int]:
+    with MemoryChangelog() as log:
+        feed_times(log, range(count))
+        with closing(typed_task(folder, log, kind)) as task:
+            task.open()
+            task.run(commit=True)
+            return values(task, kind)
+
+
+def test_commit_rollback_and_close_are_the_tasks(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(1))
+    refused = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        for method in ("commit", "rollback", "close"):
+            with pytest.raises(StoreError):
+                getattr(context.store("s"), method)()
+            refused.append(method)
+
+    with closing(typed_task(tmp_path, log, "timestamped", process=process)) as task:
+        task.open()
+        task.run()
+    assert refused == ["commit", "rollback", "close"]
+
+
+def test_a_view_with_a_bound_answers_once_the_input_up_to_there_is_reflected(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    feed_times(log, range(2))
+    with closing(typed_task(tmp_path, log, "window")) as task:
+        task.open()
+        view = task.store("s", IsolationLevel.READ_COMMITTED, PositionBound({INPUT: 1}))
+        with pytest.raises(NotUpToBoundError):
+            view.fetch_one(*sent(0))
+        task.run(commit=True)
+        assert view.fetch_one(*sent(0)) == 0
+
+
+@pytest.mark.parametrize("backend", [INDEXED, DIRECT, "lmdb-indexed-batch", "sqlite-native"])
+@pytest.mark.parametrize(
+    "other", [KeyValue(key=STR, value=INT64), Window(key=BYTES, value=INT64, size_ms=11, retention_ms=RETENTION_MS)]
+)
+def test_a_store_of_another_description_is_refused_and_not_wiped(
+    tmp_path: Path, log: MemoryChangelog, backend: str, other: Any
+) -> None:
+    feed_times(log, range(3))
+    with closing(typed_task(tmp_path, log, "window", backend)) as task:
+        task.open()
+        task.run(commit=True)
+    before = kept(tmp_path, backend)
+    task = typed_task(tmp_path, log, "window", backend, store_records=other)
+    with pytest.raises(StoreIncompatibleError):
+        task.open()
+    assert kept(tmp_path, backend) == before
+    with closing(typed_task(tmp_path, log, "window", backend)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (False, 0)
+
+
+def test_the_changelog_of_a_plain_store_restores_into_a_timestamped_one(tmp_path: Path, log: MemoryChangelog) -> None:
+    """The times come with the records. Source: KIP-258, "Upgrading"."""
+    feed_times(log, range(3))
+
+    def put(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"%d" % record.offset, INT64.serialize(record.offset))
+
+    with closing(single(tmp_path, log, put)) as plain:
+        plain.open()
+        plain.run(commit=True)
+    with closing(typed_task(tmp_path, log, "timestamped")) as task:
+        task.open()
+        assert [task.store("s").get(b"%d" % number) for number in range(3)] == [
+            ValueAndTimestamp(number, sent(number)[1]) for number in range(3)
+        ]
+
+
+def test_a_wiped_store_is_described_again_before_it_is_restored(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(3))
+    with closing(typed_task(tmp_path, log, "window", DIRECT)) as task:
+        task.open()
+        task.run(commit=True)
+    task = typed_task(tmp_path, log, "window", DIRECT)
+    task.open()
+    task.close(clean=False)
+    with closing(typed_task(tmp_path, log, "window", DIRECT)) as task:
+        [report] = task.open()
+        assert report.wiped
+        assert values(task, "window") == [0, 1, 2]
+    with pytest.raises(StoreIncompatibleError):
+        typed_task(tmp_path, log, "timestamped", DIRECT).open()
+
+
+def test_records_that_are_no_kind_are_refused() -> None:
+    with pytest.raises(TypeError):
+        StoreConfig(MEMORY, records="timestamped")  # type: ignore[arg-type]
+
+
+def test_a_plain_store_stays_a_store_of_bytes(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(1))
+    with closing(single(tmp_path, log, lambda record, context: context.store("s").put(b"k", b"v"))) as task:
+        task.open()
+        task.run(commit=True)
+        assert task.store("s").get(b"k") == b"v"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_early_commits_by_memory_lose_nothing(tmp_path: Path, log: MemoryChangelog, kind: str) -> None:
+    feed_times(log, range(60))
+    with closing(typed_task(tmp_path, log, kind, store_uncommitted_max_bytes=2_000)) as task:
+        task.open()
+        task.run(commit=True)
+        assert sum(task.metrics.early_commit_total.values()) > 1
+        assert values(task, kind) == _values_without_errors(tmp_path / "other", kind, 60)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("guarantee", [AT_LEAST_ONCE, "exactly_once"])
+def test_a_store_whose_commit_failed_goes_on_in_the_hands_of_the_function(
+    tmp_path: Path, log: MemoryChangelog, kind: str, guarantee: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is opened again below the typed one, which the function may have kept."""
+    feed_times(log, range(40))
+    with closing(typed_task(tmp_path, log, kind, INDEXED, guarantee=guarantee)) as task:
+        task.open()
+        task.run(10, commit=True)
+        task.run(10)
+
+        def fail(*_: object) -> None:
+            raise CommitFailedError("torn", reopen=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(EngineStore, "commit", fail)
+            task.commit()
+        task.run(commit=True)
+        assert values(task, kind) == _values_without_errors(tmp_path / "other", kind, 40)

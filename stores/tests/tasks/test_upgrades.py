@@ -1,0 +1,384 @@
+"""Upgrades from any format to any other: in place before the first record or beside a running task, and rolled over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import failpoints
+from stores.changelog import MemoryChangelog, Record
+from stores.config import StoreConfig
+from stores.errors import (
+    ChangelogLostError,
+    ConfigError,
+    ProducerFencedError,
+    StoreIncompatibleError,
+    StoreUnavailableError,
+)
+from stores.interface import IsolationLevel
+from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
+from stores.tasks import StreamTask, TaskContext
+from stores.tasks.conversion import VERSION_HEADER
+from stores.tasks.swap import ENDS, beside
+from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, Crash, begun, crashing_at
+from stores.tests.tasks.typed import STORE, feed_times, kept, sent, store_folder, typed_task
+from stores.upgrade import Upgrade, UpgradeMode, UpgradeProgress
+
+BACKENDS = [INDEXED, "lmdb-indexed-batch", "sqlite-native", "rocksdb-dual-store"]
+OLD = None
+NEW = TimestampedKeyValue(key=STR, value=INT64)
+
+
+def to_new(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+    """Format 0 is bytes, text under ``k`` and a number; format 1 is typed, under ``key-`` and the number."""
+    assert version == 0
+    assert record.key is not None
+    key = b"key-" + record.key[1:]
+    return [(key, None if record.value is None else INT64.serialize(int(record.value)))]
+
+
+def write_old(record: Record, context: TaskContext) -> None:
+    context.store("s").put(b"k%d" % record.offset, b"%d" % record.offset)
+    if record.offset % 5 == 4:
+        context.store("s").delete(b"k%d" % (record.offset - 1))
+
+
+def write_new(record: Record, context: TaskContext) -> None:
+    context.store("s").put(f"key-{record.offset}", record.offset, record.timestamp_ms)
+    if record.offset % 5 == 4:
+        context.store("s").delete(f"key-{record.offset - 1}")
+
+
+def expected(count: int) -> dict[str, ValueAndTimestamp[int]]:
+    return {f"key-{n}": ValueAndTimestamp(n, sent(n)[1]) for n in range(count) if not (n % 5 == 3 and n + 1 < count)}
+
+
+def old_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
+    return typed_task(folder, log, "key-value", backend, **{"store_records": OLD, "process": write_old, **settings})
+
+
+def new_task(
+    folder: Path, log: Any, backend: str = INDEXED, mode: str | None = "in_place", **settings: Any
+) -> StreamTask:
+    given = {
+        "store_records": NEW,
+        "store_upgrade": Upgrade(1, to_new),
+        "store_upgrade_mode": mode,
+        "process": write_new,
+    }
+    return typed_task(folder, log, "key-value", backend, **{**given, **settings})
+
+
+def online_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
+    """The old function, with the new store being built beside the old one."""
+    upgrade = Upgrade(
+        1, settings.pop("convert", to_new), online=True, records=NEW, on_upgrade=settings.pop("told", None)
+    )
+    return old_task(folder, log, backend, store_upgrade=upgrade, store_upgrade_mode="in_place", **settings)
+
+
+def shown(task: StreamTask) -> dict[Any, Any]:
+    with task.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
+        return dict(pairs)
+
+
+def work(task: StreamTask, count: int | None = None) -> None:
+    task.open()
+    task.run(count, commit=True)
+    task.close()
+
+
+def names_beside(folder: Path) -> list[str]:
+    """What lies beside the store, of all that an upgrade makes."""
+    return [end for end in ENDS if beside(store_folder(folder), end).exists()]
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, DIRECT, MEMORY])
+def test_a_store_of_any_format_is_upgraded_before_the_first_record(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log, backend), 12)
+    with closing(new_task(tmp_path, log, backend)) as task:
+        task.open()
+        assert shown(task) == expected(12)
+        task.run(commit=True)
+        assert shown(task) == expected(20)
+        assert task.metrics.stores["s"].upgrade_total == (backend != MEMORY)
+    if backend != MEMORY:
+        assert names_beside(tmp_path) == []
+        with closing(new_task(tmp_path, log, backend)) as task:
+            [report] = task.open()
+            assert (report.wiped, report.records) == (False, 0)
+
+
+def test_records_bear_their_format_and_a_mixed_changelog_restores(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-258, first draft: version number in the record header."""
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 12)
+    work(new_task(tmp_path, log))
+    assert {record.headers for record in log.read(STORE)} == {(), ((VERSION_HEADER, b"1"),)}
+    with closing(new_task(tmp_path / "other", log)) as task:
+        task.open()
+        assert shown(task) == expected(20)
+
+
+def test_held_records_bear_their_format_too(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(3))
+    work(new_task(tmp_path, log, store_changelog_coalescing=True))
+    assert {record.headers for record in log.read(STORE)} == {((VERSION_HEADER, b"1"),)}
+
+
+def test_a_second_upgrade_converts_the_records_of_each_earlier_format(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 6)
+    work(new_task(tmp_path, log), 6)
+
+    def doubled(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+        for key, value in to_new(record, 0) if version == 0 else [(record.key or b"", record.value)]:
+            yield key, None if value is None else INT64.serialize(2 * INT64.deserialize(value))
+
+    def write(record: Record, context: TaskContext) -> None:
+        context.store("s").put(f"key-{record.offset}", 2 * record.offset, record.timestamp_ms)
+
+    with closing(new_task(tmp_path, log, store_upgrade=Upgrade(2, doubled), process=write)) as task:
+        task.open()
+        assert shown(task) == {key: (2 * value, time_ms) for key, (value, time_ms) in expected(12).items()}
+
+
+def test_a_store_of_an_earlier_format_is_refused_without_a_mode_and_one_of_a_later_format_always(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 5)
+    before = kept(tmp_path, INDEXED)
+    for mode in (None, "roll_over"):
+        with pytest.raises(StoreIncompatibleError):
+            new_task(tmp_path, log, mode=mode).open()
+    assert kept(tmp_path, INDEXED) == before
+    work(new_task(tmp_path, log), 5)
+    before = kept(tmp_path, INDEXED)
+    for task in (old_task(tmp_path, log), online_task(tmp_path, log)):
+        with pytest.raises(StoreIncompatibleError):
+            task.open()
+    assert kept(tmp_path, INDEXED) == before
+    work(new_task(tmp_path, log, mode=None))
+    # An empty store does not make a changelog of a later format readable either.
+    with pytest.raises(StoreIncompatibleError):
+        old_task(tmp_path / "other", log).open()
+
+
+def test_modes_are_read_from_the_property(tmp_path: Path) -> None:
+    read = [
+        StoreConfig.from_properties({"upgrade.mode": text}).upgrade_mode for text in ("null", "in_place", "roll_over")
+    ]
+    assert read == [None, UpgradeMode.IN_PLACE, UpgradeMode.ROLL_OVER]
+    with pytest.raises(ConfigError):
+        StoreConfig.from_properties({"upgrade.mode": "sideways"})
+    with pytest.raises(ConfigError):
+        StoreConfig(upgrade_mode="sideways")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"to_version": 0}, ConfigError),
+        ({"to_version": True}, TypeError),
+        ({"convert": None}, TypeError),
+        ({"online": 1}, TypeError),
+        ({"records": NEW}, ConfigError),
+        ({"online": True, "before": Upgrade(1, to_new)}, ConfigError),
+    ],
+)
+def test_an_upgrade_is_checked_when_made(wrong: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Upgrade(**{"to_version": 1, "convert": to_new, **wrong})
+
+
+def test_a_store_in_memory_is_upgraded_offline_only() -> None:
+    """Source: KIP-258, first draft, which has nothing to gain there either."""
+    with pytest.raises(ConfigError):
+        StoreConfig(MEMORY, upgrade=Upgrade(1, to_new, online=True), upgrade_mode=UpgradeMode.IN_PLACE)
+
+
+def test_an_upgrade_without_room_for_a_second_store_changes_nothing(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 5)
+    before = kept(tmp_path, INDEXED)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1_000))
+        with pytest.raises(StoreUnavailableError):
+            new_task(tmp_path, log).open()
+    assert names_beside(tmp_path) == []
+    assert kept(tmp_path, INDEXED) == before
+    work(new_task(tmp_path, log))
+
+
+def test_an_upgrade_from_an_empty_changelog_does_not_empty_the_store(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(5))
+    work(old_task(tmp_path, log))
+    before = kept(tmp_path, INDEXED)
+    with MemoryChangelog() as other:
+        feed_times(other, range(5))
+        with pytest.raises(ChangelogLostError):
+            new_task(tmp_path, other).open()
+    assert kept(tmp_path, INDEXED) == before
+
+
+def test_an_error_of_the_converter_leaves_the_old_store(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(5))
+    work(old_task(tmp_path, log))
+    before = kept(tmp_path, INDEXED)
+
+    def broken(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+        raise Crash
+
+    with pytest.raises(Crash):
+        new_task(tmp_path, log, store_upgrade=Upgrade(1, broken)).open()
+    assert kept(tmp_path, INDEXED) == before
+    work(old_task(tmp_path, log))
+    assert names_beside(tmp_path) == []
+
+
+def test_progress_is_told_up_to_the_swap_and_counted(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 10)
+    monkeypatch.setattr("stores.tasks.restore.PIECE_RECORDS_MAX", 5)
+    told: list[UpgradeProgress] = []
+    with closing(new_task(tmp_path, log, store_upgrade=Upgrade(1, to_new, on_upgrade=told.append))) as task:
+        task.open()
+        metrics = task.metrics.stores["s"]
+    assert [(step.records, step.swapped) for step in told] == [(5, False), (10, False), (12, False), (12, True)]
+    assert told[-1].offset == told[-1].to_offset - 1
+    assert (metrics.upgrade_total, metrics.upgrade_records_total, metrics.upgrade_remaining_offsets) == (1, 12, 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_online_upgrade_goes_on_in_steps_while_the_task_works_and_the_next_opening_swaps(
+    tmp_path: Path, log: MemoryChangelog, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_times(log, range(40))
+    work(old_task(tmp_path, log, backend), 20)
+    monkeypatch.setattr("stores.tasks.store_format.STEP_RECORDS_MIN", 4)
+    told: list[UpgradeProgress] = []
+    with closing(online_task(tmp_path, log, backend, told=told.append)) as task:
+        task.open()
+        assert told == []
+        for _ in range(6):
+            task.run(2, commit=True)
+        assert task.metrics.stores["s"].upgrade_remaining_offsets == 0
+        assert shown(task)[b"k30"] == b"30"
+    records = [step.records for step in told]
+    assert all(0 < later - earlier <= 12 for earlier, later in zip([0, *records], records, strict=False))
+    assert names_beside(tmp_path) == [".prepare"]
+    built = told[-1].offset
+    final: list[UpgradeProgress] = []
+    with closing(new_task(tmp_path, log, backend, store_upgrade=Upgrade(1, to_new, on_upgrade=final.append))) as task:
+        task.open()
+        # Only what the closing commit has logged was left to do.
+        assert sum(record.offset > built for record in log.read(STORE)) == final[-1].records
+        assert shown(task) == expected(32)
+        task.run(commit=True)
+        assert shown(task) == expected(40)
+    assert names_beside(tmp_path) == []
+
+
+def test_an_error_in_an_online_upgrade_leaves_the_task_at_work(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(20))
+
+    def broken(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+        raise Crash
+
+    with closing(online_task(tmp_path, log, convert=broken)) as task:
+        task.open()
+        for _ in range(4):
+            task.run(5, commit=True)
+        assert shown(task)[b"k19"] == b"19"
+    work(new_task(tmp_path, log))
+    with closing(new_task(tmp_path, log)) as task:
+        task.open()
+        assert shown(task) == expected(20)
+
+
+def test_an_upgrade_that_is_given_up_leaves_no_trace(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(20))
+    with closing(online_task(tmp_path, log)) as task:
+        task.open()
+        task.run(10, commit=True)
+    assert names_beside(tmp_path) == [".prepare"]
+    work(old_task(tmp_path, log))
+    assert names_beside(tmp_path) == []
+
+
+def test_new_instances_roll_over_while_the_old_one_works(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(40))
+    old = old_task(tmp_path / "old", log)
+    begun(old)
+    new = new_task(tmp_path / "new", log, mode="roll_over")
+    total = 0
+    for _ in range(3):
+        old.run(8, commit=True)
+        [report] = new.rebuild()
+        assert report.wiped is False
+        total += report.records
+    # The old one was not fenced, nor disturbed.
+    old.run(3, commit=True)
+    with closing(new):
+        [report] = new.open()
+        assert total + report.records == len(list(log.read(STORE)))
+        assert 0 < report.records <= 4
+        assert shown(new) == expected(28)
+        with pytest.raises(ProducerFencedError):
+            old.run(1, commit=True)
+        new.run(commit=True)
+        assert shown(new) == expected(40)
+
+
+POINTS = [
+    "upgrade.begun",
+    "upgrade.stepped",
+    "upgrade.caught_up",
+    "upgrade.synced",
+    "upgrade.decided",
+    "upgrade.moved",
+    "upgrade.placed",
+    "upgrade.removed",
+]
+
+
+@pytest.mark.parametrize("backend", [INDEXED, "lmdb-indexed-batch"])
+@pytest.mark.parametrize("failpoint", POINTS)
+def test_after_a_crash_in_an_upgrade_the_old_store_or_the_new_one_is_there(
+    tmp_path: Path, log: MemoryChangelog, failpoint: str, backend: str
+) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log, backend), 12)
+    with crashing_at(failpoint):
+        new_task(tmp_path, log, backend).open()
+    decided = POINTS.index(failpoint) >= POINTS.index("upgrade.decided")
+    old = old_task(tmp_path, log, backend)
+    if decided:
+        with pytest.raises(StoreIncompatibleError):
+            old.open()
+    else:
+        [report] = old.open()
+        assert (report.wiped, report.records) == (False, 0)
+        old.close()
+    with closing(new_task(tmp_path, log, backend)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (False, 0)
+        assert shown(task) == expected(12)
+        assert task.metrics.stores["s"].upgrade_total == (not decided)
+        task.run(commit=True)
+        assert shown(task) == expected(20)
+    assert names_beside(tmp_path) == []
+    assert failpoints.declared()[failpoint]

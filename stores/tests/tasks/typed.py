@@ -1,0 +1,161 @@
+"""Tasks over one typed store of each kind, and a process that runs one until it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stores import failpoints
+from stores.changelog import Changelog, Record, SqliteChangelog
+from stores.config import StoreConfig
+from stores.interface import Durability, IsolationLevel, TopicPartition
+from stores.records import BYTES, INT64, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records.record_kind import RecordKind
+from stores.registry import open_store
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext
+from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, TASK, changelog_of
+
+SIZE_MS, RETENTION_MS, SEGMENT_MS = 10, 1_000, 100
+_WINDOWS: Mapping[str, Any] = {"key": BYTES, "value": INT64, "retention_ms": RETENTION_MS, "segment_ms": SEGMENT_MS}
+KINDS: Mapping[str, RecordKind] = {
+    "key-value": KeyValue(key=BYTES, value=INT64),
+    "timestamped": TimestampedKeyValue(key=BYTES, value=INT64),
+    "window": Window(size_ms=SIZE_MS, **_WINDOWS),
+    "timestamped-window": Window(size_ms=SIZE_MS, timestamped=True, **_WINDOWS),
+    "duplicates": Window(size_ms=SIZE_MS, retain_duplicates=True, **_WINDOWS),
+    "session": Session(**_WINDOWS),
+    "timestamped-session": Session(timestamped=True, **_WINDOWS),
+}
+STORE = changelog_of("s")
+
+
+def sent(number: int) -> tuple[bytes, int]:
+    """Key and time of input record ``number``: times go up and down by more than a segment."""
+    return b"%d" % (number % 4), 5_000 + number * 7 + (number % 3) * 150
+
+
+def expected_values(numbers: Iterable[int]) -> list[int]:
+    return sorted(numbers)
+
+
+def write(kind: str, record: Record, context: TaskContext) -> None:
+    """Put the record's offset under its key and time, in the way of the kind."""
+    store, key, time_ms = context.store("s"), record.key or b"", record.timestamp_ms
+    if kind == "key-value":
+        store.put(b"%b-%d" % (key, record.offset), record.offset)
+    elif kind == "timestamped":
+        store.put(b"%b-%d" % (key, record.offset), record.offset, time_ms)
+    elif kind in ("window", "duplicates"):
+        store.put(key, record.offset, time_ms)
+    elif kind == "timestamped-window":
+        store.put(key, record.offset, time_ms, time_ms + 1)
+    elif kind == "session":
+        store.put(Windowed(key, time_ms, time_ms + 5), record.offset)
+    else:
+        store.put(Windowed(key, time_ms, time_ms + 5), record.offset, time_ms + 1)
+    context.forward("output", key, b"%d" % record.offset)
+
+
+def feed_times(log: Changelog, numbers: Iterable[int]) -> None:
+    log.create_topic("input")
+    log.create_topic("output")
+    with log.producer() as producer:
+        for number in numbers:
+            key, time_ms = sent(number)
+            producer.send(INPUT, key, b"x", time_ms)
+        producer.flush()
+
+
+def typed_task(folder: Path, log: Changelog, kind: str, backend: str = MEMORY, **settings: Any) -> StreamTask:
+    """A task with one store, ``s``, of the kind; settings of the store go with ``store_``."""
+    own = {name.removeprefix("store_"): settings.pop(name) for name in list(settings) if name.startswith("store_")}
+    store = StoreConfig(backend, **{"records": KINDS[kind], "changelog_coalescing": False, **own})
+    return StreamTask(
+        "app",
+        TASK,
+        **{
+            "state_dir": folder / "state",
+            "changelog": log,
+            "stores": {"s": store},
+            "process": lambda record, context: write(kind, record, context),
+            "inputs": [INPUT],
+            "guarantee": EXACTLY_ONCE,
+            "commit_interval_ms": NO_INTERVAL,
+            **settings,
+        },
+    )
+
+
+def values(task: StreamTask, kind: str, level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> list[int]:
+    """The values that the typed store shows, in order."""
+    view = task.store("s", level)
+    if kind in ("key-value", "timestamped"):
+        with view.all() as pairs:
+            shown = [value for _, value in pairs]
+    elif "session" in kind:
+        shown = []
+        for key in (b"0", b"1", b"2", b"3"):
+            with view.fetch(key) as found:
+                shown.extend(value for _, value in found)
+    else:
+        with view.all() as found:
+            shown = [value for _, value in found]
+    return sorted(value if isinstance(value, int) else value.value for value in shown)
+
+
+def changelog_pairs(log: Changelog, partition: TopicPartition = STORE) -> list[tuple[bytes | None, bytes | None, int]]:
+    return [(record.key, record.value, record.timestamp_ms) for record in log.read(partition)]
+
+
+def store_folder(folder: Path, name: str = "s") -> Path:
+    """Where the task's store lies."""
+    [found] = [file.parent for file in (folder / "state").rglob("store.json") if file.parent.name == name]
+    return found
+
+
+def kept(folder: Path, backend: str) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+    """The bytes that the closed store keeps, and its stream time."""
+    with open_store(backend, store_folder(folder), name="s") as store, store.all() as pairs:
+        return list(pairs), store.mark("stream_time")
+
+
+def run_typed_until_killed(folder: Path, failpoint: str, hit: int, kind: str, backend: str, guarantee: str) -> None:
+    """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``."""
+    arguments = [str(folder), failpoint, str(hit), kind, backend, guarantee]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def main() -> None:
+    folder, failpoint, hit, kind, backend, guarantee = sys.argv[1:]
+    left = [int(hit)]
+
+    def die() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    log = SqliteChangelog(Path(folder) / "log.sqlite")
+    task = typed_task(
+        Path(folder),
+        log,
+        kind,
+        backend,
+        guarantee=ProcessingGuarantee(guarantee),
+        store_durability=Durability.PROCESS,
+        commit_every_records=3,
+    )
+    failpoints.arm(failpoint, die)
+    task.open()
+    task.run()
+    task.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""An upgrade of a store in a task from any format to any other, as one value. Source: KIP-258, its first draft.
+
+Formats have numbers: 0 for a store that never was upgraded, and a higher one for each upgrade. Each record of a
+changelog bears the number of its format in a header, so records of several formats may lie beside each other. The
+store itself keeps its number as a mark.
+
+The number is not in each value of the store ("magic byte"): it would cost space in every value, and a key would have to
+be looked up in every format (KIP-258, "Rejected Alternatives"). It is not in the name of the store's folder: the folder
+would have to be found by trying names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stores.changelog.interface import Record
+from stores.errors import ConfigError
+from stores.records.record_kind import RecordKind
+
+VERSION_MAX = 2**31 - 1
+
+Convert = Callable[[Record, int], Iterable[tuple[bytes, bytes | None]]]
+"""Returns a record as the new format has it: pairs of key and value, none or more; None as a value is a tombstone.
+
+Given the record and the number of its format, which is below that of the upgrade. It is called again for the same
+record where a store is restored again, and must then return the same."""
+
+
+class UpgradeMode(StrEnum):
+    """How a store comes to a newer format. Source: KIP-258, first draft, ``upgrade.mode``."""
+
+    IN_PLACE = "in_place"
+    """The new store is built beside the old one, in the same task's folder, and then takes its place."""
+    ROLL_OVER = "roll_over"
+    """New instances build the new stores in state directories of their own while the old ones work; then these stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeProgress:
+    """How far an upgrade of ``store`` has come: the new store reflects its changelog up to ``offset``, of offsets below
+    ``to_offset``. ``records`` counts those converted or copied since the process began, ``swapped`` says that the new
+    store has taken the old one's place."""
+
+    store: str
+    to_version: int
+    offset: int
+    to_offset: int
+    records: int
+    swapped: bool = False
+
+
+OnUpgrade = Callable[[UpgradeProgress], None]
+"""Told after each step. What it raises ends the upgrade, which the next opening takes up again."""
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """The format ``to_version`` (1 or more), and how records of earlier formats become records of it.
+
+    The task's function reads and writes the format ``to_version``, and ``StoreConfig.records`` is that of it. Keep the
+    upgrade in the configuration for as long as the changelog has older records.
+
+    With ``online`` the function still has the format before: that of the upgrade ``before``, or 0. The new store is
+    built in steps after the task's commits, of the kind ``records``. The next opening without ``online`` builds the
+    rest and lets it take the old one's place. Only for stores on disk.
+
+    Checked when made. Raises: TypeError, ConfigError.
+    """
+
+    to_version: int
+    convert: Convert
+    online: bool = False
+    records: RecordKind | None = None
+    """With ``online``: what the new store holds; None for bytes."""
+    before: Upgrade | None = None
+    """With ``online``: the upgrade by which the present format came; None for format 0."""
+    on_upgrade: OnUpgrade | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.to_version, int) or isinstance(self.to_version, bool):
+            raise TypeError(f"to_version is an int, not {type(self.to_version).__name__}")
+        if not 1 <= self.to_version <= VERSION_MAX:
+            raise ConfigError(f"to_version is 1 to {VERSION_MAX}, not {self.to_version}")
+        if not callable(self.convert):
+            raise TypeError(f"convert is a function of a record and a version, not {type(self.convert).__name__}")
+        if not isinstance(self.online, bool):
+            raise TypeError(f"online is a bool, not {type(self.online).__name__}")
+        if self.records is not None and not isinstance(self.records, RecordKind):
+            raise TypeError(f"records is a kind of stores.records, not {type(self.records).__name__}")
+        if self.before is not None and not isinstance(self.before, Upgrade):
+            raise TypeError(f"before is an Upgrade, not {type(self.before).__name__}")
+        if self.on_upgrade is not None and not callable(self.on_upgrade):
+            raise TypeError(f"on_upgrade is a function of the progress, not {type(self.on_upgrade).__name__}")
+        if not self.online and (self.records is not None or self.before is not None):
+            raise ConfigError("records and before of an Upgrade go with online=True: drop them, or set that")
+        if self.before is not None and not (self.before.to_version < self.to_version and not self.before.online):
+            raise ConfigError(
+                f"the upgrade before that to version {self.to_version} leads to a lower version and is not online"
+            )
+
+    @property
+    def present(self) -> Upgrade | None:
+        """The upgrade to the format that the task's function has; None for format 0."""
+        return self.before if self.online else self
