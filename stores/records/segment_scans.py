@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
@@ -33,8 +32,7 @@ class SegmentPair(NamedTuple):
     segment: int
 
 
-@dataclass(frozen=True, slots=True)
-class LiveScans:
+class LiveScans(NamedTuple):
     """Scans of one moment, of segments in their order, descending if ``reverse``."""
 
     scans: Sequence[SegmentScan]
@@ -48,7 +46,7 @@ class LiveScans:
     @property
     def pairs(self) -> list[KeyValueIterator]:
         """All that is to be closed."""
-        return [scan.pairs for scan in self.scans]
+        return [pairs for _, pairs in self.scans]
 
     def in_key_order(self) -> Iterator[SegmentPair]:
         """The pairs, by key, then by time."""
@@ -74,40 +72,48 @@ class LiveScans:
 
 
 class SegmentScans:
-    """Makes the scans of one store or view."""
+    """Makes the scans of one store or view, whose keys have their time at ``time_part``."""
 
     def __init__(self, source: KeyValueStore | KeyValueView, retention: Retention, time_part: slice) -> None:
         self._source, self._retention, self._time_part = source, retention, time_part
+        self._written_elsewhere = not isinstance(source, KeyValueStore)
+        """Whether another thread may change what is read."""
+        self._behind = b"\xff" * -(time_part.stop or 0)
+        """At or behind whatever a key has behind its time."""
 
     def open(
-        self,
-        earliest_ms: int,
-        latest_ms: int | None,
-        bounds: Callable[[int, int], Bounds],
-        *,
-        reverse: bool = False,
+        self, earliest_ms: int, latest_ms: int | None, first: bytes | None, last: bytes | None, *, reverse: bool
     ) -> LiveScans:
         """Scan each segment that has, or may have, living records from ``earliest_ms`` to ``latest_ms``, None for any.
 
-        ``bounds`` returns the logged keys to be scanned for the lowest and the highest time that lives.
+        The keys are those from ``first`` to ``last``, which are escaped; None leaves an end open.
         """
         source, retention = self._source, self._retention
         while True:
             stream_time = stream_time_ms(source.mark)
             low = max(earliest_ms, retention.first_live_ms(stream_time))
-            high = stream_time if latest_ms is None else min(latest_ms, stream_time)
+            high = stream_time if latest_ms is None or latest_ms > stream_time else latest_ms
             if low > high:
                 # A scan of nothing, which ends with the store.
                 nothing = SegmentScan(0, source.range(b"\x01", b"\x00"))
                 return LiveScans([nothing], 0, 0, self._time_part, reverse)
             segments = self._between(low, high)
-            start, end = bounds(low, high)
-            ordered = list(reversed(segments) if reverse else segments)
-            scans = source.range_many([kept_bounds(segment, start, end) for segment in ordered], reverse=reverse)
+            start = b"" if first is None else first + packed(low)
+            # The next segment's number alone is no key.
+            bounds: list[Bounds]
+            if last is None:
+                bounds = [(packed(segment) + start, packed(segment + 1)) for segment in segments]
+            else:
+                end = last + packed(high) + self._behind
+                bounds = [(packed(segment) + start, packed(segment) + end) for segment in segments]
+            if reverse:
+                bounds.reverse()
+            scans = source.range_many(bounds, reverse=reverse)
             # Of one moment they are by themselves. What was read before is of the same moment if it is still so now.
-            if stream_time_ms(source.mark) == stream_time and (
-                isinstance(segments, range) or self._between(low, high) == segments
+            if not self._written_elsewhere or (
+                stream_time_ms(source.mark) == stream_time and self._between(low, high) == segments
             ):
+                ordered = reversed(segments) if reverse else segments
                 return LiveScans(list(map(SegmentScan, ordered, scans)), low, high, self._time_part, reverse)
             for scan in scans:
                 scan.close()
@@ -135,9 +141,3 @@ def existing_segments(source: KeyValueStore | KeyValueView, first: int = 0, last
         segment = unpacked(pair[0][:SEGMENT_BYTES])
         yield segment
         first = segment + 1
-
-
-def kept_bounds(segment: int, start: bytes | None, end: bytes | None) -> tuple[bytes, bytes]:
-    """The bounds of logged keys within a segment; None leaves an end open."""
-    # The next segment's number alone is no key.
-    return packed(segment) + (start or b""), packed(segment + 1) if end is None else packed(segment) + end

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stores.ranges import Bounds
 from stores.records.escaped_keys import TIME_BYTES, escaped, is_part, packed, unescaped, unpacked
 from stores.records.values import TIME_BOUND_MS
-
-_LAST = b"\xff" * TIME_BYTES
-"""Behind every start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +44,3 @@ class SessionKeys:
     def key(self, logged: bytes) -> bytes:
         """The caller's key, of a key without its segment."""
         return unescaped(logged[: -2 * TIME_BYTES])
-
-    def bounds(self, key: bytes, earliest_end_ms: int, latest_end_ms: int) -> Bounds:
-        """The logged keys of ``key`` whose session ends from ``earliest_end_ms`` to ``latest_end_ms``: these and no
-        others."""
-        part = escaped(key)
-        return part + packed(earliest_end_ms), part + packed(latest_end_ms) + _LAST

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stores.interface import KeyValueStore, KeyValueView
-from stores.ranges import Bounds
 from stores.records.codec import Codec
-from stores.records.escaped_keys import packed
+from stores.records.escaped_keys import escaped, packed
 from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
 from stores.records.segment_scans import SegmentPair, SegmentScans
@@ -89,31 +88,31 @@ class SessionReads(Generic[K, V]):
         return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
 
     def _of_key(self, key: K, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool) -> Sessions[K]:
-        encoded = self._codec.encode_key(key)
-        return self._found(
-            lambda low, high: self._keys.bounds(encoded, low, high), earliest_end_ms, latest_start_ms, reverse=reverse
-        )
+        part = escaped(self._codec.encode_key(key))
+        return self._found(part, part, earliest_end_ms, latest_start_ms, reverse=reverse)
 
     def _of_range(
         self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool
     ) -> Sessions[K]:
         first, last = self._codec.encode_bound(key_from), self._codec.encode_bound(key_to)
-
-        def bounds(low: int, high: int) -> Bounds:
-            start = None if first is None else self._keys.bounds(first, low, high)[0]
-            return start, None if last is None else self._keys.bounds(last, low, high)[1]
-
-        return self._found(bounds, earliest_end_ms, latest_start_ms, reverse=reverse)
+        return self._found(
+            None if first is None else escaped(first),
+            None if last is None else escaped(last),
+            earliest_end_ms,
+            latest_start_ms,
+            reverse=reverse,
+        )
 
     def _found(
         self,
-        bounds: Callable[[int, int], Bounds],
+        first: bytes | None,
+        last: bytes | None,
         earliest_end_ms: int,
         latest_start_ms: int | None,
         *,
         reverse: bool,
     ) -> Sessions[K]:
-        live = self._scans.open(earliest_end_ms, None, bounds, reverse=reverse)
+        live = self._scans.open(earliest_end_ms, None, first, last, reverse=reverse)
         return RecordIterator(self._decoded(live.in_key_order(), latest_start_ms), *live.pairs)
 
     def _decoded(self, pairs: Iterator[SegmentPair], latest_start_ms: int | None) -> Iterator[tuple[Windowed[K], Any]]:

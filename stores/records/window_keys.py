@@ -11,12 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stores.ranges import Bounds
 from stores.records.escaped_keys import TIME_BYTES, escaped, is_part, packed, unescaped, unpacked
 from stores.records.values import TIME_BOUND_MS
-
-_LAST = b"\xff" * TIME_BYTES
-"""At or behind every sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,3 @@ class WindowKeys:
     def key(self, logged: bytes) -> bytes:
         """The caller's key, of a key without its segment."""
         return unescaped(logged[: -2 * TIME_BYTES if self.sequenced else -TIME_BYTES])
-
-    def bounds(self, key: bytes, earliest_ms: int, latest_ms: int) -> Bounds:
-        """The logged keys of ``key`` whose window starts from ``earliest_ms`` to ``latest_ms``: these and no others."""
-        part = escaped(key)
-        return part + packed(earliest_ms), part + packed(latest_ms) + (_LAST if self.sequenced else b"")

@@ -7,12 +7,11 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stores.interface import KeyValueStore, KeyValueView
-from stores.ranges import Bounds
 from stores.records.codec import Codec
-from stores.records.escaped_keys import SEGMENT_BYTES, escaped, packed
+from stores.records.escaped_keys import SEGMENT_BYTES, TIME_BYTES, escaped, packed
 from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
-from stores.records.segment_scans import LiveScans, SegmentPair, SegmentScans, kept_bounds
+from stores.records.segment_scans import LiveScans, SegmentPair, SegmentScans
 from stores.records.values import TIME_BOUND_MS, Windowed, check_time_ms
 
 if TYPE_CHECKING:
@@ -48,9 +47,9 @@ class WindowReads(Generic[K, V]):
         if not self._scans.lives(window_start_ms):
             return None
         segment = self._retention.segment(window_start_ms)
-        start, end = kept_bounds(segment, *self._keys.bounds(encoded, window_start_ms, window_start_ms))
+        start = packed(segment) + self._keys.logged(encoded, window_start_ms)
         if self._keys.sequenced:
-            with self._source.reverse_range(start, end) as pairs:
+            with self._source.reverse_range(start, start[:-TIME_BYTES] + b"\xff" * TIME_BYTES) as pairs:
                 kept = next((value for _, value in pairs), None)
         else:
             kept = self._source.get(start)
@@ -103,15 +102,18 @@ class WindowReads(Generic[K, V]):
     def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, Any]]:
         check_span("a window start", start_ms, end_ms)
         encoded = self._codec.encode_key(key)
-        live = self._scans.open(
-            start_ms, end_ms, lambda low, high: self._keys.bounds(encoded, low, high), reverse=reverse
-        )
-        return RecordIterator(self._windows(live, SEGMENT_BYTES + len(escaped(encoded))), *live.pairs)
+        part = escaped(encoded)
+        live = self._scans.open(start_ms, end_ms, part, part, reverse=reverse)
+        return RecordIterator(self._windows(live, SEGMENT_BYTES + len(part)), *live.pairs)
 
     def _windows(self, live: LiveScans, start_at: int) -> Iterator[tuple[int, Any]]:
         values = self._values
         for segment, pairs in live.scans:
             decode = values.decoder(segment)
+            if decode is None:
+                for key, kept in pairs:
+                    yield _unpack_from(key, start_at)[0], kept
+                continue
             for key, kept in pairs:
                 try:
                     value = decode(kept)
@@ -124,18 +126,19 @@ class WindowReads(Generic[K, V]):
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
         check_span("a window start", start_ms, end_ms)
         first, last = self._codec.encode_bound(key_from), self._codec.encode_bound(key_to)
-
-        def bounds(low: int, high: int) -> Bounds:
-            start = None if first is None else self._keys.bounds(first, low, high)[0]
-            return start, None if last is None else self._keys.bounds(last, low, high)[1]
-
-        live = self._scans.open(start_ms, end_ms, bounds, reverse=reverse)
+        live = self._scans.open(
+            start_ms,
+            end_ms,
+            None if first is None else escaped(first),
+            None if last is None else escaped(last),
+            reverse=reverse,
+        )
         return RecordIterator(self._decoded(live.in_key_order()), *live.pairs)
 
     def _in_time_order(
         self, start_ms: int, end_ms: int | None, *, reverse: bool
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
-        live = self._scans.open(start_ms, end_ms, lambda low, high: (None, None), reverse=reverse)
+        live = self._scans.open(start_ms, end_ms, None, None, reverse=reverse)
         return RecordIterator(self._decoded(live.in_time_order()), *live.pairs)
 
     def _decoded(self, pairs: Iterator[SegmentPair]) -> Iterator[tuple[Windowed[K], Any]]:
