@@ -1,4 +1,4 @@
-"""Keys of any bytes as the first part of longer keys: in the same order, and none a prefix of another.
+"""Keys of any bytes as the first part of longer keys, which have their order and are no prefixes of each other.
 
 A zero byte becomes ``00 ff`` and the key ends with ``00``. The byte that follows must not be ``ff``: it is the first of
 a time or a number below 2**62 (``TIME_BOUND_MS``).

@@ -1,0 +1,79 @@
+"""Keys of windows and sessions: in the order that scans promise, and none a prefix of another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stores.records.escaped_keys import escaped, is_part, unescaped
+from stores.records.session_keys import SessionKeys
+from stores.records.window_keys import WindowKeys
+
+# The bytes that escaping is about, and their neighbours.
+KEYS = st.lists(st.sampled_from([0, 1, 0x7F, 0xFE, 0xFF]), max_size=6).map(bytes) | st.binary(max_size=6)
+TIMES = st.integers(0, 2**62 - 1) | st.integers(0, 3) | st.sampled_from([255, 256, 2**32 - 1, 2**32, 2**62 - 1])
+SEQUENCES = st.integers(0, 2**62) | st.integers(0, 3)
+
+
+@given(KEYS, KEYS)
+def test_escaped_keys_have_the_order_of_the_keys(one: bytes, other: bytes) -> None:
+    behind = b"\x3f" * 8
+    assert (escaped(one) < escaped(other)) == (one < other)
+    assert (escaped(one) + behind < escaped(other)) == (one < other)
+
+
+@given(KEYS, KEYS)
+def test_no_escaped_key_with_a_time_begins_with_another(one: bytes, other: bytes) -> None:
+    for first_of_time in (b"\0", b"\x3f"):
+        longer = escaped(other) + b"\x3f" * 8
+        assert one == other or not longer.startswith(escaped(one) + first_of_time)
+
+
+@given(KEYS)
+def test_an_escaped_key_tells_the_key(key: bytes) -> None:
+    assert unescaped(escaped(key)) == key
+    assert is_part(escaped(key))
+
+
+@pytest.mark.parametrize("part", [b"", b"a", b"\0\0", b"a\0b\0", b"\0\xff", b"a\0\xfe\0"])
+def test_what_was_never_escaped_is_told(part: bytes) -> None:
+    assert not is_part(part)
+
+
+@pytest.mark.parametrize("sequenced", [False, True])
+@given(st.tuples(KEYS, TIMES, SEQUENCES), st.tuples(KEYS, TIMES, SEQUENCES))
+def test_window_keys_are_ordered_by_key_then_start_then_number(
+    sequenced: bool, one: tuple[bytes, int, int], other: tuple[bytes, int, int]
+) -> None:
+    keys = WindowKeys(sequenced)
+    first, second = keys.logged(*one), keys.logged(*other)
+    if not sequenced:
+        one, other = (*one[:2], 0), (*other[:2], 0)
+    assert (first < second) == (one < other)
+    assert (first == second) == (one == other)
+    assert (keys.key(first), keys.time(first), keys.sequence(first)) == one
+    assert keys.is_logged(first)
+    assert one == other or not second.startswith(first)
+
+
+@given(st.tuples(KEYS, TIMES, TIMES), st.tuples(KEYS, TIMES, TIMES))
+def test_session_keys_are_ordered_by_key_then_end_then_start(
+    one: tuple[bytes, int, int], other: tuple[bytes, int, int]
+) -> None:
+    one, other = (one[0], *sorted(one[1:])), (other[0], *sorted(other[1:]))  # type: ignore[assignment]
+    keys = SessionKeys()
+    first, second = keys.logged(*one), keys.logged(*other)
+    assert (first < second) == ((one[0], one[2], one[1]) < (other[0], other[2], other[1]))
+    assert (keys.key(first), keys.start(first), keys.time(first)) == one
+    assert keys.is_logged(first)
+    assert one == other or not second.startswith(first)
+
+
+@given(st.binary(max_size=30))
+def test_a_key_of_anybody_else_is_told_or_can_be_read(key: bytes) -> None:
+    for keys in (WindowKeys(), WindowKeys(True)):
+        if keys.is_logged(key):
+            assert keys.logged(keys.key(key), keys.time(key), keys.sequence(key)) == key
+    if SessionKeys().is_logged(key):
+        assert SessionKeys().logged(SessionKeys().key(key), SessionKeys().start(key), SessionKeys().time(key)) == key

@@ -1,0 +1,407 @@
+"""Descriptions of window and session stores: what they refuse, upgrades to timestamps, restores, late records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import ConfigError, IsolationLevel, KeyValueStore, StoreIncompatibleError, TopicPartition, open_store
+from stores.records import (
+    BYTES,
+    INT64,
+    STR,
+    Session,
+    TimestampedKeyValue,
+    ValueAndTimestamp,
+    Window,
+    Windowed,
+)
+from stores.records.escaped_keys import packed
+from stores.records.segment_marks import OLD_SEGMENTS, mark_of, runs_from, runs_of, runs_without
+from stores.records.staging import Staging
+
+LOG = TopicPartition("log", 0)
+Opened = Callable[[], KeyValueStore]
+WINDOW: dict[str, Any] = {"size_ms": 5, "retention_ms": 30, "segment_ms": 10}
+SESSION: dict[str, Any] = {"retention_ms": 30, "segment_ms": 10}
+
+
+def window(**given: Any) -> Window[str, int]:
+    return Window(STR, INT64, **{**WINDOW, **given})
+
+
+def session(**given: Any) -> Session[str, int]:
+    return Session(STR, INT64, **{**SESSION, **given})
+
+
+@pytest.fixture(params=["rocksdb-indexed-batch", "lmdb-indexed-batch", "sqlite-native"])
+def opened(request: pytest.FixtureRequest, path: Path) -> Opened:
+    return lambda: open_store(request.param, path, name="store")
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A changelog record."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+
+
+class LoggingStaging(Staging):
+    """Keeps what is logged in a list."""
+
+    def __init__(self, store: KeyValueStore, log: list[Logged]) -> None:
+        self.store, self.log = store, log
+
+    @property
+    def timestamp_ms(self) -> int:
+        return 7
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        self.store.put(key, kept)
+        self.log.append(Logged(log_key, log_value, 7 if timestamp_ms is None else timestamp_ms))
+
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        self.store.put(key, kept)
+
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        self.store.delete_range(start, end)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"size_ms": 0}, ValueError),
+        ({"size_ms": -1}, ValueError),
+        ({"size_ms": 1.0}, TypeError),
+        ({"size_ms": True}, TypeError),
+        ({"size_ms": 31}, ValueError),
+        ({"retention_ms": 0}, ValueError),
+        ({"retention_ms": "30"}, TypeError),
+        ({"retention_ms": 1 << 62}, ValueError),
+        ({"segment_ms": 0}, ValueError),
+        ({"segment_ms": 2.5}, TypeError),
+        ({"timestamped": 1}, TypeError),
+        ({"retain_duplicates": "no"}, TypeError),
+        ({"key": "str"}, TypeError),
+        ({"value": None}, TypeError),
+    ],
+)
+def test_a_description_that_is_none_is_refused(given: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Window(**{"key": STR, "value": INT64, **WINDOW, **given})
+    if not given.keys() & {"size_ms", "retain_duplicates"}:
+        with pytest.raises(error):
+            Session(**{"key": STR, "value": INT64, **SESSION, **given})
+
+
+def test_segments_are_half_the_retention_and_a_minute_at_least() -> None:
+    assert window(segment_ms=None).retention.segment_ms == 60_000
+    assert session(segment_ms=None, retention_ms=86_400_000).retention.segment_ms == 43_200_000
+
+
+@pytest.mark.parametrize("time", [-1, 1 << 62, 1.0, True, "1", None])
+def test_what_is_no_time_is_refused_and_nothing_is_changed(opened: Opened, time: Any) -> None:
+    refused = (TypeError, ValueError)
+    with window().over(opened()) as windows:
+        windows.put("k", 1, 5)
+        for call in (
+            lambda: windows.put("k", 2, time),
+            lambda: windows.fetch_one("k", time),
+            lambda: windows.fetch("k", time, 10),
+            lambda: windows.backward_fetch("k", 0, time),
+            lambda: windows.fetch_range("k", "k", time, 10),
+            lambda: windows.fetch_all(0, time),
+        ):
+            with pytest.raises(refused):
+                call()
+        if time is not None:
+            with pytest.raises(refused):
+                windows.put("k", 2, 5, time)
+        assert list(windows.all()) == [(("k", 5, 10), 1)]
+
+
+@pytest.mark.parametrize("time", [-1, 1 << 62, 1.0, True, "1", None])
+def test_what_is_no_session_is_refused_and_nothing_is_changed(opened: Opened, time: Any) -> None:
+    with session().over(opened()) as sessions:
+        sessions.put(Windowed("k", 1, 5), 1)
+        for call in (
+            lambda: sessions.put(Windowed("k", time, 5), 2),
+            lambda: sessions.put(Windowed("k", 0, time), 2),
+            lambda: sessions.remove(Windowed("k", 0, time)),
+            lambda: sessions.fetch_session("k", time, 5),
+            lambda: sessions.find_sessions("k", time, 5),
+            lambda: sessions.find_sessions_range(None, None, 0, time),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                call()
+        assert list(sessions.fetch("k")) == [(("k", 1, 5), 1)]
+
+
+def test_an_end_before_its_start_is_refused(opened: Opened) -> None:
+    with window().over(opened()) as windows:
+        for fetch in (windows.fetch, windows.backward_fetch):
+            with pytest.raises(ValueError):
+                fetch("k", 6, 5)
+        for fetch_all in (windows.fetch_all, windows.backward_fetch_all):
+            with pytest.raises(ValueError):
+                fetch_all(6, 5)
+        with pytest.raises(ValueError):
+            windows.fetch_range("a", "b", 6, 5)
+
+
+def test_a_session_whose_end_is_before_its_start_or_that_is_no_windowed_is_refused(opened: Opened) -> None:
+    with session().over(opened()) as sessions:
+        with pytest.raises(ValueError):
+            sessions.put(Windowed("k", 6, 5), 1)
+        with pytest.raises(TypeError):
+            sessions.put(("k", 5, 6), 1)  # type: ignore[arg-type]
+
+
+def test_what_a_serde_refuses_changes_nothing(opened: Opened) -> None:
+    with window().over(opened()) as windows:
+        for key, value in ((5, 1), ("k", "one"), ("k", 1.5), ("\ud800", 1)):
+            with pytest.raises((TypeError, ValueError)):
+                windows.put(key, value, 5)  # type: ignore[arg-type]
+        assert windows.store.mark("stream_time") is None
+        assert list(windows.all()) == []
+
+
+def test_a_key_that_the_engine_refuses_changes_nothing(path: Path) -> None:
+    with window().over(open_store("lmdb", path, name="store")) as windows:
+        with pytest.raises(ValueError):
+            windows.put("k" * 1000, 1, 5)
+        assert windows.store.mark("stream_time") is None
+        assert list(windows.fetch("k" * 1000, 0, 10)) == []
+        assert windows.fetch_one("k" * 1000, 5) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        window(size_ms=6),
+        window(retention_ms=31),
+        window(segment_ms=11),
+        window(retain_duplicates=True),
+        window(timestamped=True, size_ms=6),
+        Window(BYTES, INT64, **WINDOW),
+        Window(STR, STR, **WINDOW),
+        session(),
+        TimestampedKeyValue(STR, INT64),
+    ],
+)
+def test_another_description_than_the_store_was_made_with_is_refused(opened: Opened, other: Any) -> None:
+    with window().over(opened()) as windows:
+        windows.put("k", 1, 5)
+        windows.commit()
+    with opened() as store, pytest.raises(StoreIncompatibleError):
+        other.over(store)
+    with window().over(opened()) as windows:
+        assert list(windows.all()) == [(("k", 5, 10), 1)]
+
+
+def test_a_store_of_plain_bytes_is_refused(opened: Opened) -> None:
+    with opened() as store:
+        store.put(b"key", b"value")
+        store.commit()
+        for described in (window(), session()):
+            with pytest.raises(StoreIncompatibleError):
+                described.over(store)
+        assert list(store.all()) == [(b"key", b"value")]
+
+
+# Upgrade and downgrade
+
+
+def test_old_windows_stay_plain_and_new_segments_have_timestamps(opened: Opened) -> None:
+    with window().over(opened()) as windows:
+        for start in (1, 2, 11):
+            windows.put("k", start, start)
+        windows.commit()
+    with window(timestamped=True).over(opened()) as windows:
+        windows.put("k", 21, 21, 210)
+        windows.put("k", 12, 12, 120)
+        windows.commit()
+        found = [(1, (1, -1)), (2, (2, -1)), (11, (11, -1)), (12, (12, -1)), (21, (21, 210))]
+        assert list(windows.fetch("k", 0, 40)) == found
+        assert windows.fetch_one("k", 21) == ValueAndTimestamp(21, 210)
+        assert list(windows.read_only(IsolationLevel.READ_COMMITTED).fetch("k", 0, 40)) == found
+        assert {key[7]: len(value) for key, value in windows.store.all()} == {0: 8, 1: 8, 2: 16}
+    with window(timestamped=True).over(opened()) as windows:
+        assert list(windows.fetch("k", 0, 40)) == found
+
+
+def test_old_sessions_stay_plain_and_new_segments_have_timestamps(opened: Opened) -> None:
+    with session().over(opened()) as sessions:
+        sessions.put(Windowed("k", 0, 5), 5)
+        sessions.commit()
+    with session(timestamped=True).over(opened()) as sessions:
+        sessions.put(Windowed("k", 6, 7), 7, 70)
+        sessions.put(Windowed("k", 8, 15), 15, 150)
+        assert [value for _, value in sessions.fetch("k")] == [(5, -1), (7, -1), (15, 150)]
+
+
+def test_with_its_last_old_segment_expired_a_store_is_one_that_never_was_old(opened: Opened) -> None:
+    with window().over(opened()) as windows:
+        windows.put("k", 1, 1)
+        windows.put("k", 11, 11)
+        windows.commit()
+    with window(timestamped=True).over(opened()) as windows:
+        windows.put("k", 40, 40, 400)
+        windows.commit()
+        assert runs_of(windows.store.mark(OLD_SEGMENTS)) == ((1, 1),)
+        windows.put("k", 50, 50, 500)
+        windows.commit()
+        assert windows.store.mark(OLD_SEGMENTS) is None
+        assert list(windows.fetch("k", 0, 100)) == [(40, (40, 400)), (50, (50, 500))]
+
+
+def test_a_timestamped_store_is_not_opened_as_a_plain_one(opened: Opened) -> None:
+    with window(timestamped=True).over(opened()) as windows:
+        windows.put("k", 1, 1, 10)
+        windows.commit()
+    with opened() as store, pytest.raises(StoreIncompatibleError):
+        window().over(store)
+    with window(timestamped=True).over(opened()) as windows:
+        assert list(windows.fetch("k", 0, 10)) == [(1, (1, 10))]
+
+
+def test_segments_are_listed_as_runs_and_a_list_too_long_for_a_mark_becomes_one_run() -> None:
+    assert runs_from([]) == ()
+    assert mark_of(()) is None
+    assert runs_from([1, 2, 3, 7, 9, 10]) == ((1, 3), (7, 7), (9, 10))
+    assert runs_of(mark_of(((1, 3), (7, 7)))) == ((1, 3), (7, 7))
+    assert runs_without(((1, 3), (7, 9), (11, 12)), 8) == ((8, 9), (11, 12))
+    assert runs_from(range(0, 10_000, 2)) == ((0, 9998),)
+
+
+# Restores
+
+
+@pytest.mark.parametrize("timestamped", [False, True])
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_a_restore_makes_the_same_of_the_changelog(
+    opened: Opened, path: Path, timestamped: bool, duplicates: bool
+) -> None:
+    described = window(timestamped=timestamped, retain_duplicates=duplicates)
+    log: list[Logged] = []
+    with opened() as store:
+        described.prepare(store)
+        windows = described.staged(LoggingStaging(store, log))
+        for number, start in enumerate((0, 5, 5, 12, 60, 31, 33, 62, 30)):
+            windows.put("k", number, start, number)
+            windows.put("\0", number, start)
+        windows.put("k", None, 33)
+        windows.before_commit()
+        store.commit()
+        expected, late = list(windows.all()), windows.late_total
+    assert late == 2
+    assert len(log) == 16 + (not duplicates)
+    with open_store("rocksdb-indexed-batch", path.with_name("other"), name="store") as store:
+        described.prepare(store)
+        for at in range(len(log)):
+            # A new converter for each piece, as after an interrupted restore.
+            converter = described.converter(store)
+            pairs = [pair for record in log[at : at + 1] for pair in converter.convert(record)]
+            store.restore(pairs, {LOG: at}, marks=converter.marks())
+        restored = described.over(store)
+        assert list(restored.all()) == expected
+        restored.put("k", 9, 62)
+        if duplicates:
+            assert len(list(restored.fetch("k", 62, 62))) == 2
+        restored.put("k", 0, 33)
+        assert restored.late_total == 0
+        restored.put("k", 0, 32)
+        assert restored.late_total == 1
+
+
+def test_a_restore_keeps_old_segments_old(opened: Opened) -> None:
+    with session().over(opened()) as sessions:
+        sessions.put(Windowed("k", 0, 5), 5)
+        sessions.commit()
+    with opened() as store:
+        described = session(timestamped=True)
+        described.prepare(store)
+        converter = described.converter(store)
+        logged = [described.keys.logged(b"k", 0, end) for end in (6, 16)]
+        pairs = [pair for key in logged for pair in converter.convert(Logged(key, INT64.serialize(1), 60))]
+        store.restore(pairs, {LOG: 1}, marks=converter.marks())
+        assert [value for _, value in described.over(store).fetch("k")] == [(5, -1), (1, -1), (1, 60)]
+
+
+def test_a_changelog_of_another_kind_is_refused(opened: Opened) -> None:
+    with opened() as store:
+        for described in (window(), window(retain_duplicates=True), session()):
+            converter = described.converter(store)
+            assert list(converter.convert(Logged(None, b"v", 1))) == []
+            with pytest.raises(StoreIncompatibleError):
+                list(converter.convert(Logged(b"plain key", b"v", 1)))
+
+
+def test_a_tombstone_stays_one(opened: Opened) -> None:
+    with opened() as store:
+        described = window(timestamped=True)
+        [(_, kept)] = described.converter(store).convert(Logged(described.keys.logged(b"k", 1), None, 60))
+        assert kept is None
+
+
+# Late records, and segments that expire
+
+
+def test_the_first_late_record_is_told_and_later_ones_now_and_then(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    with window().over(opened()) as windows:
+        windows.put("k", 1, 1000)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(10_001):
+                windows.put("k", 1, 1)
+        assert windows.late_total == 10_001
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+def test_many_expired_records_leave_in_bounded_parts_or_at_once_and_are_never_seen(opened: Opened) -> None:
+    with window().over(opened()) as windows:
+        for number in range(5000):
+            windows.put(f"{number}", number, 5)
+        windows.commit()
+        left = []
+        for start in range(100, 110):
+            windows.put("k", 1, start)
+            assert list(windows.fetch_range(None, None, 0, 99)) == []
+            windows.commit()
+            left.append(len(list(windows.store.range(None, packed(1)))))
+        if windows.store.deletes_ranges_whole:
+            assert left == [0] * 10
+        else:
+            assert left == [4000, 3000, 2000, 1000, 0, 0, 0, 0, 0, 0]
+
+
+def test_records_expire_as_fast_as_they_come(path: Path) -> None:
+    with window().over(open_store("sqlite", path, name="store")) as windows:
+        for round_ in range(10):
+            for number in range(3000):
+                windows.put(f"{number}", number, 100 * round_ + 5)
+            windows.commit()
+            # What is expired is the round before at most.
+            assert len(list(windows.store.all())) <= 6000
+
+
+def test_a_store_that_keeps_no_marks_is_refused() -> None:
+    class Unmarked:
+        keeps_marks, name, backend = False, "store", "other"
+
+    for described in (window(), session()):
+        with pytest.raises(ConfigError):
+            described.prepare(Unmarked())  # type: ignore[arg-type]
