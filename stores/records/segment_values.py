@@ -12,8 +12,6 @@ from stores.records.timestamps import TIME, TIME_BYTES
 from stores.records.values import SURROGATE_MS, ValueAndTimestamp
 
 _pack, _unpack_from = TIME.pack, TIME.unpack_from
-_new = tuple.__new__
-"""Makes a named tuple at half the price of its own constructor."""
 
 
 class SegmentValues:
@@ -40,8 +38,8 @@ class SegmentValues:
         if not self._has_timestamps(segment):
             return lambda kept: ValueAndTimestamp(deserialize(kept), SURROGATE_MS)
         if codec.serialize_value is None:
-            return lambda kept: _new(ValueAndTimestamp, (kept[TIME_BYTES:], _unpack_from(kept)[0]))
-        return lambda kept: _new(ValueAndTimestamp, (deserialize(kept[TIME_BYTES:]), _unpack_from(kept)[0]))
+            return lambda kept: ValueAndTimestamp(kept[TIME_BYTES:], _unpack_from(kept)[0])
+        return lambda kept: ValueAndTimestamp(deserialize(kept[TIME_BYTES:]), _unpack_from(kept)[0])
 
     def decode(self, key: bytes, kept: bytes, segment: int) -> Any:
         """The value of what ``segment`` keeps under ``key``. Raises: SerdeMismatchError."""
