@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.case import YCSB, Case
+from harness.benchmarks.case import READER_WAITS, WRITER_WAITS, YCSB, Case
 from harness.benchmarks.load import Load, batches
 from harness.benchmarks.ranges import RANGES, delete_ranges
 from harness.benchmarks.readers import (
@@ -26,6 +26,7 @@ from harness.benchmarks.readers import (
     step_iterators,
 )
 from harness.benchmarks.subject import StoreSubject, open_subject
+from harness.benchmarks.waits import longest_waits
 from harness.benchmarks.watcher import Watcher
 from harness.benchmarks.yardstick import Pairs, Yardstick
 from harness.workloads.ycsb import Operation, Ycsb, core_workload
@@ -51,6 +52,11 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
     benchmark.extra_info["case"] = case.id
     if subject is None:
         _time_reads(case, tmp_path / "subject", Load(load_seed), benchmark)
+        return
+    if case.suite in (WRITER_WAITS, READER_WAITS):
+        assert isinstance(subject, StoreSubject)
+        waits = benchmark.pedantic(longest_waits, args=(case, subject.store, Load(load_seed)))
+        benchmark.extra_info["seconds"] = waits
         return
     if case.suite in (ITERATORS, FIRST_STEPS):
         assert isinstance(subject, StoreSubject)

@@ -11,6 +11,8 @@ from stores.registry import backends
 
 PLAIN = "plain"
 """Prefix of the yardsticks: an engine without a store around it, written as well as plain code can be."""
+WRITER_WAITS, READER_WAITS = "writer-waits", "reader-waits"
+"""Suites whose seconds are no time of work, but the longest that another thread waited."""
 YCSB = "ycsb-"
 """Prefix of the suites that are YCSB's core workloads."""
 
@@ -24,7 +26,9 @@ class Case:
     ``scan``: everything in order, committed and staged. ``read``: lookups of committed data by a reader, with a writer
     beside it if ``commits_beside``. ``iterators``: iterators over ``staged`` uncommitted records made, not run.
     ``first-steps``: such iterators made, and run for a hundred records; ``records`` counts the iterators. ``ranges``:
-    ``records`` range deletes of one transaction, each between two writes.
+    ``records`` range deletes of one transaction, each between two writes. ``writer-waits`` and ``reader-waits``: the
+    longest wait of the writer, or of a reader on another thread, while a scan of ``staged`` uncommitted records is made
+    and takes its first step.
     ``watch``: as ``commit``, with all metrics collected meanwhile if ``watched``.
     ``step``: as ``commit``, and each commit brings an offset and the position of an input partition, as a task's does;
     with 0 records per commit nothing else, and ``records`` counts the commits.
@@ -76,6 +80,8 @@ CHECKED = ("lmdb", "sqlite")
 """Engines whose records have checksums of ours."""
 STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
 """Sizes of an open transaction over which iterators are made."""
+WAITED = (1_000, 1_000_000)
+"""Sizes of an open transaction over which a scan takes its first step while others wait."""
 RANGES = (1_000, 10_000, 100_000, 1_000_000)
 """Range deletes of one transaction."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
@@ -119,6 +125,9 @@ def _cases(profile: str) -> Iterator[Case]:
     for staged in STAGED:
         yield iterators_over(staged)
         yield first_steps_over(staged)
+    for suite in (WRITER_WAITS, READER_WAITS):
+        for staged in WAITED:
+            yield waits_over(suite, staged)
     for count in RANGES if profile == "full" else RANGES[:2]:
         yield range_deletes(count)
     for subject in backends() if profile == "full" else _ROCKSDB[:1]:
@@ -154,6 +163,11 @@ def iterators_over(staged: int) -> Case:
 def first_steps_over(staged: int) -> Case:
     """The first hundred steps of iterators over so many staged records."""
     return Case("first-steps", _ROCKSDB[0], staged=staged, records=200)
+
+
+def waits_over(suite: str, staged: int) -> Case:
+    """The longest wait of the writer, or of a reader, for the first step of a scan of so many staged records."""
+    return Case(suite, _ROCKSDB[0], staged=staged, records=1, rounds=5)
 
 
 def range_deletes(count: int) -> Case:

@@ -10,8 +10,11 @@ from harness.benchmarks.case import (
     ENGINES,
     PLAIN,
     RANGES,
+    READER_WAITS,
     STAGED,
     STEPS,
+    WAITED,
+    WRITER_WAITS,
     Case,
     commits_counted,
     first_steps_over,
@@ -19,6 +22,7 @@ from harness.benchmarks.case import (
     range_deletes,
     reads,
     steps,
+    waits_over,
     with_checksums,
     with_unchecked_scans,
 )
@@ -38,6 +42,29 @@ class Claim:
     """None where the ratio is told and nothing is claimed."""
     compares_sizes: bool = False
     """Whether the two cases differ in their records per commit: that of the subject is reported."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A round of ``subject`` takes ``most_s`` seconds at most."""
+
+    text: str
+    subject: Case
+    most_s: float
+
+
+_WHOSE_WAITS = ((WRITER_WAITS, "the writer"), (READER_WAITS, "a reader"))
+
+
+def limits() -> Iterator[Limit]:
+    """Every claim that compares with no other case, whether or not a run has measured it."""
+    for suite, whose in _WHOSE_WAITS:
+        for staged in WAITED:
+            yield Limit(
+                f"longest wait of {whose} for the first step of a scan over {staged:,} staged records",
+                waits_over(suite, staged),
+                0.001,
+            )
 
 
 def claims() -> Iterator[Claim]:
@@ -120,6 +147,14 @@ def claims() -> Iterator[Claim]:
         first_steps_over(STAGED[1]),
         0.25,
     )
+    for suite, whose in _WHOSE_WAITS:
+        yield Claim(
+            f"longest wait of {whose} for the first step of a scan over {WAITED[1]:,} staged records, against the same "
+            f"over {WAITED[0]:,}",
+            waits_over(suite, WAITED[1]),
+            waits_over(suite, WAITED[0]),
+            0.25,
+        )
     for count in RANGES[1:]:
         yield Claim(
             f"range deletes, {count:,} in one transaction, against {RANGES[0]:,}",
@@ -158,19 +193,28 @@ def claims() -> Iterator[Claim]:
 
 
 def ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """A row of kind ``ratio`` for each claim that the rows of one run can answer."""
+    """A row of kind ``ratio`` for each claim and each limit that the rows of one run can answer."""
     speed = {str(row["name"]): float(str(row["records_per_s"])) for row in rows if row["kind"] == "benchmark"}
+    compared: list[tuple[Claim | Limit, str, float, float | None]] = [
+        (claim, claim.yardstick.subject, speed[claim.subject.id] / speed[claim.yardstick.id], claim.at_least)
+        for claim in claims()
+        if claim.subject.id in speed and claim.yardstick.id in speed
+    ]
+    limited: list[tuple[Claim | Limit, str, float, float | None]] = [
+        (limit, f"{1_000 * limit.most_s:g} ms", limit.most_s * speed[limit.subject.id] / limit.subject.records, 1.0)
+        for limit in limits()
+        if limit.subject.id in speed
+    ]
     return [
         {
             "kind": "ratio",
             "claim": claim.text,
             "subject": claim.subject.subject,
-            "yardstick": claim.yardstick.subject,
+            "yardstick": yardstick,
             "durability": str(claim.subject.durability),
             "records_per_commit": claim.subject.records_per_commit,
-            "ratio": speed[claim.subject.id] / speed[claim.yardstick.id],
-            "at_least": claim.at_least,
+            "ratio": ratio,
+            "at_least": at_least,
         }
-        for claim in claims()
-        if claim.subject.id in speed and claim.yardstick.id in speed
+        for claim, yardstick, ratio, at_least in (*compared, *limited)
     ]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from harness.benchmarks.case import Case, cases
-from harness.benchmarks.claim import claims, ratios
+from harness.benchmarks.case import READER_WAITS, WRITER_WAITS, Case, cases, waits_over
+from harness.benchmarks.claim import claims, limits, ratios
 from harness.benchmarks.load import Load, batches
 from harness.benchmarks.run import CLAIMED_REPEATS, _compared, _plan, run
 from harness.benchmarks.subject import StoreSubject, open_subject
+from harness.benchmarks.waits import longest_waits
 from harness.workloads.ycsb import Ycsb, core_workload
+from stores.buffer import IndexedBatch, Layer
 from stores.errors import ConfigError
 from stores.registry import backends
 
@@ -47,6 +51,34 @@ def test_a_ratio_is_the_quotient_of_two_measured_rates() -> None:
     ]
     assert [row["ratio"] for row in ratios(rows)] == [1.5]
     assert ratios(rows[:1]) == []
+
+
+def test_a_limit_is_compared_with_the_time_of_a_round() -> None:
+    limit = next(limits())
+    rate = limit.subject.records / (limit.most_s / 4)
+    [row] = ratios([{"kind": "benchmark", "name": limit.subject.id, "records_per_s": rate}])
+    assert (row["claim"], row["ratio"], row["at_least"]) == (limit.text, pytest.approx(4.0), 1.0)
+
+
+def test_every_limit_is_measured_by_default() -> None:
+    assert {limit.subject for limit in limits()} <= set(cases("default"))
+
+
+@pytest.mark.parametrize("suite", [WRITER_WAITS, READER_WAITS])
+def test_a_wait_is_seen(tmp_path: Path, suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan whose first step is one that lets no other thread run."""
+    freeze = IndexedBatch.freeze
+
+    def slow(batch: IndexedBatch, pins: int = 1) -> tuple[Layer, ...]:
+        sum(range(3_000_000))
+        return freeze(batch, pins)
+
+    monkeypatch.setattr(IndexedBatch, "freeze", slow)
+    case = replace(waits_over(suite, 1_000), rounds=2)
+    with closing(open_subject(case, tmp_path)) as subject:
+        assert isinstance(subject, StoreSubject)
+        waits = longest_waits(case, subject.store, Load(1))
+    assert (len(waits), min(waits) > 0.01) == (2, True)
 
 
 def test_the_same_seed_makes_the_same_records_and_no_value_twice() -> None:
@@ -96,7 +128,10 @@ def test_operations_of_ycsb_are_committed(tmp_path: Path) -> None:
     assert len(updates) > 50
 
 
-@pytest.mark.parametrize("suite", ["scan", "watch", "step", "ycsb-e", "iterators", "first-steps", "ranges", "read"])
+@pytest.mark.parametrize(
+    "suite",
+    ["scan", "watch", "step", "ycsb-e", "iterators", "first-steps", "writer-waits", "reader-waits", "ranges", "read"],
+)
 def test_the_suites_run_under_plain_pytest(tmp_path: Path, suite: str) -> None:
     case = next(case for case in cases("default") if case.suite == suite)
     suites = Path(__file__).parents[1] / "benchmarks" / "bench_stores.py"
