@@ -1,7 +1,7 @@
 """With the power cut at any moment each durability level keeps its promise, in every state that a disk may then hold.
 
 Nothing acknowledged is lost at DISK; below it there is a whole commit, or an error upon which the changelog restores
-the store. What the folder model ``strict`` loses is told, and held against nobody.
+the store. At DISK that holds by the folder model ``strict``, too; what that loses at other levels is only reported.
 
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); KIP-892, "Atomic Checkpointing".
 """

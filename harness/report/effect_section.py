@@ -35,17 +35,16 @@ of a recovery, but for those which change nothing that anybody reads.
 _MODELS = """\
 | model | which names of files are sure |
 | --- | --- |
-| gate | a synced file's own name. Promises are held to this one |
+| gate | a synced file's own name. Promises are held to this one at every level |
 | journal | those, and with any sync whatever was named earlier, as on ext4 and xfs: fewer states are legal |
-| strict | only what a sync of its folder covers, as POSIX says: reported, and held against nobody |
+| strict | only what a sync of its folder covers, as POSIX says. At DISK the promise holds for power loss by this one as well; all else is only reported |
 | beyond | as gate, with noise behind torn writes and tears at 64 bytes: only wrong content that nobody noticed counts |
 """
 _DETECTION = """\
 The search above ends when the mutant is found or every point was tried. The default gate tries less: for most faults
 it draws some points by the seed, and few states at each. The table below shows how often these trials find each mutant:
 with the same points, states and variants as on sound code, of the mutant's own fault alone. A run is one seed in one
-backend or file. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more. The table
-leaves out mutants that only the model *strict* shows, which fails no run.
+backend or file. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
 """
 _NOT_SIMULATED = """\
 What is not simulated: disks that say they have synced and have not; sectors of less than 512 bytes that are half

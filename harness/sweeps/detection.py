@@ -24,13 +24,17 @@ from harness.sweeps.workshop import Workshop
 
 
 def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[Swept]:
-    """The sweeps that ``profile_name`` makes of ``subject`` with the fault of ``mutant``, which is built in."""
-    fault = MUTANTS[mutant].fault
-    return [
+    """The sweeps that ``profile_name`` makes of ``subject`` with the fault of ``mutant``, which is built in.
+
+    Those of the mutant's own variant of the fault, if it has one, come first.
+    """
+    told = MUTANTS[mutant]
+    made = [
         replace(swept, case=replace(swept.case, mutant=mutant))
         for swept in profile(profile_name, seed, [subject])
-        if (swept.case.fault, swept.case.level) == (fault, LEVEL)
+        if (swept.case.fault, swept.case.level) == (told.fault, LEVEL)
     ]
+    return sorted(made, key=lambda swept: bool(told.variant) and swept.case.variant != told.variant)
 
 
 def detect(

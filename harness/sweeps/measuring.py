@@ -9,7 +9,7 @@ from harness.effects.nursery import Nursery
 from harness.faults.registry import check_known
 from harness.folders import quick_folder
 from harness.sweeps.detection import detect
-from harness.sweeps.gate import ENOUGH, FAILS_NO_RUN
+from harness.sweeps.gate import ENOUGH
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import GATE
 from harness.sweeps.subjects import subject_named
@@ -26,7 +26,7 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
     chosen = None if backends is None else [subject_named(name) for name in backends]
     pairs = [
         (mutant, subject)
-        for mutant in mutants or [name for name, told in MUTANTS.items() if told.variant != FAILS_NO_RUN]
+        for mutant in mutants or MUTANTS
         for subject in MUTANTS[mutant].subjects()
         if chosen is None or subject in chosen
     ]

@@ -63,7 +63,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         effect(digest="a"),
         effect(digest="a"),
         effect(digest="b"),
-        effect(variant="strict", state=1, result="lost", expected=False, repeat=REPEAT),
+        effect(variant="strict", durability="PROCESS", state=1, result="lost", expected=False, repeat=REPEAT),
         effect(durability="CHANGELOG", state=0),
         effect(durability="CHANGELOG", state=None, result="noticed"),
         effect(fault="damage", variant="flipped", state=None, result="phantom", expected=False, repeat=REPEAT),
@@ -195,7 +195,7 @@ def test_it_says_of_how_many_points_some_were_explored() -> None:
 
 
 def test_what_was_lost_is_counted_in_commits() -> None:
-    assert figure(durability="DISK", fault="power", variant="strict")["lost_at_most"] == 2
+    assert figure(durability="PROCESS", fault="power", variant="strict")["lost_at_most"] == 2
     below = figure(durability="CHANGELOG", fault="power", variant="gate")
     assert (below["lost_at_most"], below["restored"], below["unexpected"]) == (3, 1, 0)
 
@@ -222,6 +222,7 @@ def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_th
     tables = [*power_tables(figures), *process_tables(figures), damage_table(figures), mutant_table(figures)]
     assert [[table.rows[place][1] for place in table.notable] for table in tables] == [
         ["gate"],
+        [],
         [],
         ["killed before each effect"],
         ["DISK"],

@@ -23,7 +23,7 @@ from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_js
 from harness.sweeps.command import main, read_asked
 from harness.sweeps.damage import Damage, damage, final_tree, plan
 from harness.sweeps.power import UnseenWritesError, check_maps
-from harness.sweeps.subjects import CHANGELOG, CHECKPOINT, TASKS, shown, subjects
+from harness.sweeps.subjects import ADOPTIONS, CHANGELOG, CHECKPOINT, TASKS, shown, subjects
 from harness.sweeps.sweep import EXPLORERS, all_points
 from harness.sweeps.victim import to_plan
 from harness.sweeps.workshop import Life, Plan, Row, Workshop
@@ -61,6 +61,17 @@ def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str) -> None:
     level = max(level for subject, level in subjects() if subject == name)
     rows = explore(Case(name, level, "kill", commits=COMMITS), places=7)
     assert len(rows) == 7
+    assert broken(rows) == []
+
+
+def test_a_kill_between_the_commit_of_an_adoption_and_its_checksum_is_no_damage() -> None:
+    """The store was closed cleanly before, when its meta pages must fit, and the adoption is repeated."""
+    case = Case(ADOPTIONS[0], "DISK", "kill", commits=COMMITS)
+    with Workshop(case, SEED) as shop:
+        recording = shop.recording()
+        moved = next(effect.index for effect in recording if effect.target.endswith("/005"))
+        page = next(effect.index for effect in recording if effect.index > moved and effect.synchronous)
+        rows = list(EXPLORERS["kill"](shop, range(page, page + 3), ""))
     assert broken(rows) == []
 
 

@@ -16,7 +16,7 @@ from harness.sweeps.command import read_asked
 from harness.sweeps.conviction import Conviction, case_of, convict, in_parts
 from harness.sweeps.detection import detect, trials_of
 from harness.sweeps.drawing import commits, groups
-from harness.sweeps.gate import FAILS_NO_RUN, is_wrong
+from harness.sweeps.gate import is_wrong
 from harness.sweeps.mutants import MUTANTS, build_in
 from harness.sweeps.plan import Convicted, in_turn
 from harness.sweeps.slices import Slice, explore
@@ -64,9 +64,7 @@ RESULTS: dict[str, set[Found]] = {
     "unsynced-process-id": {Found.PHANTOM},
 }
 """What each mutant is found out by."""
-QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch") | {
-    "creation-in-place": "lmdb-native"
-}
+QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch")
 """The subject in which it takes the fewest states, where that is not the last one."""
 
 
@@ -104,9 +102,6 @@ def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str
     subject = QUICKEST.get(mutant, MUTANTS[mutant].subjects()[-1])
     if mutant in SHOWN_BY:
         detection = detected_in(SHOWN_BY[mutant], mutant, subject, nursery)
-    elif MUTANTS[mutant].variant == FAILS_NO_RUN:
-        # The gate only reports what shows here.
-        detection = convict(mutant, subject, SEED, nursery=nursery)
     else:
         detection = detect(mutant, subject, SEED, nursery=nursery)
     assert detection.row is not None

@@ -16,7 +16,7 @@ from harness.sweeps.case import VARIANTS, Case, from_json
 from harness.sweeps.columns import KINDS
 from harness.sweeps.command import Asked, read_asked
 from harness.sweeps.detection import trials_of
-from harness.sweeps.gate import FAILS_NO_RUN, is_wrong
+from harness.sweeps.gate import is_wrong
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import Swept, convictions, cut, measured_seeds, picked, profile
 from harness.sweeps.slices import Recorded, Victim, explore, make_recording, slices_of
@@ -80,8 +80,7 @@ def test_the_gates_own_trials_are_measured_with_each_mutant_wherever_it_fits(nam
             by_pair.setdefault((each.mutant, each.subject), set()).add(each.seed)
             assert each.found
             assert each.measured is (each.seed != 1)
-    failing = {mutant: told for mutant, told in MUTANTS.items() if told.variant != FAILS_NO_RUN}
-    pairs = {(mutant, subject) for mutant, told in failing.items() for subject in told.subjects()}
+    pairs = {(mutant, subject) for mutant, told in MUTANTS.items() for subject in told.subjects()}
     assert set(by_pair) == (pairs if seeds else set())
     # Where the default profile kills at every effect another seed draws nothing else.
     everywhere = {subject for subject, _ in covered("default", "kill", "")}
@@ -219,8 +218,8 @@ def asked_by(row: Mapping[str, Any]) -> str:
 
 
 def row(**settings: Any) -> dict[str, Any]:
-    shared = {"kind": "effect", "fault": "power", "variant": "gate", "result": "lost", "expected": False}
-    return shared | settings
+    shared = {"kind": "effect", "fault": "power", "variant": "gate", "durability": "DISK"}
+    return shared | {"result": "lost", "expected": False} | settings
 
 
 @pytest.mark.parametrize(
@@ -228,8 +227,10 @@ def row(**settings: Any) -> dict[str, Any]:
     [
         ({}, True),
         ({"expected": True}, False),
-        ({"variant": "strict"}, False),
-        ({"variant": "strict", "result": "harness_error"}, True),
+        ({"variant": "strict"}, True),
+        ({"variant": "strict", "durability": "PROCESS"}, False),
+        ({"variant": "strict", "fault": "failed_sync"}, False),
+        ({"variant": "strict", "durability": "PROCESS", "result": "harness_error"}, True),
         ({"variant": "beyond"}, True),
         ({"fault": "damage", "variant": "flipped"}, True),
         ({"fault": "damage", "variant": "flipped", "result": "phantom"}, True),

@@ -68,16 +68,14 @@ def adopt(
     former, chosen = read_identity(path).backend, backend_named(config.backend)
     directory = StoreDirectory.hold(path, former)
     try:
-        if directory.clean:
-            with system_errors_told(path):
-                chosen.load_engine().check_closed(directory.data)
+        damage = _damage(directory, chosen) if directory.clean else None
         if not offsets or (must_be_clean and not directory.clean):
             raise StoreCorruptedError(
                 f"{path} was left by {former}, without an offset that its data is known to be at: wipe the store and "
                 "restore it from its changelog"
             )
         try:
-            _write(directory, chosen, {**chosen.options, **config.options}, offsets, position)
+            _write(directory, chosen, {**chosen.options, **config.options}, offsets, position, damage)
             reach(IMPORTED)
             with system_errors_told(path):
                 directory.identify(directory.identity._replace(backend=chosen.name))
@@ -90,12 +88,23 @@ def adopt(
         directory.give_up()
 
 
+def _damage(directory: StoreDirectory, backend: Backend) -> StoreCorruptedError | None:
+    """What no clean close leaves in the engine's files: damage, or an import that was cut short."""
+    try:
+        with system_errors_told(directory.path):
+            backend.load_engine().check_closed(directory.data)
+    except StoreCorruptedError as error:
+        return error
+    return None
+
+
 def _write(
     directory: StoreDirectory,
     backend: Backend,
     options: Mapping[str, object],
     offsets: Mapping[TopicPartition, int],
     position: Mapping[TopicPartition, int],
+    damage: StoreCorruptedError | None,
 ) -> None:
     def opened(folder: Path) -> Engine:
         return open_engine(backend.load_engine(), folder, Durability.DISK, options)
@@ -105,6 +114,9 @@ def _write(
     try:
         meta = engine.meta()
         kept = decode(OFFSET, meta)
+        if damage is not None and not kept:
+            # Only an import has offsets here, which a crash may have cut short: the engine has checked what that left.
+            raise damage
         missing = {partition: offset for partition, offset in offsets.items() if partition not in kept}
         merged = merge(decode(POSITION, meta), position)
         engine.write([], {**encode(OFFSET, missing), **encode(POSITION, merged)})
