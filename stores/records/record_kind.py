@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
@@ -17,6 +18,7 @@ from stores.interface import (
     PositionBound,
     TopicPartition,
 )
+from stores.metrics import StoreMetrics
 from stores.records.converters import RecordConverter
 from stores.records.staging import Staging, StoreStaging
 
@@ -170,6 +172,16 @@ class TypedStore(Closeable):
     def is_open(self) -> bool:
         """False from the first ``close`` on, of this store or the one below."""
         return self.store.is_open
+
+    @property
+    def late_total(self) -> int:
+        """How many records were dropped since the store was opened, since they were older than its retention."""
+        return 0
+
+    @property
+    def metrics(self) -> StoreMetrics:
+        """As ``StateStore.metrics``, with the records that were dropped."""
+        return replace(self.store.metrics, late_total=self.late_total)
 
     def before_commit(self) -> None:
         """Stage what a commit carries beside the writes: called by ``commit``, and by a task before each commit."""

@@ -100,7 +100,6 @@ class SessionStore(SessionReads[K, V], TypedStore):
 
     @property
     def late_total(self) -> int:
-        """How many sessions were dropped since the store was opened, since they ended before the retention."""
         return self._writes.late_total
 
     def before_commit(self) -> None:

@@ -115,7 +115,6 @@ class WindowStore(WindowReads[K, V], TypedStore):
 
     @property
     def late_total(self) -> int:
-        """How many records were dropped since the store was opened, since they were older than the retention."""
         return self._writes.late_total
 
     def before_commit(self) -> None:

@@ -9,6 +9,7 @@ from threading import Lock
 from stores.errors import StoreError
 from stores.interface import KeyValueStore
 from stores.metrics import StoreMetrics, TaskStoreMetrics
+from stores.records.record_kind import TypedStore
 from stores.tasks.replay_bound import ReplayBound
 from stores.tasks.store_log import StoreLog
 from stores.upgrade import UpgradeProgress
@@ -21,6 +22,7 @@ class TaskStoreCounters:
         self._bound = bound
         self._store: KeyValueStore | None = None
         self._log: StoreLog | None = None
+        self._typed: TypedStore | None = None
         self._before: StoreMetrics | None = None
         # A reader must not see a store that is gone and its counts added to those before as well.
         self._lock = Lock()
@@ -40,6 +42,10 @@ class TaskStoreCounters:
         """Count what ``log`` holds of the store's open transaction."""
         self._log = log
 
+    def follow_typed(self, typed: TypedStore) -> None:
+        """Count what ``typed`` drops, which stays while the stores below it follow each other."""
+        self._typed = typed
+
     def upgraded(self, progress: UpgradeProgress) -> None:
         """Note how far an upgrade has come."""
         before = self._upgrade
@@ -58,7 +64,8 @@ class TaskStoreCounters:
         with suppress(StoreError):
             unpersisted_bytes = self._bound.num_bytes
         return TaskStoreMetrics(
-            **{entry.name: getattr(counted, entry.name) for entry in fields(counted)},
+            **{entry.name: getattr(counted, entry.name) for entry in fields(counted) if entry.name != "late_total"},
+            late_total=0 if self._typed is None else self._typed.late_total,
             replay_total=self.replay_total,
             wipe_total=self.wipe_total,
             recovery_seconds_total=self.recovery_seconds_total,

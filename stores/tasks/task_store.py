@@ -242,6 +242,7 @@ class TaskStore:
         if records is None:
             return self._logged
         self._typed = records.staged(LoggedStaging(self._logged, context))
+        self.counters.follow_typed(self._typed)
         return self._typed
 
     def begin(self) -> None:

@@ -31,6 +31,7 @@ NOTHING = {
     "commit_failed_total": 0,
     "rollback_total": 0,
     "restore_total": 0,
+    "late_total": 0,
     "uncommitted_bytes": 0,
     "uncommitted_memory_bytes": 0,
     "num_open_iterators": 0,

@@ -276,3 +276,19 @@ def test_a_store_whose_commit_failed_goes_on_in_the_hands_of_the_function(
             task.commit()
         task.run(commit=True)
         assert values(task, kind) == _values_without_errors(tmp_path / "other", kind, 40)
+
+
+@pytest.mark.parametrize("kind", ["window", "timestamped-session"])
+def test_a_task_counts_the_records_that_its_store_drops(tmp_path: Path, log: MemoryChangelog, kind: str) -> None:
+    log.create_topic("input")
+    log.create_topic("output")
+    with log.producer() as producer:
+        for time_ms in (10_000, 1, 9_500, 2):
+            producer.send(INPUT, b"0", b"x", time_ms)
+        producer.flush()
+    with closing(typed_task(tmp_path, log, kind)) as task:
+        task.open()
+        task.run(commit=True)
+        assert task.metrics.stores["s"].late_total == 2
+        assert values(task, kind) == [0, 2]
+        assert len(changelog_pairs(log)) == 2
