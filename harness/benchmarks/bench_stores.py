@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.case import READER_WAITS, WRITER_WAITS, YCSB, Case
+from harness.benchmarks.case import GET, PUT, READER_WAITS, WRITER_WAITS, YCSB, Case
 from harness.benchmarks.load import Load, batches
 from harness.benchmarks.ranges import RANGES, delete_ranges
 from harness.benchmarks.readers import (
@@ -25,6 +25,7 @@ from harness.benchmarks.readers import (
     make_iterators,
     step_iterators,
 )
+from harness.benchmarks.records import time_records
 from harness.benchmarks.subject import StoreSubject, open_subject
 from harness.benchmarks.waits import longest_waits
 from harness.benchmarks.watcher import Watcher
@@ -63,6 +64,10 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
         subject.store.put_all(Load(load_seed).fresh(case.staged))
         work = make_iterators if case.suite == ITERATORS else step_iterators
         benchmark.pedantic(work, args=(subject.store, case.records), rounds=case.rounds, warmup_rounds=1)
+        return
+    if case.suite in (PUT, GET):
+        assert isinstance(subject, StoreSubject)
+        time_records(case, subject.store, Load(load_seed), benchmark)
         return
     if case.suite == RANGES:
         assert isinstance(subject, StoreSubject)

@@ -15,6 +15,8 @@ WRITER_WAITS, READER_WAITS = "writer-waits", "reader-waits"
 """Suites whose seconds are no time of work, but the longest that another thread waited."""
 YCSB = "ycsb-"
 """Prefix of the suites that are YCSB's core workloads."""
+PUT, GET = "record-put", "record-get"
+"""Suites of typed stores."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Case:
     ``watch``: as ``commit``, with all metrics collected meanwhile if ``watched``.
     ``step``: as ``commit``, and each commit brings an offset and the position of an input partition, as a task's does;
     with 0 records per commit nothing else, and ``records`` counts the commits.
+    ``record-put``, ``record-get``: put and commit, and the writer's lookups of what is committed, in the form ``form``.
     ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads, on ``keys`` records of 1,000 bytes; ``records``
     counts the operations."""
     subject: str
@@ -51,6 +54,8 @@ class Case:
     """Whether scans check them."""
     staged: int = 0
     """How many records are in the open transaction."""
+    form: str = "bytes"
+    """What the records are to their caller, of ``harness.benchmarks.records.FORMS``."""
     records: int = 50_000
     rounds: int = 3
 
@@ -66,6 +71,8 @@ class Case:
         )
         special = [name for name, is_so in marks if is_so]
         special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
+        if self.suite in (PUT, GET):
+            special.append(self.form)
         named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
         return "-".join([*named, *special])
 
@@ -82,6 +89,9 @@ STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
 """Sizes of an open transaction over which iterators are made."""
 WAITED = (1_000, 1_000_000)
 """Sizes of an open transaction over which a scan takes its first step while others wait."""
+RECORDS = ((PUT, "bytes"), (PUT, "timestamped"), (GET, "bytes"), (GET, "timestamped"), (PUT, "short-bytes"),
+           (PUT, "text-to-number"))  # fmt: skip
+"""Suites and forms of typed stores that are compared."""
 RANGES = (1_000, 10_000, 100_000, 1_000_000)
 """Range deletes of one transaction."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
@@ -135,6 +145,8 @@ def _cases(profile: str) -> Iterator[Case]:
             yield reads(subject, commits_beside=commits_beside)
     for watched in (True, False):
         yield commits_counted(watched=watched)
+    for suite, form in RECORDS:
+        yield records_as(suite, form)
     for engine in CHECKED:
         for suite in ("commit", "scan"):
             for checksums in (True, False):
@@ -180,6 +192,11 @@ def reads(subject: str, *, commits_beside: bool) -> Case:
     # Some commits should fall into each round.
     records = 300_000 if subject.startswith("rocksdb") else 2 * _SLOW
     return Case("read", subject, commits_beside=commits_beside, keys=20_000, records=records)
+
+
+def records_as(suite: str, form: str) -> Case:
+    """Puts or lookups of records in one form."""
+    return Case(suite, _ROCKSDB[0], form=form, keys=20_000, records=100_000, rounds=5)
 
 
 def commits_counted(*, watched: bool) -> Case:

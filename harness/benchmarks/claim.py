@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from harness.benchmarks.case import (
     CHECKED,
     ENGINES,
+    GET,
     PLAIN,
+    PUT,
     RANGES,
     READER_WAITS,
     STAGED,
@@ -21,6 +23,7 @@ from harness.benchmarks.case import (
     iterators_over,
     range_deletes,
     reads,
+    records_as,
     steps,
     waits_over,
     with_checksums,
@@ -175,6 +178,17 @@ def claims() -> Iterator[Claim]:
         commits_counted(watched=False),
         0.9,
     )
+    for suite, words, form, yardstick, at_least in (
+        (PUT, "put and commit of 1,000 values with their times", "timestamped", "bytes", 0.85),
+        (GET, "lookups of committed values with their times", "timestamped", "bytes", 0.85),
+        (PUT, "put and commit of 1,000 records, STR to INT64", "text-to-number", "short-bytes", 0.8),
+    ):
+        yield Claim(
+            f"{words}, against plain bytes of the same size",
+            records_as(suite, form),
+            records_as(suite, yardstick),
+            at_least,
+        )
 
     for engine in CHECKED:
         for suite, words in (("commit", "put and commit of 1,000 records"), ("scan", "a scan")):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import TypeVar
 
 from harness.workloads.distributions import Source, uniform, zipfian
 
 KEY_BYTES, VALUE_BYTES = 16, 100
 
 Pairs = list[tuple[bytes, bytes]]
+Item = TypeVar("Item")
 
 
 class Load:
@@ -34,6 +36,6 @@ class Load:
         return self._made.to_bytes(8, "big") + self._random.randbytes(VALUE_BYTES - 8)
 
 
-def batches(pairs: Pairs, size: int) -> list[Pairs]:
+def batches(pairs: list[Item], size: int) -> list[list[Item]]:
     """``pairs`` cut into batches of ``size``."""
     return [pairs[at : at + size] for at in range(0, len(pairs), size)]

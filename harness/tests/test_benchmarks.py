@@ -14,6 +14,7 @@ import pytest
 from harness.benchmarks.case import READER_WAITS, WRITER_WAITS, Case, cases, waits_over
 from harness.benchmarks.claim import claims, limits, ratios
 from harness.benchmarks.load import Load, batches
+from harness.benchmarks.records import FORMS, get_records, put_records
 from harness.benchmarks.run import CLAIMED_REPEATS, _compared, _plan, run
 from harness.benchmarks.subject import StoreSubject, open_subject
 from harness.benchmarks.waits import longest_waits
@@ -127,10 +128,25 @@ def test_operations_of_ycsb_are_committed(tmp_path: Path) -> None:
     assert len(updates) > 50
 
 
-@pytest.mark.parametrize(
-    "suite",
-    ["scan", "watch", "step", "ycsb-e", "iterators", "first-steps", "writer-waits", "reader-waits", "ranges", "read"],
-)
+@pytest.mark.parametrize("form", FORMS)
+def test_records_of_each_form_are_read_as_they_were_put_and_take_as_many_bytes(form: str, tmp_path: Path) -> None:
+    pairs = Load(1).fresh(100)
+    with closing(open_subject(Case("record-put", "memory-indexed-batch"), tmp_path)) as subject:
+        assert isinstance(subject, StoreSubject)
+        typed = FORMS[form].over(subject.store)
+        records = [FORMS[form].arguments(key, value) for key, value in pairs]
+        put_records(typed, batches(records, 30))
+        get_records(typed, [record[0] for record in records])
+        expected = {record[0]: record[1] if len(record) == 2 else record[1:] for record in records}
+        assert dict(typed.all()) == expected
+        kept = [len(key) + len(value) for key, value in subject.store.all()]
+    assert kept == [116 if form in ("bytes", "timestamped") else 24] * 100
+
+
+SUITES = "scan watch step ycsb-e iterators first-steps writer-waits reader-waits ranges read record-put record-get"
+
+
+@pytest.mark.parametrize("suite", SUITES.split())
 def test_the_suites_run_under_plain_pytest(tmp_path: Path, suite: str) -> None:
     case = next(case for case in cases("default") if case.suite == suite)
     suites = Path(__file__).parents[1] / "benchmarks" / "bench_stores.py"
