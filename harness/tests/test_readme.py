@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
     ("block", "printed"),
     [
         (0, "b'3' 41\n"),
-        (1, "[(b'apples', b'1'), (b'pears', b'1'), (b'apples', b'2')]\n"),
-        (2, "{'home': 5, 'shop': 1} 9000 4\n"),
+        (1, "{'home': 5, 'shop': 1} 9000 4\n"),
+        (2, "[(b'apples', b'1'), (b'pears', b'1'), (b'apples', b'2')]\n"),
         (3, ""),
         (4, "[(0, 2), (60000, 1)]\n"),
         (5, "1 0\n"),
