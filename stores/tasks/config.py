@@ -99,6 +99,8 @@ class TaskConfig:
                     f"enable.transactional.statestores={str(self.transactional).lower()} applies to all stores, and "
                     f"store {name!r} is a {config.backend}: choose another backend for it, or drop the property"
                 )
+            if config.upgrade is not None and config.upgrade_mode is None:
+                configs[name] = replace(config, upgrade_mode=self.store.upgrade_mode)
         return {name: replace(config, processing_guarantee=self.guarantee) for name, config in configs.items()}
 
     def task(

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from stores.changelog import MemoryChangelog
+from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import (
     ConfigError,
@@ -22,7 +22,10 @@ from stores.errors import (
     StoreIncompatibleError,
 )
 from stores.interface import IsolationLevel, KeyValueStore, PositionBound, TopicPartition
+from stores.records import BYTES, INT64, KeyValue, TimestampedKeyValue, ValueAndTimestamp
 from stores.registry import StoreBackend, backends, open_store
+from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext
+from stores.tasks.context import ProcessFunction
 from stores.tests.minimal_store import KINDS, Direct
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -30,6 +33,7 @@ from stores.tests.tasks.setup import (
     INDEXED,
     INPUT,
     Crash,
+    changelog_of,
     counting_task,
     expected_outputs,
     expected_state,
@@ -189,3 +193,53 @@ def test_stores_of_others_and_of_ours_do_not_take_each_other_s_folders(tmp_path:
     for settings in ({"durability": "DISK"}, {"options": {"cache": 1}}):
         with pytest.raises(ConfigError):
             StoreConfig("minimal-direct", **cast("dict[str, Any]", settings))
+
+
+RECORDS = {"key-value": KeyValue(key=BYTES, value=INT64), "timestamped": TimestampedKeyValue(key=BYTES, value=INT64)}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+@pytest.mark.parametrize("name", NAMES)
+def test_typed_stores_work_over_a_store_that_keeps_no_marks(
+    tmp_path: Path, name: str, guarantee: ProcessingGuarantee, kind: str
+) -> None:
+    """On disk values with times lie behind a proxy, which keeps the value alone. Source: KIP-258, "Compatibility"."""
+    poisoned = {3}
+
+    def process(record: Record, context: TaskContext) -> None:
+        time_ms = () if kind == "key-value" else (record.timestamp_ms + 5,)
+        context.store("s").put(b"%d" % record.offset, record.offset, *time_ms)
+
+    with MemoryChangelog() as log:
+        feed(log, range(8))
+        task = _typed(tmp_path, log, name, guarantee, kind, raising_at(poisoned, process))
+        task.open()
+        task.run(2, commit=True)
+        with pytest.raises(Crash):
+            task.run()
+        poisoned.clear()
+        task.run(commit=True)
+        task.close()
+        task = _typed(tmp_path, log, name, guarantee, kind, process)
+        [report] = task.open()
+        assert report.records == (8 if name == "minimal-memory" else 0)
+        with task.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
+            shown = dict(pairs)
+        task.close()
+        numbers = range(8)
+        if kind == "key-value":
+            assert shown == {b"%d" % number: number for number in numbers}
+        else:
+            times = {number: number + 5 if name == "minimal-memory" else -1 for number in numbers}
+            assert shown == {b"%d" % number: ValueAndTimestamp(number, times[number]) for number in numbers}
+        logged = {record.key: (record.value, record.timestamp_ms) for record in log.read(changelog_of("s"))}
+        later_ms = 0 if kind == "key-value" else 5
+        assert logged == {b"%d" % number: (INT64.serialize(number), number + later_ms) for number in numbers}
+
+
+def _typed(
+    folder: Path, log: MemoryChangelog, name: str, guarantee: ProcessingGuarantee, kind: str, process: ProcessFunction
+) -> StreamTask:
+    stores = {"s": StoreConfig(name, records=RECORDS[kind])}
+    return counting_task(folder, log, guarantee=guarantee, stores=stores, process=process)

@@ -10,92 +10,36 @@ from typing import Any
 
 import pytest
 
-from stores import failpoints
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import (
     ChangelogLostError,
+    CommitFailedError,
     ConfigError,
     ProducerFencedError,
     StoreIncompatibleError,
     StoreUnavailableError,
 )
-from stores.interface import IsolationLevel
-from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
-from stores.tasks import StreamTask, TaskContext
+from stores.records import INT64, STR, KeyValue
+from stores.strategies.store import EngineStore
+from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.conversion import VERSION_HEADER
-from stores.tasks.swap import ENDS, beside
-from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, Crash, begun, crashing_at
-from stores.tests.tasks.typed import STORE, feed_times, kept, sent, store_folder, typed_task
+from stores.tasks.names import check_stores
+from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
+from stores.tests.tasks.typed import STORE, feed_times, kept
+from stores.tests.tasks.upgrading import (
+    BACKENDS,
+    NEW,
+    expected,
+    names_beside,
+    new_task,
+    old_task,
+    online_task,
+    shown,
+    to_new,
+    work,
+)
 from stores.upgrade import Upgrade, UpgradeMode, UpgradeProgress
-
-BACKENDS = [INDEXED, "lmdb-indexed-batch", "sqlite-native", "rocksdb-dual-store"]
-OLD = None
-NEW = TimestampedKeyValue(key=STR, value=INT64)
-
-
-def to_new(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
-    """Format 0 is bytes, text under ``k`` and a number; format 1 is typed, under ``key-`` and the number."""
-    assert version == 0
-    assert record.key is not None
-    key = b"key-" + record.key[1:]
-    return [(key, None if record.value is None else INT64.serialize(int(record.value)))]
-
-
-def write_old(record: Record, context: TaskContext) -> None:
-    context.store("s").put(b"k%d" % record.offset, b"%d" % record.offset)
-    if record.offset % 5 == 4:
-        context.store("s").delete(b"k%d" % (record.offset - 1))
-
-
-def write_new(record: Record, context: TaskContext) -> None:
-    context.store("s").put(f"key-{record.offset}", record.offset, record.timestamp_ms)
-    if record.offset % 5 == 4:
-        context.store("s").delete(f"key-{record.offset - 1}")
-
-
-def expected(count: int) -> dict[str, ValueAndTimestamp[int]]:
-    return {f"key-{n}": ValueAndTimestamp(n, sent(n)[1]) for n in range(count) if not (n % 5 == 3 and n + 1 < count)}
-
-
-def old_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
-    return typed_task(folder, log, "key-value", backend, **{"store_records": OLD, "process": write_old, **settings})
-
-
-def new_task(
-    folder: Path, log: Any, backend: str = INDEXED, mode: str | None = "in_place", **settings: Any
-) -> StreamTask:
-    given = {
-        "store_records": NEW,
-        "store_upgrade": Upgrade(1, to_new),
-        "store_upgrade_mode": mode,
-        "process": write_new,
-    }
-    return typed_task(folder, log, "key-value", backend, **{**given, **settings})
-
-
-def online_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
-    """The old function, with the new store being built beside the old one."""
-    upgrade = Upgrade(
-        1, settings.pop("convert", to_new), online=True, records=NEW, on_upgrade=settings.pop("told", None)
-    )
-    return old_task(folder, log, backend, store_upgrade=upgrade, store_upgrade_mode="in_place", **settings)
-
-
-def shown(task: StreamTask) -> dict[Any, Any]:
-    with task.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
-        return dict(pairs)
-
-
-def work(task: StreamTask, count: int | None = None) -> None:
-    task.open()
-    task.run(count, commit=True)
-    task.close()
-
-
-def names_beside(folder: Path) -> list[str]:
-    """What lies beside the store, of all that an upgrade makes."""
-    return [end for end in ENDS if beside(store_folder(folder), end).exists()]
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, DIRECT, MEMORY])
@@ -343,42 +287,73 @@ def test_new_instances_roll_over_while_the_old_one_works(tmp_path: Path, log: Me
         assert shown(new) == expected(40)
 
 
-POINTS = [
-    "upgrade.begun",
-    "upgrade.stepped",
-    "upgrade.caught_up",
-    "upgrade.synced",
-    "upgrade.decided",
-    "upgrade.moved",
-    "upgrade.placed",
-    "upgrade.removed",
-]
-
-
-@pytest.mark.parametrize("backend", [INDEXED, "lmdb-indexed-batch"])
-@pytest.mark.parametrize("failpoint", POINTS)
-def test_after_a_crash_in_an_upgrade_the_old_store_or_the_new_one_is_there(
-    tmp_path: Path, log: MemoryChangelog, failpoint: str, backend: str
+def test_a_disk_that_fills_up_in_an_upgrade_leaves_the_old_store(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed_times(log, range(20))
-    work(old_task(tmp_path, log, backend), 12)
-    with crashing_at(failpoint):
-        new_task(tmp_path, log, backend).open()
-    decided = POINTS.index(failpoint) >= POINTS.index("upgrade.decided")
-    old = old_task(tmp_path, log, backend)
-    if decided:
-        with pytest.raises(StoreIncompatibleError):
-            old.open()
-    else:
-        [report] = old.open()
-        assert (report.wiped, report.records) == (False, 0)
-        old.close()
-    with closing(new_task(tmp_path, log, backend)) as task:
-        [report] = task.open()
-        assert (report.wiped, report.records) == (False, 0)
-        assert shown(task) == expected(12)
-        assert task.metrics.stores["s"].upgrade_total == (not decided)
-        task.run(commit=True)
-        assert shown(task) == expected(20)
+    work(old_task(tmp_path, log))
+    before = kept(tmp_path, INDEXED)
+    with monkeypatch.context() as patch:
+
+        def full(store: EngineStore, pairs: Any, *_: Any) -> None:
+            if pairs:
+                raise CommitFailedError("no space left on the device", reopen=True)
+
+        patch.setattr(EngineStore, "restore", full)
+        with pytest.raises(StoreUnavailableError):
+            new_task(tmp_path, log).open()
     assert names_beside(tmp_path) == []
-    assert failpoints.declared()[failpoint]
+    assert kept(tmp_path, INDEXED) == before
+    work(new_task(tmp_path, log))
+
+
+def test_an_online_upgrade_may_follow_another_upgrade(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 6)
+    work(new_task(tmp_path, log), 6)
+
+    def to_plain(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+        return to_new(record, 0) if version == 0 else [(record.key or b"", record.value)]
+
+    online = Upgrade(2, to_plain, online=True, records=KeyValue(key=STR, value=INT64), before=Upgrade(1, to_new))
+    work(new_task(tmp_path, log, store_upgrade=online), 4)
+    offline = Upgrade(2, to_plain)
+    with closing(new_task(tmp_path, log, store_upgrade=offline, store_records=KeyValue(key=STR, value=INT64))) as task:
+        task.open()
+        assert shown(task) == {key: value for key, (value, _) in expected(16).items()}
+
+
+def test_a_folder_with_an_unfinished_upgrade_is_removed_like_any_other(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(20))
+    work(online_task(tmp_path, log), 10)
+    work(online_task(tmp_path, log), 0)
+    with crashing_at("upgrade.moved"):
+        new_task(tmp_path, log).open()
+    directory = StateDirectory(tmp_path / "state")
+    assert directory.clean(0) == [TASK]
+    assert directory.tasks() == []
+    with closing(new_task(tmp_path, log)) as task:
+        task.open()
+        assert shown(task) == expected(10)
+
+
+@pytest.mark.parametrize("name", ["s.prepare", "s.former", "s.swap"])
+def test_names_that_an_upgrade_needs_are_no_names_of_stores(name: str) -> None:
+    with pytest.raises(ConfigError):
+        check_stores([name])
+
+
+def test_the_common_mode_of_an_application_is_that_of_stores_without_their_own(tmp_path: Path) -> None:
+    properties = {"application.id": "app", "state.dir": str(tmp_path), "upgrade.mode": "in_place"}
+    configs = TaskConfig.from_properties(properties).stores(
+        {
+            "plain": StoreConfig(MEMORY),
+            "upgraded": StoreConfig(MEMORY, upgrade=Upgrade(1, to_new)),
+            "own": StoreConfig(MEMORY, upgrade=Upgrade(1, to_new), upgrade_mode=UpgradeMode.ROLL_OVER),
+        }
+    )
+    assert {name: config.upgrade_mode for name, config in configs.items()} == {
+        "plain": None,
+        "upgraded": UpgradeMode.IN_PLACE,
+        "own": UpgradeMode.ROLL_OVER,
+    }

@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.records import BYTES, INT64, KeyValue, Session, TimestampedKeyValue, Window, Windowed
 from stores.records.record_kind import RecordKind
-from stores.registry import open_store
+from stores.registry import backend_named, open_store
+from stores.strategies.store import EngineStore
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext
 from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, TASK, changelog_of
 
@@ -124,16 +127,48 @@ def kept(folder: Path, backend: str) -> tuple[list[tuple[bytes, bytes]], bytes |
         return list(pairs), store.mark("stream_time")
 
 
-def run_typed_until_killed(folder: Path, failpoint: str, hit: int, kind: str, backend: str, guarantee: str) -> None:
-    """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``."""
-    arguments = [str(folder), failpoint, str(hit), kind, backend, guarantee]
+BETWEEN_SEGMENTS = "test.between_segments"
+"""Where a task that commits the segments of a store one by one has committed some of them."""
+
+
+def commit_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """Break the stores: the newest segment commits first, with the offset, and each older one after it."""
+    failpoints.declare(BETWEEN_SEGMENTS, "some segments of a store are committed, others not")
+    commit = EngineStore.commit
+
+    def broken(store: EngineStore, offsets: Any = None) -> None:
+        with store.all() as pairs, store.read_only(IsolationLevel.READ_COMMITTED).all() as committed:
+            staged = dict(pairs).items() - dict(committed).items()
+        stream_time, position = store.mark("stream_time"), store.position(IsolationLevel.READ_UNCOMMITTED)
+        store.rollback()
+        for number, segment in enumerate(sorted({key[:8] for key, _ in staged}, reverse=True)):
+            if number:
+                failpoints.reach(BETWEEN_SEGMENTS)
+            store.put_all(pair for pair in staged if pair[0].startswith(segment))
+            store.set_mark("stream_time", stream_time)
+            for partition, offset in position.items():
+                store.advance_position(partition, offset)
+            commit(store, offsets)
+
+    patch.setattr(EngineStore, "commit", broken)
+
+
+def run_typed_until_killed(
+    folder: Path, failpoint: str, hit: int, kind: str, backend: str, guarantee: str, *, broken: bool = False
+) -> bool:
+    """Work in another process, three records per commit, until it is killed at the ``hit``-th ``failpoint``; False
+    where it came to its end. ``broken``: with stores that commit their segments one by one."""
+    arguments = [str(folder), failpoint, str(hit), kind, backend, guarantee, "broken" if broken else "sound"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    assert ended.returncode in (0, -signal.SIGKILL)
+    return ended.returncode != 0
 
 
 def main() -> None:
-    folder, failpoint, hit, kind, backend, guarantee = sys.argv[1:]
+    folder, failpoint, hit, kind, backend, guarantee, soundness = sys.argv[1:]
+    if soundness == "broken":
+        commit_one_by_one(pytest.MonkeyPatch())
     left = [int(hit)]
 
     def die() -> None:
@@ -151,6 +186,7 @@ def main() -> None:
         store_durability=Durability.PROCESS,
         commit_every_records=3,
     )
+    assert backend_named(backend).failpoints  # known from here on
     failpoints.arm(failpoint, die)
     task.open()
     task.run()

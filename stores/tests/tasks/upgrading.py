@@ -1,0 +1,119 @@
+"""Tasks whose store is upgraded from text to typed, timestamped numbers, and a process that upgrades until it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stores import failpoints
+from stores.changelog import Record, SqliteChangelog
+from stores.interface import IsolationLevel
+from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
+from stores.tasks import StreamTask, TaskContext
+from stores.tasks.swap import ENDS, beside
+from stores.tests.tasks.setup import INDEXED
+from stores.tests.tasks.typed import sent, store_folder, typed_task
+from stores.upgrade import Upgrade
+
+BACKENDS = [INDEXED, "lmdb-indexed-batch", "sqlite-native", "rocksdb-dual-store"]
+NEW = TimestampedKeyValue(key=STR, value=INT64)
+
+
+def to_new(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+    """Format 0 is bytes, text under ``k`` and a number; format 1 is typed, under ``key-`` and the number."""
+    assert version == 0
+    assert record.key is not None
+    key = b"key-" + record.key[1:]
+    return [(key, None if record.value is None else INT64.serialize(int(record.value)))]
+
+
+def write_old(record: Record, context: TaskContext) -> None:
+    context.store("s").put(b"k%d" % record.offset, b"%d" % record.offset)
+    if record.offset % 5 == 4:
+        context.store("s").delete(b"k%d" % (record.offset - 1))
+
+
+def write_new(record: Record, context: TaskContext) -> None:
+    context.store("s").put(f"key-{record.offset}", record.offset, record.timestamp_ms)
+    if record.offset % 5 == 4:
+        context.store("s").delete(f"key-{record.offset - 1}")
+
+
+def expected(count: int) -> dict[str, ValueAndTimestamp[int]]:
+    return {f"key-{n}": ValueAndTimestamp(n, sent(n)[1]) for n in range(count) if not (n % 5 == 3 and n + 1 < count)}
+
+
+def old_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
+    return typed_task(folder, log, "key-value", backend, **{"store_records": None, "process": write_old, **settings})
+
+
+def new_task(
+    folder: Path, log: Any, backend: str = INDEXED, mode: str | None = "in_place", **settings: Any
+) -> StreamTask:
+    given = {
+        "store_records": NEW,
+        "store_upgrade": Upgrade(1, to_new),
+        "store_upgrade_mode": mode,
+        "process": write_new,
+    }
+    return typed_task(folder, log, "key-value", backend, **{**given, **settings})
+
+
+def online_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
+    """The old function, with the new store being built beside the old one."""
+    upgrade = Upgrade(
+        1, settings.pop("convert", to_new), online=True, records=NEW, on_upgrade=settings.pop("told", None)
+    )
+    return old_task(folder, log, backend, store_upgrade=upgrade, store_upgrade_mode="in_place", **settings)
+
+
+def shown(task: StreamTask) -> dict[Any, Any]:
+    with task.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
+        return dict(pairs)
+
+
+def work(task: StreamTask, count: int | None = None) -> None:
+    task.open()
+    task.run(count, commit=True)
+    task.close()
+
+
+def names_beside(folder: Path) -> list[str]:
+    """What lies beside the store, of all that an upgrade makes."""
+    return [end for end in ENDS if beside(store_folder(folder), end).exists()]
+
+
+def run_upgrade_until_killed(folder: Path, failpoint: str, hit: int, which: str, backend: str) -> bool:
+    """Open a task in another process, and work in commits of two records, until it is killed at the ``hit``-th
+    ``failpoint``; False where it came to its end. ``which`` is ``offline`` or ``online``."""
+    arguments = [str(folder), failpoint, str(hit), which, backend]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
+    assert ended.returncode in (0, -signal.SIGKILL)
+    return ended.returncode != 0
+
+
+def main() -> None:
+    folder, failpoint, hit, which, backend = sys.argv[1:]
+    left = [int(hit)]
+
+    def die() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    log = SqliteChangelog(Path(folder) / "log.sqlite")
+    task = (new_task if which == "offline" else online_task)(Path(folder), log, backend, commit_every_records=2)
+    failpoints.arm(failpoint, die)
+    task.open()
+    task.run(6)
+    task.close()
+
+
+if __name__ == "__main__":
+    main()
