@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from stores.interface import KeyValueIterator, ReadOnlyKeyValueStore
+from stores.marks import VALUE_BYTES_MAX
 from stores.plain import PlainIterator
 from stores.records.converters import LoggedRecord, TimestampedConverter
 from stores.records.staging import Staging
@@ -132,7 +133,8 @@ class Expiry:
         cursor = store.mark(CURSOR)
         with store.range(None if cursor is None else cursor + b"\x00", None) as scan:
             pairs = list(islice(scan, examine))
-        store.set_mark(CURSOR, pairs[-1][0] if len(pairs) == examine else None)
+        # A mark holds no longer key: then the next step begins before the last key of this one.
+        store.set_mark(CURSOR, pairs[-1][0][:VALUE_BYTES_MAX] if len(pairs) == examine else None)
         for key, data in pairs:
             if _expired(data, limit):
                 self._staging.put(key, None, key, None, None)

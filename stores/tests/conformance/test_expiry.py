@@ -140,6 +140,19 @@ def test_one_commit_examines_no_more_than_what_was_written_pays_for(times: Times
     assert list(times.store.all()) == remaining
 
 
+def test_the_longest_keys_expire_as_well(times: Times | None) -> None:
+    if times is None:
+        return
+    length = min(times.store.max_key_bytes, 100_000)
+    for letter in "abc":
+        times.put(letter * length, "", 0)
+    times.commit()
+    for number in range(4):
+        times.put("now", "", 100 + number)
+        times.commit()
+    assert [key for key, _ in times.store.all()] == [b"now"]
+
+
 def test_a_removal_by_a_commit_is_part_of_that_commit(times: Times | None) -> None:
     if times is None or not times.store.transactional:
         return
