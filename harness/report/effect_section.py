@@ -37,7 +37,7 @@ _MODELS = """\
 | --- | --- |
 | gate | a synced file's own name. Promises are held to this one at every level |
 | journal | those, and with any sync whatever was named earlier, as on ext4 and xfs: fewer states are legal |
-| strict | only what a sync of its folder covers, as POSIX says. At DISK the promise holds for power loss by this one as well; all else is only reported |
+| strict | only what a sync of its folder covers, as POSIX says. Promises at DISK are held to it, too |
 | beyond | as gate, with noise behind torn writes and tears at 64 bytes: only wrong content that nobody noticed counts |
 """
 _DETECTION = """\

@@ -1,7 +1,7 @@
 """The power is cut at every position of a recording: each distinct state that the disk may then hold is judged.
 
-The promises are held to the model ``gate``, and at DISK to ``strict`` as well; ``journal`` is for the report, and beyond
-the model only wrong content that nobody noticed counts.
+The promises are held to the model ``gate``, and at DISK to ``strict`` as well; ``journal`` is for the report, and
+beyond the model only wrong content that nobody noticed counts.
 """
 
 from __future__ import annotations

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from stores.changelog import MemoryChangelog, Record
+from stores.config import StoreConfig
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel
-from stores.tasks import NO_INTERVAL, StreamTask, TaskContext
+from stores.metrics import EarlyCommitCause
+from stores.tasks import NO_INTERVAL, PunctuationType, StreamTask, TaskContext
 from stores.tasks.context import ProcessFunction
 from stores.tests.tasks.hand_clock import HandClock
-from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, INPUT, MEMORY, count, counting_task, feed
+from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, INPUT, MEMORY, count, counting_task, feed, single
 
 
 def clocked(
@@ -63,6 +65,14 @@ def test_run_commits_idle_input_when_the_interval_is_up(tmp_path: Path, log: Mem
     clock.advance(1_000)
     assert task.run() == 0
     assert commits(task) == (1, 0)
+    # The next interval began then: a record does not find it over.
+    clock.advance(50)
+    feed(log, [4])
+    assert task.run() == 1
+    assert commits(task) == (1, 0)
+    clock.advance(50)
+    assert task.run() == 0
+    assert commits(task) == (2, 0)
     task.close()
 
 
@@ -111,6 +121,33 @@ def test_commits_before_the_interval_is_up_are_counted_as_early_and_begin_it_ane
     clock.advance(100)
     task.run(1)
     assert commits(task) == (3, 1)
+    task.close()
+
+
+@pytest.mark.parametrize("cause", [EarlyCommitCause.REQUESTED, EarlyCommitCause.EXCEEDED])
+def test_a_punctuator_by_wall_clock_is_committed_at_once_where_it_asks_for_it_or_writes_too_much(
+    tmp_path: Path, log: MemoryChangelog, cause: EarlyCommitCause
+) -> None:
+    """No record need come after it."""
+    feed(log, [])
+    clock = HandClock()
+
+    def init(context: TaskContext) -> None:
+        def write(timestamp_ms: int) -> None:
+            context.store("s").put(b"key", b"v" * (2_000 if cause is EarlyCommitCause.EXCEEDED else 1))
+            if cause is EarlyCommitCause.REQUESTED:
+                context.commit()
+
+        context.schedule(10, PunctuationType.WALL_CLOCK_TIME, write)
+
+    task = single(
+        tmp_path, log, count, stores={"s": StoreConfig(MEMORY, uncommitted_max_bytes=1_000)}, init=init, clock=clock
+    )
+    task.open()
+    clock.advance(10)
+    assert task.run() == 0
+    assert {why: number for why, number in task.metrics.early_commit_total.items() if number} == {cause: 1}
+    assert task.store("s", IsolationLevel.READ_COMMITTED).get(b"key") is not None
     task.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import ConfigError
-from stores.interface import IsolationLevel
+from stores.interface import IsolationLevel, ProcessingGuarantee
 from stores.registry import backend_named, backends
 from stores.tasks import TaskConfig
 from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, INDEXED, INPUT, MEMORY, TASK, count, feed
@@ -101,6 +101,39 @@ def test_one_switch_decides_for_all_stores_whether_uncommitted_writes_are_kept_a
             else:
                 with pytest.raises(ConfigError):
                     config.stores({"a": config.store, "own": StoreConfig(name)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"application_id": "../app"}, ConfigError),
+        ({"application_id": 5}, TypeError),
+        ({"state_cleanup_delay_s": -1}, ConfigError),
+        ({"state_cleanup_delay_s": float("nan")}, ConfigError),
+        ({"state_cleanup_delay_s": float("inf")}, ConfigError),
+        ({"state_cleanup_delay_s": "600"}, TypeError),
+        ({"state_cleanup_delay_s": True}, TypeError),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_a_configuration_is_made(
+    settings: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        TaskConfig(**{"application_id": "app", "state_dir": Path("state"), **settings})
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "level"),
+    [(EXACTLY_ONCE, IsolationLevel.READ_COMMITTED), (AT_LEAST_ONCE, IsolationLevel.READ_UNCOMMITTED)],
+)
+def test_readers_of_every_store_follow_the_guarantee_of_the_configuration(
+    guarantee: ProcessingGuarantee, level: IsolationLevel
+) -> None:
+    """Whatever the store's own configuration says of the guarantee: a task has one."""
+    config = TaskConfig("app", Path("state"), guarantee=guarantee)
+    own = StoreConfig(MEMORY, processing_guarantee=next(each for each in ProcessingGuarantee if each is not guarantee))
+    named = {**config.stores(["common"]), **config.stores({"own": own})}
+    assert {name: store.readers_level for name, store in named.items()} == {"common": level, "own": level}
 
 
 def test_a_task_is_made_from_a_configuration(tmp_path: Path, log: MemoryChangelog) -> None:
