@@ -6,7 +6,7 @@ are ``TypeError`` and refused values ``ValueError``, as everywhere in Python.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -54,6 +54,18 @@ class StoreTooNewError(StoreIncompatibleError):
 
 class StoreCorruptedError(StoreError):
     """The local state cannot be trusted. Wipe it and restore it from the changelog."""
+
+
+class StoreMisplacedError(StoreError):
+    """Stores lie under another sub-topology's number than the topology gives them, and may not be moved. Nothing was.
+
+    ``misplaced`` has for each of them its name, where it is and where it belongs. Let the task relocate them, or run
+    ``python -m stores.relocate``. Source: KIP-816, ``automatic.state.relocation``.
+    """
+
+    def __init__(self, message: str, misplaced: Sequence[tuple[str, Any, Any]]) -> None:
+        super().__init__(message)
+        self.misplaced: list[tuple[str, Any, Any]] = list(misplaced)
 
 
 class StoreUnavailableError(StoreError):

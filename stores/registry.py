@@ -238,6 +238,13 @@ def backends() -> Mapping[str, Backend]:
     return found
 
 
+@cache
+def engines() -> frozenset[str]:
+    """The name of every engine: our own, then those of other packages, whose classes are loaded for it."""
+    others = (backend for name, backend in backends().items() if name not in {"-".join(pair) for pair in _BACKENDS})
+    return frozenset({*_ENGINES, *(backend.engine for backend in others)})
+
+
 def backend_named(name: str) -> Backend:
     """The backend ``name``; ``lmdb`` and ``sqlite`` alone mean their indexed batch. Raises ConfigError."""
     if not isinstance(name, str):

@@ -19,6 +19,7 @@ from harness.trials.sabotage import sabotage
 from harness.trials.trial import Trial, from_text
 from stores.interface import IsolationLevel
 from stores.registry import backend_named, open_store
+from stores.tasks import StateDirectory
 
 
 def work(number: int) -> None:
@@ -43,8 +44,9 @@ def work(number: int) -> None:
 
 def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
     """One store below ``folder``, opened by itself: what it holds once it has recovered, and what it says it is."""
+    path = StateDirectory(folder).store_folder(TASK, trial.backend, store)
     with open_store(
-        trial.backend, folder / str(TASK) / store, name=store, durability=trial.durability, options=store_options(trial)
+        trial.backend, path, name=store, durability=trial.durability, options=store_options(trial)
     ) as opened:
         return {
             "state": dump(opened),

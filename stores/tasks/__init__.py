@@ -9,9 +9,11 @@ from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.offset_sum import freshest_first, offset_sum
 from stores.tasks.punctuation import PunctuationType, Schedule
+from stores.tasks.relocation import Relocation, relocate
 from stores.tasks.restore import RestoreProgress, RestoreReport
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
+from stores.tasks.topology import Subtopology, Topology
 
 __all__ = [
     "NO_INTERVAL",
@@ -19,15 +21,19 @@ __all__ = [
     "MemoryBudget",
     "ProcessingGuarantee",
     "PunctuationType",
+    "Relocation",
     "RestoreProgress",
     "RestoreReport",
     "Schedule",
     "StateDirectory",
     "StoreConfig",
     "StreamTask",
+    "Subtopology",
     "TaskConfig",
     "TaskContext",
     "TaskId",
+    "Topology",
     "freshest_first",
     "offset_sum",
+    "relocate",
 ]

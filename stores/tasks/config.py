@@ -13,7 +13,7 @@ from stores.config import STORE_PROPERTIES, StoreConfig
 from stores.directory import checked_path
 from stores.errors import ConfigError
 from stores.interface import ProcessingGuarantee, TopicPartition
-from stores.properties import Known, Properties, read
+from stores.properties import Known, Properties, boolean, read
 from stores.registry import backend_named, member
 from stores.tasks.commit_interval import checked_commit_interval_ms
 from stores.tasks.context import ProcessFunction
@@ -22,6 +22,8 @@ from stores.tasks.names import check_application
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
 from stores.tasks.task_timeout import TASK_TIMEOUT_S, checked_task_timeout_s
+from stores.tasks.topology import Topology, check_relocation
+from stores.tasks.unnamed_stores import clean_stores
 
 STATE_CLEANUP_DELAY_S = 600.0
 """Source: Kafka Streams, default of ``state.cleanup.delay.ms``."""
@@ -45,6 +47,10 @@ class TaskConfig:
     """``clean`` removes the folder of a task that was not used for so long."""
     store: StoreConfig = field(default_factory=StoreConfig)
     """The configuration of a store for which only a name is given."""
+    topology: Topology | None = None
+    """The application's: stores of tasks that it numbers otherwise than before are moved when a task opens."""
+    automatic_state_relocation: bool = True
+    """Whether they are moved; otherwise no task opens while a store lies in the wrong place."""
     transactional: bool | None = None
     """Whether all stores keep uncommitted writes apart (True) or none does (False); None allows both."""
 
@@ -53,6 +59,7 @@ class TaskConfig:
         checked_path(self.state_dir)
         checked_commit_interval_ms(self.commit_interval_ms, member(ProcessingGuarantee, "guarantee", self.guarantee))
         checked_task_timeout_s(self.task_timeout_s)
+        check_relocation(self.topology, self.automatic_state_relocation)
         delay_s = self.state_cleanup_delay_s
         if not isinstance(delay_s, int | float) or isinstance(delay_s, bool):
             raise TypeError(f"state_cleanup_delay_s is a number of seconds, not {type(delay_s).__name__}")
@@ -60,7 +67,7 @@ class TaskConfig:
             raise ConfigError(f"state_cleanup_delay_s is 0 or more seconds, not {delay_s}")
 
     @classmethod
-    def from_properties(cls, properties: Properties) -> Self:
+    def from_properties(cls, properties: Properties, topology: Topology | None = None) -> Self:
         """A configuration from properties: those of ``StoreConfig.from_properties``, and Kafka's for a task.
 
         ``application.id`` and ``state.dir`` are required. As in Kafka, the application gets a folder below
@@ -84,7 +91,10 @@ class TaskConfig:
         if "processing_guarantee" in given:
             mine["guarantee"] = given["processing_guarantee"]
         return cls(
-            **mine, store=StoreConfig.from_settings(of_store, options), transactional=of_store.get("transactional")
+            **mine,
+            topology=topology,
+            store=StoreConfig.from_settings(of_store, options),
+            transactional=of_store.get("transactional"),
         )
 
     def stores(self, stores: Iterable[str] | Mapping[str, StoreConfig]) -> dict[str, StoreConfig]:
@@ -125,12 +135,22 @@ class TaskConfig:
             guarantee=self.guarantee,
             commit_interval_ms=self.commit_interval_ms,
             task_timeout_s=self.task_timeout_s,
-            **settings,
+            **{
+                "topology": self.topology,
+                "automatic_state_relocation": self.automatic_state_relocation,
+                **settings,
+            },
         )
 
     def clean(self) -> list[TaskId]:
-        """Remove the folders of tasks not used for ``state_cleanup_delay_s``: see ``StateDirectory.clean``."""
-        return StateDirectory(Path(self.state_dir)).clean(self.state_cleanup_delay_s)
+        """Remove the folders of tasks not used for ``state_cleanup_delay_s``: see ``StateDirectory.clean``.
+
+        So are stores that the topology does not name, in the folders of other tasks: see ``clean_stores``.
+        """
+        state = StateDirectory(Path(self.state_dir))
+        if self.topology is not None:
+            clean_stores(state, self.topology, self.state_cleanup_delay_s)
+        return state.clean(self.state_cleanup_delay_s)
 
 
 def _seconds(text: str) -> float:
@@ -144,6 +164,7 @@ _TASK_PROPERTIES: Known = {
     "application.id": ("application_id", str),
     "state.dir": ("state_dir", str),
     "commit.interval.ms": ("commit_interval_ms", int),
+    "automatic.state.relocation": ("automatic_state_relocation", boolean),
     "task.timeout.ms": ("task_timeout_s", _seconds),
     "state.cleanup.delay.ms": ("state_cleanup_delay_s", _seconds),
     "num.standby.replicas": ("num.standby.replicas", int),

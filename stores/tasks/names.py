@@ -41,20 +41,30 @@ def check_stores(names: Iterable[object]) -> None:
             )
 
 
+def check_engine(name: object) -> str:
+    """Return the name of an engine, which becomes a folder, if it can be one. Raises: TypeError, ConfigError."""
+    return _check_name("an engine", name)
+
+
 def check_inputs(partitions: Iterable[TopicPartition]) -> None:
     """Check the input partitions of one task. Raises: TypeError, ConfigError."""
     seen = set()
     for topic, number in partitions:
-        if not isinstance(topic, str):
-            raise TypeError(f"a topic is a str, not {type(topic).__name__}")
-        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise ConfigError(
-                f"{topic!r} is no name for a topic: use up to 249 letters, digits, '.', '_', '-', but not '.' or '..'"
-            )
+        check_topic(topic)
         check_number("a partition", number)
         if (topic, number) in seen:
             raise ConfigError(f"partition {number} of {topic!r} is an input of the task twice: drop one")
         seen.add((topic, number))
+
+
+def check_topic(topic: object) -> None:
+    """Check the name of a topic. Raises: TypeError, ConfigError."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ConfigError(
+            f"{topic!r} is no name for a topic: use up to 249 letters, digits, '.', '_', '-', but not '.' or '..'"
+        )
 
 
 def check_number(what: str, number: object) -> None:

@@ -4,7 +4,8 @@
         .lock            held (flock) while the task is open; names the process
         .checkpoint      offsets of its stores, as of its last opening or closing
         .origin          under which guarantee stores were written that keep no uncommitted writes apart
-        NAME/            a store
+        ENGINE/NAME/     a store (see ``stores.tasks.layout``)
+        NAME.position    a file of Kafka's, until the store is adopted
     0_3.removed/         what is left of a folder whose removal was cut short
     .cleaning            held while somebody removes folders
     kafka-streams-process-metadata
@@ -30,10 +31,13 @@ from stores.failpoints import declare, reach
 from stores.files import StrangeFileError, make_folder, sync_folder, system_errors_told
 from stores.interface import TopicPartition
 from stores.locks import take
+from stores.registry import backend_named
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.identifier import TaskId
+from stores.tasks.names import check_engine
 from stores.tasks.offset_sum import offset_sum
 from stores.tasks.process_file import process_id
+from stores.tasks.swap import SWAP_END
 from stores.tasks.task_lock import TaskLock
 
 CHECKPOINT_FILE, ORIGIN_FILE, LOCK_FILE = ".checkpoint", ".origin", ".lock"
@@ -57,6 +61,10 @@ class StateDirectory:
         if not isinstance(task_id, TaskId):
             raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
         return self.path / str(task_id)
+
+    def store_folder(self, task_id: TaskId, backend: str, name: str) -> Path:
+        """The folder of the task's store ``name``, kept by the backend called ``backend``. Raises: ConfigError."""
+        return self.folder(task_id) / check_engine(backend_named(backend).engine) / name
 
     def tasks(self) -> list[TaskId]:
         """The tasks that have a folder here, in order."""
@@ -147,15 +155,15 @@ class StateDirectory:
 
     def _removed(self, folder: Path, oldest: float) -> bool:
         try:
-            if _last_used(folder) > oldest or not all(map(_is_ours, folder.iterdir())):
+            if last_used(folder) > oldest or not all(map(_is_ours, folder.iterdir())):
                 return False
             with ExitStack() as held:
                 _hold(held, folder / LOCK_FILE)
-                for entry in folder.iterdir():
-                    if (entry / "lock").exists():
-                        _hold(held, entry / "lock")
+                for store in _store_folders(folder):
+                    if (store / "lock").is_file():
+                        _hold(held, store / "lock")
                 # Until it was locked somebody may have come and gone.
-                if _last_used(folder) > oldest:
+                if last_used(folder) > oldest:
                     return False
                 doomed = folder.with_name(folder.name + _REMOVED)
                 if os.path.lexists(doomed):
@@ -189,8 +197,28 @@ def _is_ours(entry: Path) -> bool:
     if entry.is_symlink():
         return False
     if entry.is_dir():
-        return not foreign_names(entry) and (is_store(entry) or _was_begun(entry))
-    return entry.name in _FILES or entry.name.removesuffix(".new").endswith((".position", ".swap"))
+        return _is_store_alone(entry) or all(map(_is_of_store, entry.iterdir()))
+    return entry.name in _FILES or entry.name.removesuffix(".new").endswith((".position", SWAP_END))
+
+
+def _is_of_store(entry: Path) -> bool:
+    """Whether it is a store's folder in that of its engine, or the note of a swap beside one."""
+    if entry.is_dir() or entry.is_symlink():
+        return _is_store_alone(entry)
+    return entry.name.removesuffix(".new").endswith(SWAP_END)
+
+
+def _is_store_alone(entry: Path) -> bool:
+    """Whether it is a store's folder without anything foreign in it: a store's own, or its engine's has it."""
+    if entry.is_symlink() or not entry.is_dir():
+        return False
+    return not foreign_names(entry) and (is_store(entry) or _was_begun(entry))
+
+
+def _store_folders(folder: Path) -> list[Path]:
+    """The folders of a task's stores: below those of their engines, and of earlier releases beside them."""
+    entries = [entry for entry in folder.iterdir() if entry.is_dir()]
+    return [*entries, *(store for entry in entries for store in entry.iterdir() if store.is_dir())]
 
 
 def _was_begun(folder: Path) -> bool:
@@ -205,12 +233,20 @@ def _is_left(folder: Path) -> bool:
     if folder.is_symlink() or not folder.is_dir():
         return False
     return all(
-        not foreign_names(entry) if entry.is_dir() and not entry.is_symlink() else _is_ours(entry)
+        _is_left_of_stores(entry) if entry.is_dir() and not entry.is_symlink() else _is_ours(entry)
         for entry in folder.iterdir()
     )
 
 
-def _last_used(folder: Path) -> float:
+def _is_left_of_stores(entry: Path) -> bool:
+    """Whether it is what is left of a store, or a folder of an engine that only has such."""
+    return not foreign_names(entry) or all(
+        not foreign_names(store) if store.is_dir() and not store.is_symlink() else _is_of_store(store)
+        for store in entry.iterdir()
+    )
+
+
+def last_used(folder: Path) -> float:
     """When a file in there was last changed; of what has no files but its lock, when that was taken."""
     times = [
         Path(inside, name).lstat().st_mtime

@@ -30,12 +30,14 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.metrics import EarlyCommitCause, TaskMetrics
+from stores.registry import backend_named
 from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.clock import Clock, SystemClock
 from stores.tasks.commit_interval import check_commit_every, checked_commit_interval_ms
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
+from stores.tasks.entrance import Entrance
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.names import check_application, check_inputs, check_stores
@@ -44,10 +46,10 @@ from stores.tasks.punctuation import Punctuator
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
-from stores.tasks.task_lock import TaskLock
 from stores.tasks.task_store import TaskStore
 from stores.tasks.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s, checked_wait_ns
 from stores.tasks.timing import Timing
+from stores.tasks.topology import Topology, check_relocation
 
 BEFORE_LOG_COMMIT = declare("task.before_log_commit", "everything is staged, nothing of it is committed anywhere")
 FAILPOINTS = (
@@ -70,12 +72,13 @@ _RUN_RECORDS = 10_000
 class StreamTask:
     """A function over input partitions, with stores; open it, give it records, commit, close it. For one thread.
 
-    Each of ``stores`` lies in ``state_dir/TASK/NAME``, and ``state_dir/TASK`` is locked while the task is open. A store
-    follows the changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, made where there is
-    none. Input offsets are committed for the group ``application_id``. Commits come after ``commit_every_records``
-    records, when ``commit_interval_ms`` is over, when the function asks for one, at ``commit``, and before the stores
-    together take more memory for it than they may: the lowest ``uncommitted_max_bytes`` among them, or ``memory``,
-    which the tasks of one thread share (``MemoryBudget``), and then all of these commit.
+    Each of ``stores`` lies in ``state_dir/TASK/ENGINE/NAME``, and ``state_dir/TASK`` is locked while the task is open.
+    One that an earlier release has left in ``state_dir/TASK/NAME`` is moved there at ``open``. A store follows the
+    changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, made where there is none. Input
+    offsets are committed for the group ``application_id``. Commits come after ``commit_every_records`` records, when
+    ``commit_interval_ms`` is over, when the function asks for one, at ``commit``, and before the stores together take
+    more memory for it than they may: the lowest ``uncommitted_max_bytes`` among them, or ``memory``, which the tasks of
+    one thread share (``MemoryBudget``), and then all of these commit.
 
     ``commit_interval_ms`` is 100 under exactly once and 30,000 else, unless it is given; ``NO_INTERVAL`` (-1) for none.
     The clock is checked after each record and by ``run``; without calls of ``process`` or ``run`` nothing is committed.
@@ -90,6 +93,10 @@ class StreamTask:
     wiped and restored, as where damage shows at once. It takes the time of some scans of all there is.
 
     ``task_timeout_s`` is how long ``run`` tries again where the changelog does not answer in time; 0 for not at all.
+
+    ``topology`` is that of the whole application: at ``open`` stores of any task that lie under another sub-topology's
+    number are moved to their tasks, without a replay (``stores.tasks.relocation``), or, with
+    ``automatic_state_relocation=False``, refused. All tasks that are open in the directory have the same.
 
     ``wipe_unclean=False`` is for showing what exactly-once would be worth without the wipe; never use it in earnest.
 
@@ -115,6 +122,8 @@ class StreamTask:
         verify_stores: bool = False,
         task_timeout_s: float = TASK_TIMEOUT_S,
         wipe_unclean: bool = True,
+        topology: Topology | None = None,
+        automatic_state_relocation: bool = True,
         clock: Clock | None = None,
     ) -> None:
         for name, config in stores.items():
@@ -124,6 +133,9 @@ class StreamTask:
             raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
         check_application(application_id)
         check_stores(stores)
+        check_relocation(topology, automatic_state_relocation)
+        if topology is not None:
+            topology.check_task(task_id.subtopology, stores, [topic for topic, _ in inputs])
         if commit_every_records is not None:
             check_commit_every(commit_every_records)
         self.application_id = application_id
@@ -138,10 +150,15 @@ class StreamTask:
         self._state = StateDirectory(checked_path(state_dir))
         folder = self._state.folder(task_id)
         self._checkpoint = CheckpointFile(folder / CHECKPOINT_FILE)
+        paths = {name: self._state.store_folder(task_id, config.backend, name) for name, config in stores.items()}
+        kept = {name: paths[name] for name, config in stores.items() if backend_named(config.backend).persistent}
+        self._entrance = Entrance(
+            application_id, self._state, task_id, kept, topology, automatic=automatic_state_relocation
+        )
         members = [
             TaskStore(
                 name,
-                folder / name,
+                paths[name],
                 # The level of readers that don't ask for one goes by what the task promises.
                 replace(config, processing_guarantee=self.guarantee),
                 TopicPartition(f"{application_id}-{name}-changelog", task_id.partition),
@@ -163,7 +180,6 @@ class StreamTask:
         self._task_timeout_s = checked_task_timeout_s(task_timeout_s)
         self._memory = own_memory.share() if memory is None else memory
         self._ready = False
-        self._lock: TaskLock | None = None
         self._failure: BaseException | None = None
         self._unsettled: tuple[BaseException, bool] | None = None
         self._owed: Exception | None = None
@@ -180,13 +196,14 @@ class StreamTask:
         Aborts what another instance of this task has left open, and fences that instance. Where a store can't be
         trusted (see the report's ``reason``), it is wiped and restored whole.
 
-        Raises: StoreLockedError where another instance has the task's folder, ChangelogLostError where the changelog is
+        Raises: StoreLockedError where another instance has the task's folder, or the directory with another topology;
+        StoreMisplacedError unless ``automatic_state_relocation``; ChangelogLostError where the changelog is
         not what its stores were filled from, and as ``open_store``.
         """
-        if self._lock is not None:
+        if self._entrance.is_entered:
             raise StoreError(f"task {self.task_id} is open already")
         self._failure = self._unsettled = self._owed = None
-        self._lock = self._state.lock(self.task_id, self)
+        self._entrance.enter(self)
         try:
             self._memory.add(self)
             self._create_topics()
@@ -667,9 +684,7 @@ class StreamTask:
                 with attempts.one():
                     self._stores.note(origins)
         finally:
-            lock, self._lock = self._lock, None
-            if lock is not None:
-                lock.release()
+            self._entrance.leave()
         attempts.end()
 
     def _unready(self) -> StoreError:
@@ -685,7 +700,7 @@ class StreamTask:
             error = StoreError(f"task {self.task_id} has failed ({self._failure}): close it and open it again")
             error.__cause__ = self._failure
             return error
-        if self._lock is not None:
+        if self._entrance.is_entered:
             return StoreRestoringError(f"task {self.task_id} is returning to its last commit: ask again later")
         return StoreClosedError(f"task {self.task_id} is not open: open() it first")
 

@@ -83,7 +83,7 @@ class TaskStore:
         self._changelog = changelog
         self._checkpoint = checkpoint
         # The first is where Kafka Streams keeps it, the second where KIP-892 says that it lies.
-        self._position_files = (path.with_name(f"{name}.position"), path / ".position")
+        self._position_files = (checkpoint.path.with_name(f"{name}.position"), path / ".position")
         self._exactly_once = exactly_once and wipe_unclean
         self._wipe_unclean, self._verify = wipe_unclean, verify
         self._mixed = False
@@ -396,7 +396,7 @@ class TaskStore:
             topic, number = self.partition
             raise ChangelogLostError(
                 f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {offset}: "
-                f"put the changelog back, or, to begin anew, remove {self.path.parent} first"
+                f"put the changelog back, or, to begin anew, remove {self._checkpoint.path.parent} first"
             )
 
     def _has_data(self) -> bool:

@@ -74,8 +74,8 @@ class StateDirectorySubject(CheckpointSubject):
         task_id = _task_of(offsets[COMMITS])
         lock = self._state.lock(task_id, self)
         try:
-            if not counts(self._state.folder(task_id) / _STORE):
-                self._make_store(self._state.folder(task_id) / _STORE)
+            if not counts(self._store(task_id)):
+                self._make_store(self._store(task_id))
             self._checkpoint(task_id).write({**offsets, _PROCESS: self._process()})
             if len(self._state.tasks()) > 1:
                 self._state.clean(_AT_ONCE_S)
@@ -119,12 +119,15 @@ class StateDirectorySubject(CheckpointSubject):
         return self._has_store(task_id) and bool(self._checkpoint(task_id).read())
 
     def _has_store(self, task_id: TaskId) -> bool:
-        store = self._state.folder(task_id) / _STORE
+        store = self._store(task_id)
         if not counts(store):
             return False
         # Whoever opened it would look here first.
         read_identity(store)
         return True
+
+    def _store(self, task_id: TaskId) -> Path:
+        return self._state.store_folder(task_id, "lmdb", _STORE)
 
     def _checkpoint(self, task_id: TaskId) -> CheckpointFile:
         return CheckpointFile(self._state.folder(task_id) / ".checkpoint")

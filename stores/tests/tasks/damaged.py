@@ -16,7 +16,7 @@ from stores.changelog import SqliteChangelog
 from stores.errors import StoreCorruptedError, StoreError
 from stores.interface import Durability
 from stores.tests.damages import damages
-from stores.tests.tasks.setup import TASK, counting_task, feed, state
+from stores.tests.tasks.setup import counting_task, feed, state, store_folder
 
 SEED = 3
 MORE_KEYS = range(4)
@@ -53,7 +53,7 @@ def main() -> None:
     base, backend, durability = sys.argv[1:]
     # Else each rehearsal of what never ends would take that long.
     setattr(rehearsal, "DEADLINE_S", 1)  # noqa: B010
-    for file, what, folder in damaged(Path(base), Path(base) / "state" / str(TASK) / "left"):
+    for file, what, folder in damaged(Path(base), store_folder(Path(base), backend)):
         print(json.dumps({"file": file, "damage": what, **outcome(folder, backend, durability)}), flush=True)
 
 

@@ -16,6 +16,7 @@ from stores import failpoints
 from stores.changelog import Changelog, Record, SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
+from stores.registry import backend_named
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext, TaskId
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import ProcessFunction
@@ -90,6 +91,11 @@ def keeping(contexts: list[TaskContext], process: ProcessFunction = count) -> Pr
 
 def checkpoint(folder: Path) -> CheckpointFile:
     return CheckpointFile(folder / "state" / str(TASK) / ".checkpoint")
+
+
+def store_folder(folder: Path, backend: str, store: str = "left", task_id: TaskId = TASK) -> Path:
+    """Where a task of ``folder`` keeps the store."""
+    return folder / "state" / str(task_id) / backend_named(backend).engine / store
 
 
 def logging_all(backend: str, durability: Durability = Durability.CHANGELOG) -> StoreConfig:

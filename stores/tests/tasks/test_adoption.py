@@ -35,6 +35,7 @@ from stores.tests.tasks.setup import (
     outputs,
     run_until_killed,
     state,
+    store_folder,
 )
 
 DUAL = "rocksdb-dual-store"
@@ -68,7 +69,7 @@ def test_offsets_and_positions_are_taken_over_and_nothing_is_restored(
     """Source: KIP-892, "Upgrading"; "Interactive Query .position Offsets"."""
     folder = used_directly(tmp_path, log)
     CheckpointFile(folder / "left.position").write({INPUT: 2, ELSEWHERE: 5})
-    CheckpointFile(folder / "right" / ".position").write({INPUT: 1, ELSEWHERE: 3})
+    CheckpointFile(folder / "rocksdb" / "right" / ".position").write({INPUT: 1, ELSEWHERE: 3})
     for _ in range(2):
         task = counting_task(tmp_path, log, backend)
         assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
@@ -79,7 +80,7 @@ def test_offsets_and_positions_are_taken_over_and_nothing_is_restored(
         assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1])
         task.close()
         assert list(folder.rglob("*.position*")) == []
-        assert read_identity(folder / "left").backend == backend
+        assert read_identity(folder / "rocksdb" / "left").backend == backend
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_a_checkpoint_says_nothing_of_a_store_that_has_lost_its_first_commits(
     task.run()
     task.commit()
     task.close(clean=False)
-    left = checkpoint(tmp_path).path.with_name("left")
+    left = store_folder(tmp_path, DIRECT)
     wipe(left)
     open_store(INDEXED, left).close()
     checkpoint(tmp_path).write({LEFT: 2, RIGHT: 2})
@@ -189,7 +190,7 @@ def test_exactly_once_a_store_that_was_not_closed_cleanly_is_wiped_instead(
 ) -> None:
     folder = used_directly(tmp_path, log)
     # As of a process that opened it, and was killed before it could write that the checkpoint is gone.
-    (folder / "left" / "open").write_text('{"boot": "", "tearable": false}')
+    (folder / "rocksdb" / "left" / "open").write_text('{"boot": "", "tearable": false}')
     task = counting_task(tmp_path, log, INDEXED)
     assert [(report.wiped, report.records) for report in task.open()] == [(True, 3), (False, 0)]
     assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1])
@@ -235,7 +236,7 @@ def test_a_wipe_takes_the_files_that_tell_of_the_store_s_position(
 ) -> None:
     """They would tell of data that is gone, and be imported with the next adoption."""
     folder = used_directly(tmp_path, log)
-    for file in (folder / "left.position", folder / "left" / ".position"):
+    for file in (folder / "left.position", folder / "rocksdb" / "left" / ".position"):
         CheckpointFile(file).write({ELSEWHERE: 7})
     checkpoint(tmp_path).write({RIGHT: 2})
     task = counting_task(tmp_path, log, backend)
@@ -247,7 +248,7 @@ def test_a_wipe_takes_the_files_that_tell_of_the_store_s_position(
 
 def test_a_checkpoint_does_not_vouch_for_a_store_that_somebody_removed(tmp_path: Path, log: MemoryChangelog) -> None:
     folder = used_directly(tmp_path, log)
-    wipe(folder / "left")
+    wipe(folder / "rocksdb" / "left")
     task = counting_task(tmp_path, log, DIRECT)
     assert [report.records for report in task.open()] == [3, 0]
     assert state(task, "left") == expected_state([1, 2, 1])

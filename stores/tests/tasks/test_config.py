@@ -148,6 +148,6 @@ def test_a_task_is_made_from_a_configuration(tmp_path: Path, log: MemoryChangelo
     task.run()
     assert (task.guarantee, task.metrics.commit_total) == (AT_LEAST_ONCE, 2)
     task.close()
-    assert (tmp_path / "app" / "0_0" / "left").is_dir()
+    assert (tmp_path / "app" / "0_0" / "rocksdb" / "left").is_dir()
     assert config.clean() == []
     assert TaskConfig("app", tmp_path / "app", state_cleanup_delay_s=0).clean() == [TASK]

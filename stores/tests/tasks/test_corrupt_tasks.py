@@ -28,6 +28,7 @@ from stores.tests.tasks.setup import (
     feed,
     raising_at,
     state,
+    store_folder,
 )
 
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
@@ -51,7 +52,7 @@ def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_re
     tmp_path: Path, log: MemoryChangelog, backend: str, guarantee: ProcessingGuarantee
 ) -> None:
     """Whose it is nobody knows, and a replay would not remove it. Source: KIP-892, "Error Handling", 1."""
-    with open_store(backend, tmp_path / "state" / "0_0" / "left", name="left") as store:
+    with open_store(backend, store_folder(tmp_path, backend), name="left") as store:
         store.put(b"foreign", b"1")
         store.commit()
     log_states(log, 2)
@@ -70,7 +71,7 @@ def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_re
 
 @pytest.mark.parametrize("backend", [DIRECT, "sqlite-native"])
 def test_an_empty_store_needs_no_offset(tmp_path: Path, log: MemoryChangelog, backend: str) -> None:
-    open_store(backend, tmp_path / "state" / "0_0" / "left", name="left").close()
+    open_store(backend, store_folder(tmp_path, backend), name="left").close()
     task = counting_task(tmp_path, log, backend)
     assert [(report.wiped, report.reason) for report in task.open()] == [(False, None)] * 2
     task.close()
@@ -165,7 +166,7 @@ def test_a_damaged_store_is_not_wiped_where_its_changelog_is_lost(
     task = counting_task(tmp_path, log, backend)
     task.open()
     task.close()
-    folder = tmp_path / "state" / "0_0" / "left"
+    folder = store_folder(tmp_path, backend)
     sound = (folder / "store.json").read_bytes()
     (folder / "store.json").write_bytes(b"{}")
     with MemoryChangelog() as new:
@@ -252,7 +253,7 @@ def test_damage_that_shows_while_the_task_is_running_is_told_with_its_file(
     task.open()
     task.run()
     task.close()
-    for table in (tmp_path / "state" / "0_0" / "left" / "data").glob("*.sst"):
+    for table in (tmp_path / "state" / "0_0" / "rocksdb" / "left" / "data").glob("*.sst"):
         content = table.read_bytes()
         if b"offsets" not in content:
             table.write_bytes(bytes(40) + content[40:])

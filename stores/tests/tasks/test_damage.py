@@ -16,7 +16,7 @@ from stores.changelog import SqliteChangelog
 from stores.interface import Durability
 from stores.registry import backend_named, backends
 from stores.tests.tasks.damaged import MORE_KEYS
-from stores.tests.tasks.setup import TASK, counting_task, expected_state, feed, run_until_killed, state
+from stores.tests.tasks.setup import counting_task, expected_state, feed, run_until_killed, state, store_folder
 
 KEYS = [number % 4 for number in range(12)]
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
@@ -98,7 +98,7 @@ def test_a_store_that_was_open_in_an_earlier_boot_is_restored_where_power_loss_m
         closed(folder, backend, level)
         tearable = backend_named(backend).load_engine().torn_by_power_loss(level)
         mark = {"boot": "an earlier one", "pid": 1, "durability": level, "tearable": tearable}
-        (folder / "state" / str(TASK) / "left" / "open").write_text(json.dumps(mark))
+        (store_folder(folder, backend) / "open").write_text(json.dumps(mark))
         with SqliteChangelog(folder / "log.sqlite") as log:
             task = counting_task(folder, log, backend, durability=level)
             left, right = task.open()

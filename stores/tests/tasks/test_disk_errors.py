@@ -230,7 +230,7 @@ def test_damage_that_shows_in_the_function_has_the_store_restored(tmp_path: Path
     task.open()
     task.run(3)
     task.close()
-    for table in (tmp_path / "state" / "0_0" / "left" / "data").glob("*.sst"):
+    for table in (tmp_path / "state" / "0_0" / "rocksdb" / "left" / "data").glob("*.sst"):
         content = table.read_bytes()
         if b"offsets" not in content:
             table.write_bytes(bytes(40) + content[40:])

@@ -77,7 +77,7 @@ def test_a_corrupted_store_is_wiped_and_restored_with_the_reason_told(tmp_path: 
     task.open()
     task.run()
     task.close()
-    for file in (tmp_path / "state" / "0_0" / "left" / "data").iterdir():
+    for file in (tmp_path / "state" / "0_0" / "sqlite" / "left" / "data").iterdir():
         file.write_bytes(b"garbage " * 2_000)
     left, right = task.open()
     assert (left.wiped, left.records, right.wiped) == (True, 2, False)

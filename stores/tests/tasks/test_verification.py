@@ -11,7 +11,16 @@ from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreCorruptedError
 from stores.registry import backend_named, backends
 from stores.tasks import TaskContext
-from stores.tests.tasks.setup import DIRECT, TASK, checkpoint, count, counting_task, expected_state, feed, state
+from stores.tests.tasks.setup import (
+    DIRECT,
+    checkpoint,
+    count,
+    counting_task,
+    expected_state,
+    feed,
+    state,
+    store_folder,
+)
 
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
 CHECKED = [name for name in PERSISTENT if "checksums" in backend_named(name).options]
@@ -26,9 +35,9 @@ def closed(folder: Path, log: MemoryChangelog, backend: str) -> None:
     task.close()
 
 
-def damage(folder: Path) -> None:
+def damage(folder: Path, backend: str) -> None:
     """Change the record of key 7 in the file that has it."""
-    files = [file for file in (folder / "state" / str(TASK) / "left" / "data").iterdir() if file.is_file()]
+    files = [file for file in (store_folder(folder, backend) / "data").iterdir() if file.is_file()]
     changed = 0
     for file in files:
         content = file.read_bytes()
@@ -62,7 +71,7 @@ def test_a_damaged_store_is_restored_where_the_task_verifies_it(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
     closed(tmp_path, log, backend)
-    damage(tmp_path)
+    damage(tmp_path, backend)
     assert verified(tmp_path, log, backend) == [True, False]
     assert verified(tmp_path, log, backend) == [False, False]
 
@@ -83,7 +92,7 @@ def test_else_it_is_restored_when_the_function_comes_upon_it(
     tmp_path: Path, log: MemoryChangelog, backend: str, function: Callable[[Record, TaskContext], None]
 ) -> None:
     closed(tmp_path, log, backend)
-    damage(tmp_path)
+    damage(tmp_path, backend)
     task = counting_task(tmp_path, log, backend, process=function)
     assert [report.wiped for report in task.open()] == [False, False]
     feed(log, [7])

@@ -1,0 +1,63 @@
+"""Move the stores of a state directory to the sub-topologies that a topology gives them:
+
+    python -m stores.relocate DIR --topology FILE [--dry-run] [--application ID]
+
+DIR is the folder of one application, with its tasks' folders (``state.dir/application.id`` under Kafka's properties);
+FILE is the topology as JSON (see ``stores.tasks.topology``). Each line printed is a store: where it was and where it is
+now, or why it stays. Nothing is changed with ``--dry-run``. Ends with 0; with 2 after an error, which says what to do.
+
+Source: KIP-816.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stores.errors import StoreError
+from stores.tasks.relocation import Relocation, relocate
+from stores.tasks.topology import Topology
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Relocate, and print what was done; 0 where that was possible, else 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m stores.relocate", description="Move stores to the sub-topologies that a topology gives them."
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the state directory of one application")
+    parser.add_argument("--topology", type=Path, required=True, metavar="FILE", help="the topology, as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be moved")
+    parser.add_argument("--application", metavar="ID", help="the application's ID, if its stores' names end alike")
+    given = parser.parse_args(argv)
+    try:
+        topology = Topology.from_file(given.topology)
+        done = relocate(given.directory, topology, application_id=given.application, dry_run=given.dry_run)
+    except (StoreError, TypeError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for line in lines(done, given.directory, dry_run=given.dry_run):
+        print(line)
+    return 0
+
+
+def lines(done: Relocation, directory: Path, *, dry_run: bool) -> list[str]:
+    """One line for each store that is moved or kept; paths below ``directory`` without it."""
+
+    def short(path: Path) -> str:
+        return str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
+
+    moved = "would move" if dry_run else "moved"
+    found = [
+        f"{'to complete' if dry_run else 'completed'}: {short(source)} -> {short(target)}"
+        for _, source, target in done.completed
+    ]
+    found += [f"{moved}: {short(source)} -> {short(target)}" for _, source, target in done.moved]
+    found += [f"kept: {short(source)}, as there is another {name!r}" for name, source, _ in done.doubles]
+    found += [f"kept: {short(path)}, which the topology does not name" for _, path in done.unnamed]
+    return found or ["every store is in its place"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,165 @@
+"""Where the stores of a task lie in its folder, and how an older release's stores get there.
+
+    0_3/rocksdb/counts    the store ``counts``, kept by the engine ``rocksdb``
+    0_3/counts.position   a position file of Kafka's, beside the engines' folders
+    0_3/counts            where earlier releases kept the store
+    0_3/.layout/rocksdb   a store named like an engine, on its way from ``0_3/rocksdb`` to ``0_3/rocksdb/rocksdb``
+
+Nothing here opens a store. Links are never followed. Source: KIP-816, "Background"; Kafka Streams, ``StateDirectory``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from stores.creation import LOCK_FILE, is_store, is_vacant
+from stores.errors import StoreCorruptedError, StoreIncompatibleError
+from stores.failpoints import declare, reach
+from stores.files import make_folder, sync_folder
+from stores.identity import read_identity
+from stores.registry import backends, engines
+from stores.tasks.swap import ENDS, beside
+
+PARKED = ".layout"
+
+STORE_PARKED = declare("layout.store_parked", "a store named like an engine has left the place of the engine's folder")
+STORE_MOVED = declare("layout.store_moved", "a store of an earlier release lies below its engine's folder")
+FAILPOINTS = (STORE_PARKED, STORE_MOVED)
+"""What the opening of a task with stores of an earlier release's layout reaches, for each of these stores."""
+
+
+class Place(NamedTuple):
+    """Where a store lies in its task's folder."""
+
+    engine: str | None
+    """None where an earlier release has made it, in the task's folder itself."""
+    store: str
+
+    def within(self, folder: Path) -> Path:
+        """The path of the store in the task's folder ``folder``."""
+        return folder / self.store if self.engine is None else folder / self.engine / self.store
+
+
+def places(folder: Path, names: Collection[str] = ()) -> list[Place]:
+    """Return where stores lie in the task's folder ``folder``, in order, from one listing of it and its engines.
+
+    Folders of earlier releases, and of engines that are not installed, count if they are the library's stores;
+    the former also if their name is among ``names``. Raises: OSError.
+    """
+    found = []
+    for entry in _folders(folder):
+        if entry.name == PARKED or entry.name.endswith(ENDS):
+            continue
+        if entry.name in engines():
+            inner = list(os.scandir(entry.path))
+            if any(_is_part(part) for part in inner) and _is_old(Path(entry.path)):
+                found.append(Place(None, entry.name))
+                continue
+            names_of = {_store_of(part.name) for part in inner if part.is_dir(follow_symlinks=False)}
+            found += [Place(entry.name, name) for name in names_of]
+        elif entry.name in names or is_store(Path(entry.path)):
+            found.append(Place(None, entry.name))
+        else:
+            stores = {_store_of(part.name) for part in _folders(Path(entry.path)) if is_store(Path(part.path))}
+            found += [Place(entry.name, name) for name in stores]
+    return sorted(found, key=lambda place: (place.engine or "", place.store))
+
+
+def parts(path: Path) -> list[Path]:
+    """What there is of the store at ``path``: its folder, and what an upgrade keeps beside it."""
+    return [part for part in (path, *(beside(path, end) for end in ENDS)) if os.path.lexists(part)]
+
+
+def bring_in(folder: Path, chosen: Mapping[str, str]) -> None:
+    """Move each store that an earlier release made in ``folder``, whose lock is held, below its engine's folder.
+
+    ``chosen`` is the engine by store of those that the task has: it counts where a store does not say which one keeps
+    it. One rename per store; a call that was cut short is completed by the next. Survives power loss.
+
+    Raises: StoreIncompatibleError where both places have a store of one name; OSError.
+    """
+    old = {
+        place.store: engine
+        for place in places(folder, chosen)
+        if place.engine is None and (engine := _engine_of(folder / place.store, chosen.get(place.store)))
+    }
+    parked = folder / PARKED
+    names = engines() | set(chosen.values()) | set(old.values())
+    for name in sorted(old):
+        target = folder / old[name] / name
+        if os.path.lexists(target) and old[name] not in old:
+            if is_vacant(folder / name):
+                del old[name]
+                continue
+            raise StoreIncompatibleError(
+                f"both {folder / name} and {target} hold the store {name!r}: remove the one that is not needed, and "
+                "start again"
+            )
+    for name in sorted(set(old) & names):
+        _move(folder / name, parked / name)
+        reach(STORE_PARKED)
+    for name in sorted(set(old) - names):
+        _move(folder / name, folder / old[name] / name)
+        reach(STORE_MOVED)
+    for entry in list(_folders(parked)):
+        engine = _engine_of(Path(entry.path), chosen.get(entry.name))
+        if engine is not None:
+            _move(Path(entry.path), folder / engine / entry.name)
+            reach(STORE_MOVED)
+    with suppress(OSError):
+        parked.rmdir()
+
+
+def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
+    """Check that no store of ``chosen`` (engine by name) lies below the folder of another engine.
+
+    Raises: StoreIncompatibleError: the checkpoint file can't say which of two stores an offset belongs to; OSError.
+    """
+    for place in places(folder):
+        engine = chosen.get(place.store)
+        path = place.within(folder)
+        if engine is not None and place.engine not in (None, engine) and not (path.is_dir() and is_vacant(path)):
+            raise StoreIncompatibleError(
+                f"{path} holds the store {place.store!r}, kept by {place.engine}, and the task is configured to keep "
+                f"it in {engine}: configure {place.engine} for it, or remove {path} to restore it from its changelog"
+            )
+
+
+def _folders(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        yield from (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def _store_of(name: str) -> str:
+    """The name of the store that has a folder ``name`` below its engine's: while an upgrade swaps two, one beside."""
+    return next((name.removesuffix(end) for end in ENDS if name.endswith(end)), name)
+
+
+def _is_part(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder with this file may be a store's: no engine's folder has files."""
+    return entry.is_file(follow_symlinks=False)
+
+
+def _is_old(path: Path) -> bool:
+    """Whether a folder named like an engine is a store of an earlier release, complete or not."""
+    return is_store(path) or (is_vacant(path) and os.path.lexists(path / LOCK_FILE))
+
+
+def _engine_of(path: Path, chosen: str | None) -> str | None:
+    """The engine that keeps the store at ``path``: as it says itself, or else the one that is chosen for it."""
+    try:
+        backend = backends().get(read_identity(path).backend)
+    except (StoreCorruptedError, OSError):
+        return chosen
+    return chosen if backend is None else backend.engine
+
+
+def _move(source: Path, target: Path) -> None:
+    make_folder(target.parent, 0o700)
+    source.rename(target)
+    sync_folder(target.parent)
+    sync_folder(source.parent)

@@ -1,0 +1,185 @@
+"""The topology of an application: its sub-topologies by number, each with its stores and its input topics.
+
+As JSON::
+
+    {"subtopologies": {"2": {"stores": ["counts"], "inputs": ["orders"]}, "3": {"stores": ["names"]}}}
+
+A list in place of the object numbers its sub-topologies from 0. Source: KIP-816, "Background".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from os import PathLike
+from typing import Self
+
+from stores.directory import checked_path
+from stores.errors import ConfigError
+from stores.files import system_errors_told
+from stores.tasks.names import check_number, check_stores, check_topic
+
+_BYTES_MAX = 16 << 20
+_FIELDS = ("stores", "inputs")
+
+
+@dataclass(frozen=True)
+class Subtopology:
+    """The names of its stores, and its input topics. Raises, when made: TypeError, ConfigError."""
+
+    stores: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stores", _names("stores", self.stores))
+        object.__setattr__(self, "inputs", _names("inputs", self.inputs))
+        check_stores(self.stores)
+        for topic in self.inputs:
+            check_topic(topic)
+        _check_once(self.stores, "store")
+        _check_once(self.inputs, "input")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Sub-topologies by number, 0 or more: the number is the first in a task's ID. A store is named once in all.
+
+    Raises, when made: TypeError, ConfigError for a store that is named twice, and for what can't be a name or number.
+    """
+
+    subtopologies: Mapping[int, Subtopology]
+    _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.subtopologies, Mapping):
+            raise TypeError(f"sub-topologies are a mapping by number, not {type(self.subtopologies).__name__}")
+        object.__setattr__(self, "subtopologies", dict(self.subtopologies))
+        numbers: dict[str, int] = {}
+        for number, subtopology in self.subtopologies.items():
+            check_number("a sub-topology", number)
+            if not isinstance(subtopology, Subtopology):
+                raise TypeError(f"sub-topology {number} is a Subtopology, not {type(subtopology).__name__}")
+            for store in subtopology.stores:
+                if numbers.setdefault(store, number) != number:
+                    raise ConfigError(
+                        f"the topology names the store {store!r} twice, in the sub-topologies {numbers[store]} and "
+                        f"{number}: a store belongs to one, drop the other"
+                    )
+        object.__setattr__(self, "_numbers", numbers)
+
+    @classmethod
+    def from_dict(cls, told: object) -> Self:
+        """A topology from what its JSON says. Raises: ConfigError, TypeError."""
+        if not isinstance(told, Mapping) or set(told) != {"subtopologies"}:
+            raise ConfigError('a topology is an object with the one field "subtopologies"')
+        found = told["subtopologies"]
+        if isinstance(found, list):
+            found = dict(enumerate(found))
+        if not isinstance(found, Mapping):
+            raise ConfigError('"subtopologies" is an object by number, or a list')
+        subtopologies: dict[int, Subtopology] = {}
+        for name, fields in found.items():
+            number = _number(name)
+            if number in subtopologies:
+                raise ConfigError(f"the topology has the sub-topology {number} twice: drop one")
+            if not isinstance(fields, Mapping):
+                raise ConfigError(f'sub-topology {number} is an object with "stores" and "inputs"')
+            unknown = sorted(map(str, fields.keys() - set(_FIELDS)))
+            if unknown:
+                raise ConfigError(f"sub-topology {number} has no field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
+            subtopologies[number] = Subtopology(*(fields.get(name, ()) for name in _FIELDS))
+        return cls(subtopologies)
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Self:
+        """A topology from a JSON file. Raises: ConfigError, TypeError; StoreUnavailableError if it can't be read."""
+        file = checked_path(path)
+        with system_errors_told(file):
+            try:
+                with open(file, "rb") as opened:
+                    text = opened.read(_BYTES_MAX + 1)
+                if len(text) > _BYTES_MAX:
+                    raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: it is no topology")
+                told = json.loads(text, object_pairs_hook=_unrepeated)
+            except (ValueError, RecursionError) as error:
+                if isinstance(error, ConfigError):
+                    raise
+                raise ConfigError(f"{file} is no JSON: {error}") from error
+        try:
+            return cls.from_dict(told)
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(f"{file}: {error}") from error
+
+    def check_task(self, subtopology: int, stores: Iterable[str], topics: Iterable[str]) -> None:
+        """Check that the sub-topology has these stores and, if it names any inputs, these. Raises: ConfigError."""
+        known = self.subtopologies.get(subtopology)
+        if known is None:
+            raise ConfigError(f"the topology has no sub-topology {subtopology}: correct the task's ID, or declare it")
+        for store in stores:
+            number = self.subtopology_of(store)
+            if number != subtopology:
+                where = "no sub-topology" if number is None else f"the sub-topology {number}"
+                raise ConfigError(
+                    f"the store {store!r} belongs to {where} in the topology, and the task is of {subtopology}: "
+                    "correct the task's ID, or the topology"
+                )
+        for topic in topics:
+            if known.inputs and topic not in known.inputs:
+                raise ConfigError(
+                    f"the sub-topology {subtopology} has no input {topic!r}; it has: {', '.join(known.inputs)}"
+                )
+
+    def subtopology_of(self, store: str) -> int | None:
+        """The number of the sub-topology that has the store of that name, None if none has."""
+        return self._numbers.get(store)
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """The names of all stores."""
+        return frozenset(self._numbers)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two topologies that put every store into the same sub-topology."""
+        return sha256(json.dumps(sorted(self._numbers.items())).encode()).hexdigest()
+
+
+def check_relocation(topology: object, automatic: object) -> None:
+    """Check the types of the two settings. Raises: TypeError."""
+    if topology is not None and not isinstance(topology, Topology):
+        raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
+    if not isinstance(automatic, bool):
+        raise TypeError(f"automatic_state_relocation is a bool, not {type(automatic).__name__}")
+
+
+def _number(name: object) -> int:
+    if isinstance(name, str) and len(name) <= 10 and name.isascii() and name.isdecimal() and str(int(name)) == name:
+        return int(name)
+    if isinstance(name, int) and not isinstance(name, bool):
+        return name
+    raise ConfigError(f"{name!r} is no number of a sub-topology: use 0, 1, 2, ...")
+
+
+def _names(what: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"the {what} of a sub-topology are a list of names, not {type(names).__name__}")
+    return tuple(names)
+
+
+def _check_once(names: tuple[str, ...], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(f"a sub-topology names the {what} {name!r} twice: drop one")
+        seen.add(name)
+
+
+def _unrepeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON. Raises: ConfigError where a name is there twice, of which JSON's reader keeps the last."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ConfigError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice: drop one")
+    return found
