@@ -379,9 +379,8 @@ def test_links_and_foreign_files_are_neither_followed_nor_moved(tmp_path: Path) 
     assert (folder / str(task_id(3)) / "notes" / "names").read_text() == "dear"
     assert (folder / str(task_id(2)) / "rocksdb" / "totals").is_symlink()
     for name, inode in inodes.items():
-        number = PRESENT.subtopology_of(name.split()[0])
-        assert number is not None
-        assert (folder / str(task_id(number)) / "lmdb" / name.split()[0]).stat().st_ino == inode
+        store = name.split()[0]
+        assert (folder / f"{PRESENT.subtopology_of(store)}_{PARTITION}" / "lmdb" / store).stat().st_ino == inode
 
 
 def test_without_automatic_relocation_no_task_opens_and_each_store_is_named(
