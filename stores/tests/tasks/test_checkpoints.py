@@ -23,6 +23,7 @@ from stores.tests.tasks.setup import (
     expected_state,
     feed,
     state,
+    store_folder,
 )
 
 
@@ -147,7 +148,7 @@ def test_a_store_that_was_found_damaged_is_out_of_the_checkpoint_until_it_is_res
     task.open()
     task.run()
     task.close()
-    (checkpoint(tmp_path).path.with_name("left") / "store.json").write_text("garbage")
+    (store_folder(tmp_path, INDEXED) / "store.json").write_text("garbage")
     with crashing_at(BEFORE_WRITE):
         task.open()
     assert checkpoint(tmp_path).read() == {RIGHT: 1}
