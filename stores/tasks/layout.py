@@ -70,8 +70,13 @@ def places(folder: Path, names: Collection[str] = ()) -> list[Place]:
 
 
 def parts(path: Path) -> list[Path]:
-    """What there is of the store at ``path``: its folder, and what an upgrade keeps beside it."""
-    return [part for part in (path, *(beside(path, end) for end in ENDS)) if os.path.lexists(part)]
+    """What there is of the store at ``path``: its folder, and what an upgrade keeps beside it. Links are none of it."""
+    return [part for part in _names(path) if os.path.lexists(part) and not part.is_symlink()]
+
+
+def is_taken(path: Path) -> bool:
+    """Whether anything has a name that a store at ``path`` would take, be it a link."""
+    return any(map(os.path.lexists, _names(path)))
 
 
 def bring_in(folder: Path, chosen: Mapping[str, str]) -> None:
@@ -132,6 +137,10 @@ def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
 def _folders(folder: Path) -> Iterator[os.DirEntry[str]]:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         yield from (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+def _names(path: Path) -> list[Path]:
+    return [path, *(beside(path, end) for end in ENDS)]
 
 
 def _store_of(name: str) -> str:

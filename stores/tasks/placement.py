@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stores.tasks.identifier import TaskId
-from stores.tasks.layout import Place, parts, places
+from stores.tasks.layout import Place, is_taken, parts, places
 from stores.tasks.state_directory import StateDirectory, last_used
 from stores.tasks.topology import Topology
 
@@ -63,8 +63,8 @@ def place_stores(state: StateDirectory, topology: Topology) -> Placement:
             elif number != task_id.subtopology:
                 target = TaskId(number, task_id.partition)
                 move = Move(place.store, place.engine, task_id, target)
-                is_taken = (target, place.store) in present or bool(parts(move.path(state.path, target)))
-                (doubles if is_taken else wanted[target, place.store]).append(move)
+                has_rival = (target, place.store) in present or is_taken(move.path(state.path, target))
+                (doubles if has_rival else wanted[target, place.store]).append(move)
     moves = []
     for rivals in wanted.values():
         if len(rivals) > 1:

@@ -227,9 +227,9 @@ class StreamTask:
 
         Raises: as ``open``. Source: KIP-258, first draft, "Roll-over Upgrade".
         """
-        if self._lock is not None:
+        if self._entrance.is_entered:
             raise StoreError(f"task {self.task_id} is open already")
-        self._lock = self._state.lock(self.task_id, self)
+        self._entrance.enter(self)
         offsets, origins = None, None
         try:
             self._create_topics()

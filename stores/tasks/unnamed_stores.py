@@ -115,7 +115,8 @@ def _remove(state: StateDirectory, task_id: TaskId, place: Place) -> bool:
                 own.wipe(part)
         for part in parts(path):
             # The note of a swap, once neither store is there.
-            part.unlink()
+            if part.is_file():
+                part.unlink()
     return True
 
 

@@ -725,3 +725,26 @@ def test_a_forked_process_does_not_hold_the_topology_of_its_parent(tmp_path: Pat
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_what_an_upgrade_keeps_beside_a_store_follows_it_also_while_the_two_are_swapped(
+    tmp_path: Path, decided: bool
+) -> None:
+    """Left behind, the note of a swap would have the older of the two stores count."""
+    lay_out(tmp_path)
+    folder, target = (tmp_path / str(task_id(number)) / "lmdb" for number in (2, 3))
+    if decided:
+        (folder / "names").rename(folder / "names.former")
+    (folder / "names.prepare").mkdir()
+    (folder / "names.swap").write_text("note")
+    names = {entry.name for entry in folder.iterdir()} - {"counts"}
+    with crashing_at(STORE_MOVED):
+        relocate(tmp_path, PRESENT)
+    done = relocate(tmp_path, PRESENT)
+    assert len(done.completed) == len(STORES)
+    assert {entry.name for entry in target.iterdir()} == names
+    assert {entry.name for entry in folder.iterdir()} == {"totals"}
+    assert CheckpointFile(tmp_path / str(task_id(3)) / ".checkpoint").read() == {
+        TopicPartition(log_topic("names"), PARTITION): len("names")
+    }
