@@ -48,8 +48,9 @@ from harness.throughput.run import MeasurementFailedError
 from harness.throughput.visibility import visibility_rows
 from harness.trials.plan import crash_matrix
 from harness.trials.trial import Trial
+from harness.workloads.departures import Departures
 from harness.workloads.event_log import EventLog
-from harness.workloads.flights import Flights
+from harness.workloads.registry import workload
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends
@@ -57,7 +58,6 @@ from stores.registry import backend_named, backends
 Row = dict[str, Any]
 Keep = Callable[[Sequence[Row], Sequence[str]], None]
 
-FLIGHTS = Flights().name
 STAGES = ("store", "throughput", "opening", "crash", "effects")
 PROFILES = ("smoke", "default", "full")
 WHOLE_PROFILES = ("default", "full")
@@ -113,7 +113,7 @@ def bench(request: Request) -> int:
     """
     request = request.checked()
     find_java()
-    if any(batch.workload == FLIGHTS for batch in _batches(request)):
+    if any(isinstance(workload(batch.workload), Departures) for batch in _batches(request)):
         departures()  # Missing, it should be missed now and not after the first stages.
     progress = Progress()
     started = datetime.now(UTC)

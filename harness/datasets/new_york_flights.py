@@ -7,6 +7,7 @@ needs a setuptools that still had ``pkg_resources``.
 from __future__ import annotations
 
 import importlib.util
+import random
 import zipfile
 from pathlib import Path
 
@@ -55,6 +56,22 @@ def departures() -> pa.Table:
             "seq": pa.array(range(len(rows)), pa.int64()),
         }
     )
+
+
+def arrivals(late_ms: int, seed: int) -> pa.Table:
+    """All departures as ``departures`` has them, but in an order in which each is late by less than ``late_ms``.
+
+    ``seed`` decides by how much each is; where nothing is late the order is that of the schedule. ``seq`` counts this
+    order; timestamps stay those of the schedule. Raises: DatasetMissingError.
+    """
+    table = departures()
+    if not late_ms:
+        return table
+    choose = random.Random(f"arrivals {seed}")
+    delays = pa.array([choose.randrange(late_ms) for _ in range(len(table))], pa.int64())
+    table = table.append_column("arrival", pc.add(table["timestamp_ms"], delays))
+    table = table.sort_by([("arrival", "ascending"), ("seq", "ascending")]).drop_columns(["arrival", "seq"])
+    return table.append_column("seq", pa.array(range(len(table)), pa.int64()))
 
 
 def archive() -> Path:

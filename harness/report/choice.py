@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from harness.report import text
 from harness.report.figures import Figure
 
-REFERENCE_WORKLOADS = ("count", "flights", "event_log")
+REFERENCE_WORKLOADS = ("count", "flights", "event_log", "flights_by_hour", "aircraft_sessions")
 REFERENCE_RECORDS_PER_COMMIT = 1_000
 LEVELS = ("CHANGELOG", "PROCESS", "DISK")
 

@@ -2,7 +2,7 @@
 
 Columns: ``partition`` (int), ``key`` and ``value`` (binary), ``timestamp_ms`` (long, -1 if unknown), ``seq`` (long:
 place in the log, no two alike within a partition). Spark partition i holds exactly the rows with ``partition`` = i,
-sorted by ``timestamp_ms`` and ``seq``; it may be empty. The frame is lazy, and computes the same rows each time.
+sorted by ``seq``; it may be empty. The frame is lazy, and computes the same rows each time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from harness.datasets.new_york_flights import archive, departures
+from harness.datasets.new_york_flights import archive, arrivals
 from harness.workloads.event_log import (
     EventLog,
     EventLogColumnError,
@@ -50,14 +50,20 @@ _TIME_TYPES = (T.StringType, T.IntegralType, T.DateType, T.TimestampType, T.Time
 _KEY_TYPES = (*_TIME_TYPES, T.BinaryType, T.BooleanType, T.DecimalType)
 
 
-def flights(spark: SparkSession, partitions: int, count: int | None = None) -> DataFrame:
+def flights(
+    spark: SparkSession, partitions: int, count: int | None = None, *, late_ms: int = 0, seed: int = 0
+) -> DataFrame:
     """The departures of 2013 from New York, or the first ``count`` of them, keyed by aircraft.
+
+    Each comes late by less than ``late_ms``, as ``seed`` decides: see ``harness.datasets.new_york_flights.arrivals``.
 
     One executor reads them where it is, so that the driver's memory doesn't hold them.
     Raises: DatasetMissingError where the driver doesn't have them; an executor must have them too.
     """
     archive()
-    return _partitioned(spark.range(0, 1, 1, 1).mapInArrow(_departures_reader(count), _EVENT_SCHEMA), partitions)
+    return _partitioned(
+        spark.range(0, 1, 1, 1).mapInArrow(_departures_reader(count, late_ms, seed), _EVENT_SCHEMA), partitions
+    )
 
 
 def generated(spark: SparkSession, source: EventSource, seed: int, count: int, partitions: int) -> DataFrame:
@@ -105,14 +111,14 @@ def _partitioned(events: DataFrame, partitions: int, order: tuple[str, ...] = ("
         # A log's own order has several columns; within its partition each row gets one number for them.
         number = F.row_number().over(Window.partitionBy("partition").orderBy("timestamp_ms", *order))
         placed = placed.withColumn("seq", number.cast("long") - 1)
-    return placed.select("partition", "key", "value", "timestamp_ms", "seq").sortWithinPartitions("timestamp_ms", "seq")
+    return placed.select("partition", "key", "value", "timestamp_ms", "seq").sortWithinPartitions("seq")
 
 
-def _departures_reader(count: int | None) -> Callable[[_Batches], _Batches]:
+def _departures_reader(count: int | None, late_ms: int, seed: int) -> Callable[[_Batches], _Batches]:
     def read(batches: _Batches) -> _Batches:
         for batch in batches:
             if batch.num_rows:
-                yield from departures().slice(0, count).to_batches(max_chunksize=_BATCH_EVENTS)
+                yield from arrivals(late_ms, seed).slice(0, count).to_batches(max_chunksize=_BATCH_EVENTS)
 
     return read
 

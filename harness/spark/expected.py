@@ -51,6 +51,54 @@ _ROUTES = """
 """
 
 
+_BY_HOUR = """
+    select *, unix_millis(hour.start) as start_ms, unix_millis(hour.end) as end_ms
+    from (select partition, origin, departed, dep_delay, place, window(timestamp_millis(place.timestamp_ms), '1 hour')
+                 as hour from {departures})
+"""
+
+_COUNTED = """
+    concat('[', concat_ws(',', count_if(departed), count(dep_delay), coalesce(sum(dep_delay), 0),
+           coalesce(cast(floor(try_divide(sum(dep_delay) * 1000, count(dep_delay))) as string), 'null')), ']')
+"""
+
+_HOURS = f"""
+    select partition, 'hours' as store, encode(concat(origin, '@', start_ms, '-', end_ms), 'UTF-8') as key,
+           encode({_COUNTED}, 'UTF-8') as value
+    from {{by_hour}} group by partition, origin, start_ms, end_ms
+"""
+
+_RECENT_MS = 3 * 3_600_000
+
+_RECENT = f"""
+    select partition, 'recent' as store, encode(concat(origin, '@', start_ms, '-', end_ms), 'UTF-8') as key,
+           encode(concat({_COUNTED}, '@', max_by(place.timestamp_ms, place.seq)), 'UTF-8') as value
+    from (select *, max(start_ms) over (partition by partition) as stream_time from {{by_hour}})
+    where start_ms > stream_time - {_RECENT_MS} group by partition, origin, start_ms, end_ms
+"""
+
+_LATE = f"""
+    select partition, 'late' as store, encode(origin, 'UTF-8') as key, encode(string(count(*)), 'UTF-8') as value
+    from (select *, max(start_ms) over (partition by partition order by place.seq
+                                        rows between unbounded preceding and 1 preceding) as stream_time
+          from {{by_hour}})
+    where start_ms <= stream_time - {_RECENT_MS} group by partition, origin
+"""
+
+_SESSIONS = """
+    select partition, 'sessions' as store,
+           encode(concat(decode(key, 'UTF-8'), '@', unix_millis(session.start), '-',
+                         unix_millis(session.end) - 4 * 3600000), 'UTF-8') as key,
+           encode(concat('[', departures, ',', cancelled, ',', distance, ']@', last_ms), 'UTF-8') as value
+    from (select partition, key, session_window(timestamp_millis(place.timestamp_ms), '4 hours') as session,
+                 count_if(departed) as departures, count_if(not departed) as cancelled,
+                 coalesce(sum(distance) filter (where departed), 0) as distance,
+                 max_by(place.timestamp_ms, place.seq) as last_ms
+          from {departures}
+          group by partition, key, session_window(timestamp_millis(place.timestamp_ms), '4 hours'))
+"""
+
+
 def expected_state(workload: str, events: DataFrame) -> DataFrame:
     """What the stores of ``workload`` hold after all ``events``.
 
@@ -99,4 +147,22 @@ def _flights(events: DataFrame) -> DataFrame:
     return aircraft.unionByName(events.sparkSession.sql(_ROUTES, departures=departures))
 
 
-_STATES: dict[str, Callable[[DataFrame], DataFrame]] = {"count": _counts, "event_log": _event_log, "flights": _flights}
+def _flights_by_hour(events: DataFrame) -> DataFrame:
+    departures = events.sparkSession.sql(_FLIGHT_FIELDS, events=events)
+    by_hour = events.sparkSession.sql(_BY_HOUR, departures=departures)
+    hours, recent, late = (events.sparkSession.sql(state, by_hour=by_hour) for state in (_HOURS, _RECENT, _LATE))
+    return hours.unionByName(recent).unionByName(late)
+
+
+def _aircraft_sessions(events: DataFrame) -> DataFrame:
+    departures = events.sparkSession.sql(_FLIGHT_FIELDS, events=events)
+    return events.sparkSession.sql(_SESSIONS, departures=departures)
+
+
+_STATES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "count": _counts,
+    "event_log": _event_log,
+    "flights": _flights,
+    "flights_by_hour": _flights_by_hour,
+    "aircraft_sessions": _aircraft_sessions,
+}

@@ -31,7 +31,7 @@ from harness.throughput.plan import Batch
 from harness.throughput.progress import Progress, note_progress
 from harness.throughput.run import MeasurementFailedError, run
 from harness.throughput.totals import throughput_row
-from harness.workloads.flights import Flights
+from harness.workloads.departures import Departures
 from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource, Workload
 from stores.errors import ConfigError
@@ -84,8 +84,8 @@ class Site:
 def batch_events(spark: SparkSession, batch: Batch, seed: int) -> DataFrame:
     """The events of a batch over one of our own workloads. Raises: ConfigError where its workload brings none."""
     chosen = workload(batch.workload)
-    if isinstance(chosen, Flights):
-        return events.flights(spark, batch.partitions, batch.events)
+    if isinstance(chosen, Departures):
+        return events.flights(spark, batch.partitions, batch.events, late_ms=chosen.late_ms, seed=seed)
     if isinstance(chosen, EventSource) and batch.events is not None:
         return events.generated(spark, chosen, seed, batch.events, batch.partitions)
     raise ConfigError(f"the workload {chosen.name!r} needs events of your own: give --events PATH and --key COLUMN")

@@ -70,8 +70,9 @@ def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_flights_end_as_spark_sql_computes(spark: SparkSession) -> None:
-    outcome = measured(spark, Sweep("flights", EVENTS, backends=TWO))
+@pytest.mark.parametrize("workload", ["flights", "flights_by_hour", "aircraft_sessions"])
+def test_the_flights_end_as_spark_sql_computes(spark: SparkSession, workload: str) -> None:
+    outcome = measured(spark, Sweep(workload, EVENTS, backends=TWO))
     assert outcome.problems == []
     assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
 

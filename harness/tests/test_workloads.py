@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from harness.datasets.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, departures
+from harness.datasets.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
 from harness.tests.fake_task import FakeTask, run
+from harness.workloads.aircraft_sessions import GAP_MS, AircraftSessions
 from harness.workloads.count import Count, KeyChoice
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.flights import Flights
+from harness.workloads.flights_by_hour import FlightsByHour
 from harness.workloads.registry import UnknownWorkloadError, workload, workloads
 from harness.workloads.workload import Event, EventSource, Workload
 from stores.changelog.interface import Record
@@ -60,6 +62,65 @@ def test_flights_sum_up_and_keep_what_is_unknown_out_of_the_sums() -> None:
         "routes": {b"JFK-LAX": b"2,2,4950,2,-31,-11", b"LAX-JFK": b"1,0,2475,0,0,"},
     }
     assert [value for _, _, value, _ in task.outputs][:2] == [b"0,1,0,0,0,", b"1,1,2475,327,-2,LAX"]
+
+
+def test_late_departures_come_in_an_order_of_the_seeds_and_never_later_than_they_may() -> None:
+    late_ms = FlightsByHour.late_ms
+    in_order, late = departures(), arrivals(late_ms, 3)
+    assert late["seq"].to_pylist() == list(range(DEPARTURES))
+    assert late.equals(arrivals(late_ms, 3))
+    assert not late.equals(arrivals(late_ms, 4))
+    whole = [(name, "ascending") for name in ("timestamp_ms", "key", "value")]
+    sorted_alike = [table.drop_columns(["seq"]).sort_by(whole) for table in (late, in_order)]
+    assert sorted_alike[0].equals(sorted_alike[1])
+    newest, behind = 0, []
+    for time_ms in late["timestamp_ms"].to_pylist():
+        newest = max(newest, time_ms)
+        behind.append(newest - time_ms)
+    assert late_ms * 0.8 < max(behind) < late_ms
+
+
+def hourly(origin: str, minute: int, delay: str, *, left: bool = True) -> Event:
+    fields = ("UA", "1", origin, "LAX", "517" if left else "", delay, "", "", "2475")
+    return Event(b"N1", ",".join(fields).encode(), minute * 60_000)
+
+
+def test_flights_by_hour_count_each_window_and_what_came_too_late_for_the_recent_ones() -> None:
+    task = run(
+        FlightsByHour(),
+        [
+            hourly("JFK", 59, "-3"),
+            hourly("JFK", 60, "", left=False),
+            hourly("JFK", 239, "4"),
+            hourly("JFK", 0, "-2"),
+            hourly("EWR", 20, "1"),
+        ],
+    )
+    assert task.states == {
+        "hours": {
+            b"EWR@0-3600000": b"[1,1,1,1000]",
+            b"JFK@0-3600000": b"[2,2,-5,-2500]",
+            b"JFK@3600000-7200000": b"[0,0,0,null]",
+            b"JFK@10800000-14400000": b"[1,1,4,4000]",
+        },
+        "recent": {
+            b"JFK@3600000-7200000": b"[0,0,0,null]@3600000",
+            b"JFK@10800000-14400000": b"[1,1,4,4000]@14340000",
+        },
+        "late": {b"EWR": b"1", b"JFK": b"1"},
+    }
+
+
+def test_a_late_flight_makes_two_sessions_of_its_aircraft_one() -> None:
+    gap = GAP_MS // 60_000
+    flights = [hourly("JFK", minute, "") for minute in (0, 2 * gap, 4 * gap + 1)]
+    apart = run(AircraftSessions(), flights).states["sessions"]
+    assert list(apart) == [b"N1@%d-%d" % (start, start) for start in (0, 2 * GAP_MS, 4 * GAP_MS + 60_000)]
+    merged = run(AircraftSessions(), [*flights, hourly("JFK", gap, "", left=False)]).states["sessions"]
+    assert merged == {
+        b"N1@0-%d" % (2 * GAP_MS): b"[2,1,4950]@%d" % GAP_MS,
+        b"N1@%d-%d" % ((4 * GAP_MS + 60_000,) * 2): b"[1,0,2475]@%d" % (4 * GAP_MS + 60_000),
+    }
 
 
 def test_count_adds_one_per_input_and_keeps_the_latest_value() -> None:
@@ -114,9 +175,10 @@ def test_a_record_without_key_or_value_is_refused_and_changes_nothing(known: Wor
 
 
 def test_every_workload_is_found_by_its_name() -> None:
-    assert sorted(workloads()) == ["count", "event_log", "flights"]
+    assert sorted(workloads()) == ["aircraft_sessions", "count", "event_log", "flights", "flights_by_hour"]
     assert all(workload(name).name == name for name in workloads())
-    assert [name for name, known in workloads().items() if isinstance(known, EventSource)] == ["count", "flights"]
+    sources = [name for name, known in workloads().items() if isinstance(known, EventSource)]
+    assert sources == ["count", "flights", "flights_by_hour", "aircraft_sessions"]
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name() -> None:

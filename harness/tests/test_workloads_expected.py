@@ -14,8 +14,10 @@ from harness.spark.expected import differences, expected_state
 from harness.spark.session import session
 from harness.tests.fake_task import run
 from harness.tests.shared_jvm import SharedJvm
+from harness.workloads.aircraft_sessions import AircraftSessions
 from harness.workloads.count import Count, KeyChoice
 from harness.workloads.event_log import EventLog
+from harness.workloads.flights_by_hour import FlightsByHour
 from harness.workloads.registry import workload
 from harness.workloads.workload import Event
 from stores.errors import ConfigError
@@ -51,13 +53,15 @@ def write_log(path: Path) -> None:
     path.write_text("\n".join(["user,at,word", *lines]) + "\n")
 
 
-@pytest.mark.parametrize("name", ["flights", "count", "event_log"])
+@pytest.mark.parametrize("name", ["flights", "flights_by_hour", "aircraft_sessions", "count", "event_log"])
 def test_processing_leaves_what_sql_computes_from_the_same_events(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     write_log(tmp_path / "log.csv")
     events = {
         "flights": lambda: flights(spark, 3, 10_000),
+        "flights_by_hour": lambda: flights(spark, 3, 5_000, late_ms=FlightsByHour.late_ms, seed=7),
+        "aircraft_sessions": lambda: flights(spark, 3, 5_000, late_ms=AircraftSessions.late_ms, seed=7),
         "count": lambda: generated(spark, Count(keys=200, key_choice=KeyChoice.ZIPFIAN), 1, 5_000, 3),
         "event_log": lambda: event_log(spark, EventLog(str(tmp_path / "log.csv"), "user", "at"), 3),
     }[name]()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.throughput.configuration import Measurement, log_durability
 from harness.throughput.pairs import read_pairs
-from harness.workloads.workload import Workload
+from harness.workloads.workload import Workload, records_of
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition
@@ -71,6 +71,7 @@ class Job:
 
     def task(self, folder: Path, changelog: SqliteChangelog, memory: BudgetShare | None = None) -> StreamTask:
         """The task, not opened yet. It commits when it is told to, or before it passes what ``memory`` allows."""
+        kinds = records_of(self.workload)
         settings = StoreConfig(
             backend=self.measurement.backend,
             durability=self.measurement.durability,
@@ -81,7 +82,7 @@ class Job:
             TaskId(0, self.partition),
             state_dir=folder / STATE_FOLDER,
             changelog=changelog,
-            stores=dict.fromkeys(self.workload.store_names, settings),
+            stores={name: replace(settings, records=kinds.get(name)) for name in self.workload.store_names},
             process=self.workload.process,
             inputs=[self.input],
             commit_interval_ms=NO_INTERVAL,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from harness.throughput.configuration import Measurement, Options
-from harness.workloads.flights import Flights
+from harness.workloads.departures import Departures
 from harness.workloads.registry import workload
 from harness.workloads.suggestion import nearest
 from harness.workloads.workload import EventSource
@@ -36,7 +36,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         chosen = workload(self.workload)
-        if self.events is None and isinstance(chosen, EventSource) and not isinstance(chosen, Flights):
+        if self.events is None and isinstance(chosen, EventSource) and not isinstance(chosen, Departures):
             raise ConfigError(f"the workload {self.workload!r} has no end of its own: say how many events")
         for name in self.backends or ():
             backend_named(name)
@@ -63,16 +63,22 @@ PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType(
     {
         "smoke": (
             Sweep("flights", 10_000),
+            Sweep("flights_by_hour", 4_000),
+            Sweep("aircraft_sessions", 4_000),
             Sweep("count", 10_000),
         ),
         "default": (
             Sweep("flights", None),
+            Sweep("flights_by_hour", 20_000),
+            Sweep("aircraft_sessions", 20_000),
             Sweep("count", 30_000, records_per_commit=(100, 10_000)),
             Sweep("count", 30_000, repeats=2),
             Sweep("count", 30_000, durabilities=_SYNCED),
         ),
         "full": (
             Sweep("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
+            Sweep("flights_by_hour", None, durabilities=_EACH),
+            Sweep("aircraft_sessions", None, durabilities=_EACH),
             Sweep("flights", None, partitions=1, repeats=5),
             Sweep("flights", None, partitions=4, repeats=5),
             Sweep("count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000, 100_000), repeats=5),

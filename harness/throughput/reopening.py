@@ -12,6 +12,8 @@ from time import perf_counter
 from harness.throughput.job import DUMP_FILE, STATE_FOLDER, Job, write_figures
 from harness.throughput.pairs import write_pairs
 from harness.trials.child import end_with_starter
+from harness.workloads.typed_state import plain_pairs
+from harness.workloads.workload import records_of
 from stores.tasks import StreamTask
 
 FIGURES_FILE = "reopened"
@@ -46,8 +48,9 @@ def bytes_on_disk(folder: Path) -> int:
 
 
 def _state(task: StreamTask, job: Job) -> Iterator[tuple[bytes, bytes, int]]:
+    kinds = records_of(job.workload)
     for place, name in enumerate(job.workload.store_names):
-        for key, value in task.store(name).all():
+        for key, value in plain_pairs(kinds.get(name), task.store(name)):
             yield key, value, place
 
 

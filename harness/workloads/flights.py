@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.workloads.workload import Context, Event, keyed
+from harness.workloads.departures import Departures
+from harness.workloads.workload import Context, keyed
 from stores.changelog.interface import Record
 
 
 @dataclass(frozen=True)
-class Flights:
+class Flights(Departures):
     """Sums up departures, by aircraft and by route. An event's value is described at the data set's ``FIELDS``.
 
     The store ``aircraft`` keeps of each tail number, separated by commas: departures, cancelled flights, distance
@@ -61,15 +61,3 @@ class Flights:
         )
 
         context.forward(self.output_topic, key, plane, record.timestamp_ms)
-
-    def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
-        """Departures from number ``first`` on, in order of schedule: what really happened, so the seed changes nothing.
-
-        Ends early where the year does. Raises: DatasetMissingError.
-        """
-        # A task doesn't need pyarrow, which is slow to import.
-        from harness.datasets.new_york_flights import departures
-
-        for batch in departures().slice(first, count).to_batches(max_chunksize=10_000):
-            columns = (batch.column(name).to_pylist() for name in Event._fields)
-            yield from map(Event, *columns)

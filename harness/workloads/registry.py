@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from harness.workloads.aircraft_sessions import AircraftSessions
 from harness.workloads.count import Count
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.flights import Flights
+from harness.workloads.flights_by_hour import FlightsByHour
 from harness.workloads.suggestion import nearest
 from harness.workloads.workload import Workload
 from stores.errors import ConfigError
@@ -19,7 +21,7 @@ class UnknownWorkloadError(ConfigError):
 
 def workloads() -> Mapping[str, Workload]:
     """Every workload, in its default shape, by name."""
-    known: tuple[Workload, ...] = (Count(), EventLogWorkload(), Flights())
+    known: tuple[Workload, ...] = (Count(), EventLogWorkload(), Flights(), FlightsByHour(), AircraftSessions())
     return MappingProxyType({workload.name: workload for workload in known})
 
 

