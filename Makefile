@@ -25,10 +25,10 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help setup java test soak bench report scenario lint clean
+.PHONY: help setup java test soak bench report scenario many-stores lint clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo "  PROFILE=smoke (a minute or two), default (ten to fifteen minutes) or full (some 15 hours, most of them for faults below the process) for bench; S=name for scenario, which takes PROFILE as well"
 
@@ -48,6 +48,9 @@ scenario: name profile $(STAMP) java ## run one claim of scenarios/, for example
 
 soak: $(STAMP) ## read every store while it is written to, and judge every answer; MINUTES=5, ARGS="--backends NAME"
 	@$(RUN) -m harness readers --seconds $$(( 60 * $(MINUTES) )) $(ARGS)
+
+many-stores: $(STAMP) ## open 5,000 stores of each backend in one process (half an hour); ARGS="--stores 500 --backends NAME"
+	@$(RUN) -m harness many-stores $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@status=0; \

@@ -1,4 +1,4 @@
-"""The command line: ``python -m harness`` with bench, report, scenario, readers, mutants, trial, effect or list."""
+"""The command line: ``python -m harness`` with bench, report, scenario, readers, mutants, many-stores or list."""
 
 from __future__ import annotations
 
@@ -142,6 +142,11 @@ def _parser() -> argparse.ArgumentParser:
     readers.add_argument("--mutant", default="", metavar="NAME", help="a defect to build in, which is to be found")
     readers.set_defaults(run=_readers)
 
+    many = commands.add_parser("many-stores", help="open thousands of stores of each backend in one process")
+    many.add_argument("--stores", type=int, default=5_000, help="so many of each backend (default 5,000)")
+    many.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
+    many.set_defaults(run=_many_stores)
+
     listing = commands.add_parser("list", help="what there is: backends, workloads, faults, failpoints, scenarios")
     listing.set_defaults(run=_list)
     return parser
@@ -245,6 +250,13 @@ def _readers(given: argparse.Namespace) -> int:
     if not given.seconds > 0:
         raise ConfigError(f"--seconds is a number above 0, not {given.seconds:g}")
     return soak(_listed(given.backends), given.durability, given.seconds, given.seed, given.mutant)
+
+
+def _many_stores(given: argparse.Namespace) -> int:
+    from harness.many_stores import many_stores
+    from harness.progress import Progress
+
+    return many_stores(_listed(given.backends), given.stores, Progress().say)
 
 
 def _mutants(given: argparse.Namespace) -> int:

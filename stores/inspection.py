@@ -1,12 +1,12 @@
 """Show what a store of SQLite, or the embedded changelog, holds: ``python -m stores.inspection PATH``, as JSON lines.
 
-The first line says what the file is and counts its tables; then come offsets and positions of a store, or partitions,
+The first line says what the file is, and shows its tables with their statements and counts; then come offsets and positions of a store, or partitions,
 transactions and consumer groups of a changelog; then its first records, without the checksums behind their values. The
 file is only read, and may be in use meanwhile.
 
-sqlite-utils reads the schema and the rows here, for people. It makes no schema: it knows no tables WITHOUT ROWID, which
-keep a record in one tree in place of two. It takes a third of a second to import, and where pandas is installed 80 MB:
-no store and no changelog imports it.
+sqlite-utils reads the schema and the rows here, for people: the extra ``inspection`` installs it. It makes no schema:
+it knows no tables WITHOUT ROWID, which keep a record in one tree in place of two. It takes a third of a second to
+import, and where pandas is installed 80 MB: no store and no changelog imports it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stores import position
 from stores.changelog.schema import APPLICATION_ID
 from stores.engines.seal import PLAIN, SEALED
 from stores.engines.sqlite import FILE, has_checksums
-from stores.errors import ChangelogError, StoreError, StoreIncompatibleError
+from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.identity import read_identity
 
 if TYPE_CHECKING:
@@ -38,9 +38,13 @@ Line = dict[str, object]
 def lines(path: Path, records_max: int) -> Iterator[Line]:
     """Describe the store or changelog at ``path``, line by line, with up to ``records_max`` of its records.
 
-    Raises: StoreIncompatibleError, ChangelogError where it is neither, StoreCorruptedError; OSError, sqlite3.Error.
+    Raises: StoreIncompatibleError, ChangelogError where it is neither, StoreCorruptedError; ConfigError without
+    sqlite-utils; OSError, sqlite3.Error.
     """
-    from sqlite_utils import Database
+    try:
+        from sqlite_utils import Database
+    except ImportError as error:
+        raise ConfigError("sqlite-utils is missing: install txstores[inspection] to look into a SQLite file") from error
 
     if path.is_dir():
         identity = read_identity(path)
@@ -58,6 +62,7 @@ def lines(path: Path, records_max: int) -> Iterator[Line]:
         connection.execute("begin")
         database = Database(connection)
         first["tables"] = {table.name: table.count for table in database.tables}
+        first["schema"] = {table.name: table.schema for table in database.tables}
         yield from (_of_store if path.is_dir() else _of_changelog)(database, file, first, records_max)
     finally:
         connection.close()

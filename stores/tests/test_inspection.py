@@ -29,6 +29,10 @@ def test_a_store_shows_what_it_is_its_offsets_and_records_while_it_is_open(
         store.put(b"aa", b"uncommitted")
         first, *rest = lines(path, 2)
         assert (first["backend"], first["tables"], first["checksums"]) == (backend, {"data": 3, "meta": 2}, checksums)
+        assert first["schema"] == {
+            name: f"CREATE TABLE {name} (key blob primary key, value blob not null) strict, without rowid"
+            for name in ("data", "meta")
+        }
         assert rest == [
             {"topic": "changelog", "partition": 3, "offset": 41},
             {"topic": "input", "partition": 0, "position": 5},
@@ -59,6 +63,28 @@ def test_what_is_not_kept_in_sqlite_is_refused(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "other").write_text("no database")
     assert [main([str(tmp_path / name)]) for name in ("store", "other", "none")] == [2, 2, 2]
     assert capsys.readouterr().out == ""
+
+
+def test_without_sqlite_utils_stores_work_and_inspecting_one_says_what_to_install(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["sqlite_utils"] = None
+from stores import TopicPartition, open_store
+from stores.changelog.sqlite import SqliteChangelog
+from stores.inspection import main
+with open_store("sqlite-native", sys.argv[1] + "/store") as store:
+    store.put(b"key", b"value")
+    store.commit({TopicPartition("changelog", 0): 1})
+    store.verify()
+SqliteChangelog(sys.argv[1] + "/log").close()
+print(main([sys.argv[1] + "/store"]), main([sys.argv[1] + "/log"]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=True, timeout=60
+    )
+    assert done.stdout == b"2 2\n"
+    assert done.stderr.count(b"txstores[inspection]") == 2
 
 
 def test_neither_a_store_nor_a_changelog_imports_what_only_people_need(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""How many small stores one process holds, and what each costs: ``python -m harness many-stores``.
+
+Each backend gets a process of its own. It makes the stores, with one small commit each, closes them, opens them all
+again and looks a key up in each. Where it can't open another one it goes on with those that it has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import harness
+from harness.folders import temporary_folder
+from harness.report import text
+from harness.report.table import Table
+from harness.trials.child import end_with_starter
+from stores import KeyValueStore, StoreError, TopicPartition, open_store
+from stores.errors import ConfigError
+from stores.registry import backend_named, backends
+
+_LOG = TopicPartition("changelog", 0)
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What ``stores`` open stores take together; times are of one store."""
+
+    stores: int
+    descriptors: int
+    threads: int
+    memory_bytes: int
+    address_bytes: int
+    opening_s: float
+    refused: str
+    """What the next store was refused with; "" where none was."""
+
+
+def many_stores(names: Sequence[str] | None, count: int, progress: Callable[[str], None]) -> int:
+    """Print a table of all backends, unless some are named; 1 where a process held fewer than ``count`` stores.
+
+    Raises: ConfigError for what does not exist.
+    """
+    if count < 1:
+        raise ConfigError(f"a number of stores is 1 or more, not {count}")
+    chosen = [backend_named(name).name for name in names] if names else sorted(backends())
+    rows, fewer = [], []
+    for name in chosen:
+        with temporary_folder("many-stores") as folder:
+            costs = _measure(name, count, folder)
+        for when, cost in costs.items():
+            rows.append([name, when, *_shown(cost)])
+            if cost.stores < count:
+                fewer.append(f"{name} held {cost.stores:,} stores ({when}): {cost.refused}")
+        progress(f"{name}: {' and '.join(f'{cost.stores:,} {when}' for when, cost in costs.items())}")
+    head = ("backend", "", "stores", "descriptors", "threads", "memory each", "addresses each", "time each")
+    print(Table(f"{count:,} stores in one process", head, rows, range(2, 8)).plain())
+    for line in fewer:
+        print(line)
+    return 1 if fewer else 0
+
+
+def _shown(cost: Cost) -> list[str]:
+    each = max(cost.stores, 1)
+    return [
+        text.exact(cost.stores),
+        f"{cost.descriptors / each:.2f} each",
+        text.exact(cost.threads),
+        text.size(cost.memory_bytes / each),
+        text.size(cost.address_bytes / each),
+        text.duration(cost.opening_s),
+    ]
+
+
+def _measure(backend: str, count: int, folder: Path) -> dict[str, Cost]:
+    root = str(Path(harness.__file__).resolve().parents[1])
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "harness.many_stores", backend, str(count)],
+        env={**os.environ, "PYTHONPATH": root}, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        told = process.stdout.read()
+    if process.returncode:
+        raise StoreError(f"the process with many stores of {backend} has ended with status {process.returncode}")
+    return {when: Cost(**cost) for when, cost in json.loads(told).items()}
+
+
+def hold(backend: str, count: int, folder: Path) -> dict[str, Cost]:
+    """Make up to ``count`` stores in ``folder`` and open them all again; what that takes in this process."""
+    made, opened = _hold(backend, count, folder), _hold(backend, count, folder, again=True)
+    return {"made": made, "reopened": opened}
+
+
+def _hold(backend: str, count: int, folder: Path, *, again: bool = False) -> Cost:
+    stores: list[KeyValueStore] = []
+    refused = ""
+    before, began = _taken(), time.perf_counter()
+    try:
+        for number in range(count):
+            if again and not (folder / str(number)).exists() and backends()[backend].persistent:
+                break
+            stores.append(open_store(backend, folder / str(number)))
+            if not again:
+                stores[-1].put(b"key", b"value")
+                stores[-1].commit({_LOG: 1})
+    except StoreError as error:
+        refused = str(error)
+    opening_s = (time.perf_counter() - began) / max(len(stores), 1)
+    for store in stores:
+        found = store.get(b"key")
+        assert found == (b"value" if store.persistent or not again else None), found
+    descriptors, threads, memory_bytes, address_bytes = (
+        after - earlier for after, earlier in zip(_taken(), before, strict=True)
+    )
+    for store in stores:
+        store.close()
+    return Cost(len(stores), descriptors, threads, memory_bytes, address_bytes, opening_s, refused)
+
+
+def _taken() -> tuple[int, int, int, int]:
+    """Descriptors, threads, and bytes of memory and of addresses of this process."""
+    proc = Path("/proc/self")
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    memory_bytes, address_bytes = (int(status[name].split()[0]) << 10 for name in ("VmRSS", "VmSize"))
+    return len(os.listdir(proc / "fd")), int(status["Threads"]), memory_bytes, address_bytes
+
+
+def main() -> None:
+    """Hold stores of a backend in this folder, and print what they take as JSON."""
+    backend, count = sys.argv[1:]
+    costs = hold(backend, int(count), Path.cwd())
+    print(json.dumps({when: asdict(cost) for when, cost in costs.items()}))
+
+
+if __name__ == "__main__":
+    end_with_starter()
+    main()
