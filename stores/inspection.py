@@ -1,8 +1,8 @@
 """Show what a store of SQLite, or the embedded changelog, holds: ``python -m stores.inspection PATH``, as JSON lines.
 
-The first line says what the file is, and shows its tables with their statements and counts; then come offsets and positions of a store, or partitions,
-transactions and consumer groups of a changelog; then its first records, without the checksums behind their values. The
-file is only read, and may be in use meanwhile.
+The first line says what the file is, and shows its tables with their statements and counts. Then come offsets and
+positions of a store, or partitions, transactions and consumer groups of a changelog; then its first records, without
+the checksums behind their values. The file is only read, and may be in use meanwhile.
 
 sqlite-utils reads the schema and the rows here, for people: the extra ``inspection`` installs it. It makes no schema:
 it knows no tables WITHOUT ROWID, which keep a record in one tree in place of two. It takes a third of a second to
