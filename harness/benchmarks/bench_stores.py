@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.case import GET, PUT, READER_WAITS, WRITER_WAITS, YCSB, Case
+from harness.benchmarks.case import EXPIRE, FETCH, GET, PUT, READER_WAITS, WRITER_WAITS, YCSB, Case
 from harness.benchmarks.load import Load, batches
 from harness.benchmarks.ranges import RANGES, delete_ranges
 from harness.benchmarks.readers import (
@@ -29,6 +29,7 @@ from harness.benchmarks.records import time_records
 from harness.benchmarks.subject import StoreSubject, open_subject
 from harness.benchmarks.waits import longest_waits
 from harness.benchmarks.watcher import Watcher
+from harness.benchmarks.windows import time_windows
 from harness.benchmarks.yardstick import Pairs, Yardstick
 from harness.workloads.ycsb import Operation, Ycsb, core_workload
 from harness.workloads.ycsb import load as ycsb_load
@@ -68,6 +69,10 @@ def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: 
     if case.suite in (PUT, GET):
         assert isinstance(subject, StoreSubject)
         time_records(case, subject.store, Load(load_seed), benchmark)
+        return
+    if case.suite in (FETCH, EXPIRE):
+        assert isinstance(subject, StoreSubject)
+        time_windows(case, subject.store, Load(load_seed), benchmark)
         return
     if case.suite == RANGES:
         assert isinstance(subject, StoreSubject)

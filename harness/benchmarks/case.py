@@ -17,6 +17,8 @@ YCSB = "ycsb-"
 """Prefix of the suites that are YCSB's core workloads."""
 PUT, GET = "record-put", "record-get"
 """Suites of typed stores."""
+FETCH, EXPIRE = "fetch", "expire"
+"""Suites of window stores."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Case:
     ``step``: as ``commit``, and each commit brings an offset and the position of an input partition, as a task's does;
     with 0 records per commit nothing else, and ``records`` counts the commits.
     ``record-put``, ``record-get``: put and commit, and the writer's lookups of what is committed, in the form ``form``.
+    ``fetch``: scans of the 100 windows, or with the form ``prefix`` of the 100 pairs, of each of ``keys`` keys.
+    ``expire``: the commit in which a segment of ``staged`` windows expires; ``records`` counts the segments.
     ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads, on ``keys`` records of 1,000 bytes; ``records``
     counts the operations."""
     subject: str
@@ -53,9 +57,9 @@ class Case:
     scan_checksums: bool = True
     """Whether scans check them."""
     staged: int = 0
-    """How many records are in the open transaction."""
+    """How many records are in the open transaction, or in the segment that expires."""
     form: str = "bytes"
-    """What the records are to their caller, of ``harness.benchmarks.records.FORMS``."""
+    """What the records are to their caller, of ``harness.benchmarks.records.FORMS``; ``windows`` or ``prefix``."""
     records: int = 50_000
     rounds: int = 3
 
@@ -71,7 +75,7 @@ class Case:
         )
         special = [name for name, is_so in marks if is_so]
         special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
-        if self.suite in (PUT, GET):
+        if self.suite in (PUT, GET, FETCH):
             special.append(self.form)
         named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
         return "-".join([*named, *special])
@@ -94,6 +98,8 @@ RECORDS = ((PUT, "bytes"), (PUT, "timestamped"), (GET, "bytes"), (GET, "timestam
 """Suites and forms of typed stores that are compared."""
 RANGES = (1_000, 10_000, 100_000, 1_000_000)
 """Range deletes of one transaction."""
+EXPIRED = (1_000, 1_000_000)
+"""Records of a segment that expires."""
 _UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
 _SLOW = 20_000
 """Records in a round of what takes long."""
@@ -147,6 +153,11 @@ def _cases(profile: str) -> Iterator[Case]:
         yield commits_counted(watched=watched)
     for suite, form in RECORDS:
         yield records_as(suite, form)
+    for engine in ENGINES:
+        for form in ("windows", "prefix"):
+            yield fetches(engine, form)
+        for records in EXPIRED if engine == "rocksdb" or profile == "full" else ():
+            yield expiries(engine, records)
     for engine in CHECKED:
         for suite in ("commit", "scan"):
             for checksums in (True, False):
@@ -197,6 +208,17 @@ def reads(subject: str, *, commits_beside: bool) -> Case:
 def records_as(suite: str, form: str) -> Case:
     """Puts or lookups of records in one form."""
     return Case(suite, _ROCKSDB[0], form=form, keys=20_000, records=100_000, rounds=5)
+
+
+def fetches(engine: str, form: str) -> Case:
+    """Scans of a key's windows, or of a prefix's pairs."""
+    return Case(FETCH, f"{engine}-indexed-batch", form=form, keys=500, records=50_000, rounds=5)
+
+
+def expiries(engine: str, records: int) -> Case:
+    """Commits in which a segment of so many records expires."""
+    # Those of few records are short: enough of them that a flush does not decide the median.
+    return Case(EXPIRE, f"{engine}-indexed-batch", staged=records, records=1, rounds=3 if records > 10_000 else 15)
 
 
 def commits_counted(*, watched: bool) -> Case:

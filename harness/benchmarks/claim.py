@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from harness.benchmarks.case import (
     CHECKED,
     ENGINES,
+    EXPIRED,
     GET,
     PLAIN,
     PUT,
@@ -19,6 +20,8 @@ from harness.benchmarks.case import (
     WRITER_WAITS,
     Case,
     commits_counted,
+    expiries,
+    fetches,
     first_steps_over,
     iterators_over,
     range_deletes,
@@ -188,6 +191,20 @@ def claims() -> Iterator[Claim]:
             records_as(suite, form),
             records_as(suite, yardstick),
             at_least,
+        )
+
+    for engine in ENGINES:
+        yield Claim(
+            "a fetch of 100 windows, against a prefix scan of 100 plain pairs",
+            fetches(engine, "windows"),
+            fetches(engine, "prefix"),
+            0.7,
+        )
+        yield Claim(
+            f"commits in which a segment of {EXPIRED[-1]:,} records expires, against one of {EXPIRED[0]:,}",
+            expiries(engine, EXPIRED[-1]),
+            expiries(engine, EXPIRED[0]),
+            0.33 if engine == "rocksdb" else None,
         )
 
     for engine in CHECKED:

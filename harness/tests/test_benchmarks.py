@@ -18,6 +18,7 @@ from harness.benchmarks.records import FORMS, get_records, put_records
 from harness.benchmarks.run import CLAIMED_REPEATS, _compared, _plan, run
 from harness.benchmarks.subject import StoreSubject, open_subject
 from harness.benchmarks.waits import longest_waits
+from harness.benchmarks.windows import expire, expiring, fetch_all, filled
 from harness.workloads.ycsb import Ycsb, core_workload
 from stores.buffer import IndexedBatch, Layer
 from stores.errors import ConfigError
@@ -143,7 +144,30 @@ def test_records_of_each_form_are_read_as_they_were_put_and_take_as_many_bytes(f
     assert kept == [116 if form in ("bytes", "timestamped") else 24] * 100
 
 
-SUITES = "scan watch step ycsb-e iterators first-steps writer-waits reader-waits ranges read record-put record-get"
+@pytest.mark.parametrize("form", ["windows", "prefix"])
+def test_a_fetch_runs_through_as_many_windows_as_a_prefix_scan_through_pairs(form: str, tmp_path: Path) -> None:
+    with closing(open_subject(Case("fetch", "memory-indexed-batch"), tmp_path)) as subject:
+        assert isinstance(subject, StoreSubject)
+        fetch_all(filled(form, subject.store, [b"%016d" % number for number in range(3)]), [b"%016d" % 1] * 2)
+        kept = {(len(key), len(value)) for key, value in subject.store.all()}
+    assert kept == {(33, 100)}
+
+
+def test_a_segment_that_expires_is_gone_with_the_commit(tmp_path: Path) -> None:
+    with closing(open_subject(Case("expire", "rocksdb-indexed-batch"), tmp_path)) as subject:
+        assert isinstance(subject, StoreSubject)
+        segments = expiring(subject.store, 50)
+        for _ in range(3):
+            let_expire = next(segments)
+            assert sum(1 for _ in subject.store.all()) >= 51
+            expire(let_expire)
+            assert sum(1 for _ in subject.store.all()) == 1
+
+
+SUITES = (
+    "scan watch step ycsb-e iterators first-steps writer-waits reader-waits ranges read record-put record-get fetch "
+    "expire"
+)
 
 
 @pytest.mark.parametrize("suite", SUITES.split())
