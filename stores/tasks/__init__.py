@@ -14,6 +14,7 @@ from stores.tasks.restore import RestoreProgress, RestoreReport
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
 from stores.tasks.topology import Subtopology, Topology
+from stores.upgrade import Upgrade, UpgradeMode, UpgradeProgress
 
 __all__ = [
     "NO_INTERVAL",
@@ -33,6 +34,9 @@ __all__ = [
     "TaskContext",
     "TaskId",
     "Topology",
+    "Upgrade",
+    "UpgradeMode",
+    "UpgradeProgress",
     "freshest_first",
     "offset_sum",
     "relocate",

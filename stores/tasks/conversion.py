@@ -43,7 +43,7 @@ class Conversion(RecordConverter):
         self._version = 0 if upgrade is None else upgrade.to_version
 
     def convert(self, record: Record) -> Iterable[tuple[bytes, bytes | None]]:  # type: ignore[override]
-        version = version_of(record.headers)
+        version = version_of(record.headers) if record.headers else 0
         if version == self._version:
             return self._kind.convert(record)
         if version > self._version or self._upgrade is None:

@@ -13,10 +13,20 @@ from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import CommitFailedError, NotUpToBoundError, StoreError, StoreIncompatibleError
 from stores.interface import IsolationLevel, PositionBound
-from stores.records import BYTES, INT64, STR, KeyValue, ValueAndTimestamp, Window
+from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
 from stores.strategies.store import EngineStore
 from stores.tasks import TaskContext
-from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, INDEXED, INPUT, MEMORY, Crash, raising_at, single
+from stores.tests.tasks.setup import (
+    AT_LEAST_ONCE,
+    DIRECT,
+    INDEXED,
+    INPUT,
+    MEMORY,
+    Crash,
+    crashing_at,
+    raising_at,
+    single,
+)
 from stores.tests.tasks.typed import (
     KINDS,
     RETENTION_MS,
@@ -24,6 +34,7 @@ from stores.tests.tasks.typed import (
     expected_values,
     feed_times,
     kept,
+    kept_in,
     sent,
     typed_task,
     values,
@@ -292,3 +303,60 @@ def test_a_task_counts_the_records_that_its_store_drops(tmp_path: Path, log: Mem
         assert task.metrics.stores["s"].late_total == 2
         assert values(task, kind) == [0, 2]
         assert len(changelog_pairs(log)) == 2
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_expired_segments_are_dropped_with_the_tasks_commits_its_last_one_too(
+    tmp_path: Path, log: MemoryChangelog, close: bool
+) -> None:
+    feed_times(log, [0, 400])
+    task = typed_task(tmp_path, log, "window", INDEXED)
+    task.open()
+    task.run(1, commit=True)
+    task.run(1, commit=not close)
+    task.close(clean=close)
+    assert len(kept(tmp_path, INDEXED)[0]) == 1
+
+
+def test_expired_segments_come_back_where_the_commit_fails_that_dropped_them(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    feed_times(log, [0, 400])
+    task = typed_task(tmp_path, log, "window", INDEXED)
+    task.open()
+    task.run(1, commit=True)
+    before = kept_in(task)
+    task.run(1)
+    with crashing_at("task.before_log_commit"):
+        task.commit()
+    assert kept_in(task) == before
+    assert values(task, "window", UNCOMMITTED) == [0]
+    task.run(commit=True)
+    assert len(kept_in(task)) == 1
+    task.close()
+
+
+@pytest.mark.parametrize("backend", [INDEXED, MEMORY])
+def test_records_that_live_no_longer_go_with_commits_and_from_the_changelog(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    feed_times(log, range(40))
+    records = TimestampedKeyValue(key=BYTES, value=INT64, ttl_ms=100)
+
+    def put(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"%d" % record.offset, record.offset, 10 * record.offset)
+
+    settings = {"store_records": records, "process": put, "commit_every_records": 1}
+    with closing(typed_task(tmp_path, log, "timestamped", backend, **settings)) as task:
+        task.open()
+        task.run(commit=True)
+        live = values(task, "timestamped")
+        assert live == list(range(30, 40))
+        assert len(kept_in(task)) < 25
+        held = kept_in(task)
+    tombstones = {key for key, value, _ in changelog_pairs(log) if value is None}
+    assert {b"%d" % number for number in range(40)} - tombstones == set(held)
+    with closing(typed_task(tmp_path / "other", log, "timestamped", backend, **settings)) as task:
+        task.open()
+        assert kept_in(task) == held
+        assert values(task, "timestamped") == live

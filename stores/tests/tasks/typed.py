@@ -127,6 +127,12 @@ def kept(folder: Path, backend: str) -> tuple[list[tuple[bytes, bytes]], bytes |
         return list(pairs), store.mark("stream_time")
 
 
+def kept_in(task: StreamTask) -> dict[bytes, bytes]:
+    """The committed bytes of the open task's store."""
+    with task._stores._stores[0].store.read_only(IsolationLevel.READ_COMMITTED).all() as pairs:
+        return dict(pairs)
+
+
 BETWEEN_SEGMENTS = "test.between_segments"
 """Where a task that commits the segments of a store one by one has committed some of them."""
 
