@@ -240,6 +240,9 @@ def test_a_wiped_store_is_described_again_before_it_is_restored(tmp_path: Path, 
         [report] = task.open()
         assert report.wiped
         assert values(task, "window") == [0, 1, 2]
+    with closing(typed_task(tmp_path, log, "window", DIRECT)) as task:
+        [report] = task.open()
+        assert not report.wiped
     with pytest.raises(StoreIncompatibleError):
         typed_task(tmp_path, log, "timestamped", DIRECT).open()
 
