@@ -173,7 +173,7 @@ def _locked(state: StateDirectory, moves: tuple[Move, ...]) -> Iterator[None]:
     """Hold the locks of the tasks that give or get a store, and of the stores. Raises: StoreLockedError; OSError."""
     with ExitStack() as held:
         tasks = sorted({task_id for move in moves for task_id in (move.source, move.target)})
-        missing = [task_id for task_id in tasks if not state.folder(task_id).is_dir()]
+        missing = {task_id for task_id in tasks if not state.folder(task_id).is_dir()}
         for task_id in tasks:
             if task_id not in missing:
                 _hold(held, state.folder(task_id) / LOCK_FILE)
@@ -182,7 +182,7 @@ def _locked(state: StateDirectory, moves: tuple[Move, ...]) -> Iterator[None]:
                 if (part / STORE_LOCK_FILE).is_file():
                     _hold(held, part / STORE_LOCK_FILE)
         # Last: nobody has them, and where anything is refused none is made.
-        for task_id in missing:
+        for task_id in sorted(missing):
             make_folder(state.folder(task_id), 0o700)
             _hold(held, state.folder(task_id) / LOCK_FILE)
         yield

@@ -119,27 +119,31 @@ class Journal:
 
     def carry_out(self, state: Path) -> None:
         """Do, or complete, what it says; the folders of its ``tasks`` are locked. Raises: OSError."""
+        moves: defaultdict[TaskId, list[Move]] = defaultdict(list)
+        for move in self.moves:
+            moves[move.source].append(move)
+            moves[move.target].append(move)
         for task_id in self.tasks:
-            self._take_entries(state, task_id)
+            self._take_entries(state, task_id, moves[task_id])
         reach(ENTRIES_TAKEN)
         self._move_stores(state)
         reach(STORES_MOVED)
         for task_id in self.tasks:
-            self._write_entries(state, task_id)
+            self._write_entries(state, task_id, moves[task_id])
         reach(ENTRIES_WRITTEN)
         for task_id in self.tasks:
-            _tidy(state / str(task_id), {move.engine for move in self.moves})
+            _tidy(state / str(task_id), {move.engine for move in moves[task_id]})
         (state / JOURNAL_FILE).unlink(missing_ok=True)
         sync_folder(state)
         reach(FINISHED)
 
-    def _take_entries(self, state: Path, task_id: TaskId) -> None:
+    def _take_entries(self, state: Path, task_id: TaskId, moves: Iterable[Move]) -> None:
         """Take the entries of all its stores out of the files of one task."""
         folder = state / str(task_id)
         if not folder.is_dir():
             return
         take_offsets(folder, (TopicPartition(topic, task_id.partition) for topic in self.taken.get(task_id, ())))
-        take_origins(folder, {move.store for move in self.moves if task_id in (move.source, move.target)})
+        take_origins(folder, {move.store for move in moves})
 
     def _move_stores(self, state: Path) -> None:
         made: dict[Path, None] = {}
@@ -163,7 +167,7 @@ class Journal:
     def _move_position(self, state: Path, move: Move) -> None:
         """Let the position file of a store that no task has adopted yet follow it."""
         source, target = (state / str(task_id) / f"{move.store}.position" for task_id in (move.source, move.target))
-        if self._has_arrived(state, move) and source.is_file() and not source.is_symlink():
+        if source.is_file() and not source.is_symlink() and self._has_arrived(state, move):
             if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
                 return
             source.replace(target)
@@ -173,9 +177,9 @@ class Journal:
         source, target = move.path(state, move.source), move.path(state, move.target)
         return not parts(source) and bool(parts(target))
 
-    def _write_entries(self, state: Path, task_id: TaskId) -> None:
+    def _write_entries(self, state: Path, task_id: TaskId, moves: Iterable[Move]) -> None:
         folder = state / str(task_id)
-        arrived = [move for move in self.moves if move.target == task_id and self._has_arrived(state, move)]
+        arrived = [move for move in moves if move.target == task_id and self._has_arrived(state, move)]
         offsets = {
             TopicPartition(topic, task_id.partition): offset
             for move in arrived

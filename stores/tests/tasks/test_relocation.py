@@ -325,8 +325,8 @@ def test_a_relocation_that_copies_the_checkpoint_before_the_folder_is_caught(
             file.write({**file.read(), **CheckpointFile(source / ".checkpoint").read()})
         self._move_stores(state)
         for task in self.tasks:
-            self._take_entries(state, task)
-            self._write_entries(state, task)
+            self._take_entries(state, task, self.moves)
+            self._write_entries(state, task, self.moves)
         (state / JOURNAL_FILE).unlink()
 
     monkeypatch.setattr(Journal, "carry_out", broken)
