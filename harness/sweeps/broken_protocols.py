@@ -22,8 +22,10 @@ from stores.locks import take
 from stores.registry import Backend
 from stores.strategies import opening
 from stores.tasks import adoption, process_file
+from stores.tasks.context import NO_PARTITION, TaskContext
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.store_group import StoreGroup
+from stores.tasks.stream_time import StreamTime
 
 
 def migration_noted_first(subject: str) -> None:
@@ -60,6 +62,29 @@ def one_offset_for_all(subject: str) -> None:
         commit(self, dict.fromkeys(self.partitions, max(logged)) if logged else offsets, *given, **named)
 
     replace(StoreGroup, "commit", broken)
+
+
+def stream_time_forgotten(subject: str) -> None:
+    """Commit the input's offsets without the stream time."""
+    replace(StreamTime, "uncommitted", lambda time: {})
+
+
+def punctuated_outside(subject: str) -> None:
+    """Send what a punctuator forwards at once, in no transaction."""
+    forward = TaskContext.forward
+
+    def broken(self: TaskContext, topic: str, *given: Any, **named: Any) -> None:
+        producer = self.producer
+        if self.partition == NO_PARTITION:
+            self.producer = self._changelog.producer()
+        try:
+            forward(self, topic, *given, **named)
+            if self.producer is not producer:
+                self.producer.flush()
+        finally:
+            self.producer = producer
+
+    replace(TaskContext, "forward", broken)
 
 
 def removed_in_place(subject: str) -> None:

@@ -19,7 +19,9 @@ from harness.sweeps.broken_protocols import (
     adopted_before_import,
     migration_noted_first,
     one_offset_for_all,
+    punctuated_outside,
     removed_in_place,
+    stream_time_forgotten,
     unsynced_process_id,
 )
 from harness.sweeps.broken_spills import (
@@ -34,6 +36,7 @@ from harness.sweeps.subjects import (
     CHANGELOG,
     CHECKPOINT,
     MIGRATION,
+    PUNCTUATION,
     STATE_DIRECTORY,
     TASKS,
     is_transactional,
@@ -476,6 +479,18 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "kill",
             _only(TASKS[0]),
             one_offset_for_all,
+        ),
+        "stream-time-forgotten": Mutant(
+            "the stream time of a task is not committed with the input's offsets",
+            "kill",
+            _only(PUNCTUATION),
+            stream_time_forgotten,
+        ),
+        "punctuated-outside": Mutant(
+            "what a punctuator forwards is sent outside of the task's transaction",
+            "kill",
+            _only(PUNCTUATION),
+            punctuated_outside,
         ),
         "removed-in-place": Mutant(
             "the folder of a task is removed file by file where it lies",

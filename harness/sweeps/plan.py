@@ -10,7 +10,7 @@ from types import MappingProxyType
 from harness.sweeps.case import VARIANTS, Case
 from harness.sweeps.drawing import Group, drawn
 from harness.sweeps.mutants import LEVEL, MUTANTS
-from harness.sweeps.subjects import ADOPTIONS, TASKS, subjects
+from harness.sweeps.subjects import ADOPTIONS, PUNCTUATION, TASKS, subjects
 
 POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
     {
@@ -101,7 +101,7 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
 _TASK_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 2, "default": 24, "full": None})
 """How many points of a fault are tried on a task: it is several stores and a changelog, which are all swept alone."""
 _KILLS_AT_DISK: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {"default": {TASKS[0]: 80, ADOPTIONS[1]: 120}, "smoke": {}, "full": {}}
+    {"default": {TASKS[0]: 80, PUNCTUATION: 80, ADOPTIONS[1]: 120}, "smoke": {}, "full": {}}
 )
 """More kills for a subject in which a defect shows at few effects of a commit: so many find it in 95 % of runs."""
 GATE = "default"

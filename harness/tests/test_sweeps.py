@@ -23,7 +23,7 @@ from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_js
 from harness.sweeps.command import main, read_asked
 from harness.sweeps.damage import Damage, damage, final_tree, plan
 from harness.sweeps.power import UnseenWritesError, check_maps
-from harness.sweeps.subjects import ADOPTIONS, CHANGELOG, CHECKPOINT, TASKS, shown, subjects
+from harness.sweeps.subjects import ADOPTIONS, CHANGELOG, CHECKPOINT, PUNCTUATION, TASKS, shown, subjects
 from harness.sweeps.sweep import EXPLORERS, all_points
 from harness.sweeps.victim import to_plan
 from harness.sweeps.workshop import Life, Plan, Row, Workshop
@@ -32,7 +32,7 @@ from stores.errors import ConfigError
 
 SEED = 3
 COMMITS = 6
-BACKENDS = sorted({name for name, _ in subjects()} - set(TASKS[2:]))
+BACKENDS = sorted({name for name, _ in subjects()} - (set(TASKS[2:]) - {PUNCTUATION}))
 """Of the tasks two pairs of engines are enough here: a run sweeps the others as well."""
 AT_DISK = [name for name, level in subjects() if level == "DISK" and name in BACKENDS]
 

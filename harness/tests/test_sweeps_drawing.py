@@ -102,3 +102,25 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert drawn(range(9), first, Random(1)) == drawn(range(9), json.loads(json.dumps(first)), Random(1))
     assert len({tuple(drawn(range(9), first, Random(seed))) for seed in range(9)}) > 5
     assert drawn(range(3), [Group(1, [2, 7])], Random(1))[0] == 2
+
+
+def test_a_commit_counts_from_its_attempt_to_its_acknowledgement_alone() -> None:
+    """What was attempted and not acknowledged, and what lies between two commits, is none."""
+    script = Script().note("attempt 1").write("log", 0, b"1").note("open 0").note("attempt 1")
+    begun = script.end
+    script.write("log", 0, b"1").note("ack 1").write("log", 1, b"2")
+    assert commits(script.effects) == [range(begun, begun + 1)]
+
+
+def test_damage_has_no_points_that_are_drawn_before_others() -> None:
+    """Its points number places in files, and no effects."""
+    assert groups("damage", worked().effects) == []
+
+
+def test_a_write_that_is_a_sync_by_itself_counts_as_one_of_both_when_the_power_is_cut() -> None:
+    """LMDB writes its meta page through a descriptor that was opened so."""
+    script = Script().write("log", 0, b"staged").note("attempt 1").write("log", 0, b"1", synchronous=True)
+    page = script.effects[-1].index
+    script.note("ack 1")
+    drawn_first = {point for group in groups("power", script.effects) for point in group.points}
+    assert page in drawn_first

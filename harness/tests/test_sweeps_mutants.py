@@ -60,6 +60,8 @@ RESULTS: dict[str, set[Found]] = {
     "migration-noted-first": {Found.PHANTOM, Found.TORN},
     "adopted-before-import": {Found.TORN, Found.NOTICED},
     "one-offset-for-all": {Found.LOST, Found.TORN, Found.PHANTOM},
+    "stream-time-forgotten": {Found.TORN, Found.PHANTOM},
+    "punctuated-outside": {Found.TORN, Found.PHANTOM},
     "removed-in-place": {Found.PHANTOM, Found.TORN},
     "unsynced-process-id": {Found.PHANTOM},
 }

@@ -11,6 +11,7 @@ from harness.sweeps.subjects.adoption import ADOPTED, AdoptionSubject
 from harness.sweeps.subjects.changelog import ChangelogSubject
 from harness.sweeps.subjects.checkpoint import CheckpointSubject
 from harness.sweeps.subjects.migration import MigrationSubject
+from harness.sweeps.subjects.punctuated import PunctuatedTaskSubject
 from harness.sweeps.subjects.state_directory import StateDirectorySubject
 from harness.sweeps.subjects.store import StoreSubject
 from harness.sweeps.subjects.subject import Subject
@@ -25,6 +26,7 @@ __all__ = [
     "CHANGELOG",
     "CHECKPOINT",
     "MIGRATION",
+    "PUNCTUATION",
     "STATE_DIRECTORY",
     "TASKS",
     "Subject",
@@ -38,7 +40,8 @@ __all__ = [
 
 CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
 MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
-TASKS, ADOPTIONS = tuple(PAIRS), tuple(ADOPTED)
+PUNCTUATION = "task-punctuation"
+TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION), tuple(ADOPTED)
 
 
 class _Own(NamedTuple):
@@ -65,6 +68,7 @@ _OWN: Mapping[str, _Own] = {
         name: _Own(partial(TaskSubject, backends=pair), TaskSubject.expected, tuple(Durability))
         for name, pair in PAIRS.items()
     },
+    PUNCTUATION: _Own(PunctuatedTaskSubject, PunctuatedTaskSubject.expected, tuple(Durability)),
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.sweeps.subjects.store import under_pressure
 from harness.sweeps.subjects.subject import COMMITS, Subject
@@ -64,14 +65,24 @@ class TaskSubject(Subject):
             inputs=[COMMITS],
             commit_interval_ms=NO_INTERVAL,
             verify_stores=self._verifies,
+            **self._settings(),
         )
         self._task.open()
         return self._number()
 
+    def _settings(self) -> Mapping[str, Any]:
+        """Further arguments for the task."""
+        return {}
+
+    def _timestamp_ms(self, number: int) -> int:
+        """Of the record at offset ``number``."""
+        return -1
+
     def stage(self, made: Sequence[Change], after: State) -> None:
         assert self._task is not None
         self._made = made
-        self._task.process(COMMITS, Record(self._number(), b"commit", b"number"))
+        number = self._number()
+        self._task.process(COMMITS, Record(number, b"commit", b"number", self._timestamp_ms(number)))
 
     def _process(self, record: Record, context: TaskContext) -> None:
         for number, name in enumerate(self._stores):
