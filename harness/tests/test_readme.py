@@ -21,12 +21,13 @@ ROOT = Path(__file__).parents[2]
         (3, "[(b'apples', b'1'), (b'pears', b'1'), (b'apples', b'2')]\n"),
         (4, ""),
         (5, "[(0, 2), (60000, 1)]\n"),
-        (6, "1 0\n"),
+        (6, "True\n"),
+        (7, "1 0\n"),
     ],
 )
 def test_the_python_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path, block: int, printed: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     code = blocks[block]
     assert f"# {printed}" in code
     run = subprocess.run(
