@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from stores.changelog.interface import Record
 from stores.errors import ConfigError
@@ -76,6 +77,9 @@ class Upgrade:
     """With ``online``: what the new store holds; None for bytes."""
     before: Upgrade | None = None
     """With ``online``: the upgrade by which the present format came; None for format 0."""
+    proxy: Callable[[Any], Any] | None = None
+    """With ``online``: makes of the store, or of a view of it, what the function and readers get instead. So a function
+    that has the new format may work on the old store. Source: KIP-258, first draft, ``StoreUpgradeBuilder``."""
     on_upgrade: OnUpgrade | None = None
 
     def __post_init__(self) -> None:
@@ -93,8 +97,10 @@ class Upgrade:
             raise TypeError(f"before is an Upgrade, not {type(self.before).__name__}")
         if self.on_upgrade is not None and not callable(self.on_upgrade):
             raise TypeError(f"on_upgrade is a function of the progress, not {type(self.on_upgrade).__name__}")
-        if not self.online and (self.records is not None or self.before is not None):
-            raise ConfigError("records and before of an Upgrade go with online=True: drop them, or set that")
+        if self.proxy is not None and not callable(self.proxy):
+            raise TypeError(f"proxy is a function of a store, not {type(self.proxy).__name__}")
+        if not self.online and any(given is not None for given in (self.records, self.before, self.proxy)):
+            raise ConfigError("records, before and proxy of an Upgrade go with online=True: drop them, or set that")
         if self.before is not None and not (self.before.to_version < self.to_version and not self.before.online):
             raise ConfigError(
                 f"the upgrade before that to version {self.to_version} leads to a lower version and is not online"

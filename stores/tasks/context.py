@@ -7,8 +7,7 @@ from typing import Any
 
 from stores.changelog.interface import Changelog, Headers, Producer, Record
 from stores.errors import ChangelogError, ConfigError, StoreError
-from stores.interface import KeyValueStore, TopicPartition
-from stores.records.record_kind import TypedStore
+from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.punctuation import Punctuation, PunctuationType, Punctuator, Schedule
@@ -41,7 +40,7 @@ class TaskContext:
         self.producer: Producer
         self._changelog = changelog
         self._punctuation, self._stream_time = punctuation, stream_time
-        self._stores: Mapping[str, KeyValueStore | TypedStore] = {}
+        self._stores: Mapping[str, Any] = {}
         self._outputs: dict[tuple[str, int | None], TopicPartition] = {}
 
     @property
@@ -113,7 +112,7 @@ class TaskContext:
         """Ask the task to commit as soon as the current record is processed (KIP-892, ``ProcessingContext#commit``)."""
         self.commit_requested = True
 
-    def register(self, stores: Mapping[str, KeyValueStore | TypedStore]) -> None:
+    def register(self, stores: Mapping[str, Any]) -> None:
         """Make the task's stores known to its function."""
         self._stores = stores
 

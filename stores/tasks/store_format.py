@@ -6,6 +6,7 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from stores.changelog.interface import Changelog, Headers
 from stores.config import StoreConfig
@@ -48,6 +49,7 @@ class StoreFormat:
         self._name, self._path, self._config = name, path, config
         self._partition, self._changelog, self._counters = partition, changelog, counters
         self._online = upgrade is not None and upgrade.online
+        self._proxy = None if upgrade is None else upgrade.proxy
         self._beside: StoreBeside | None = None
         self._failed = self._caught_up = False
         self._end = 0
@@ -60,6 +62,10 @@ class StoreFormat:
     def conversion(self, store: KeyValueStore) -> Conversion:
         """A converter of the changelog's records for one restore of ``store``."""
         return Conversion(store, self.records, self._present)
+
+    def shown(self, store: Any) -> Any:
+        """What the function gets for ``store``, and readers for a view of it."""
+        return store if self._proxy is None else self._proxy(store)
 
     def complete(self) -> None:
         """Complete a swap that a killed process has left, before the store is opened. Raises: StoreUnavailableError."""

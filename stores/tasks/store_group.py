@@ -10,9 +10,8 @@ from typing import Any
 
 from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import declare, reach
-from stores.interface import IsolationLevel, KeyValueStore, Position, PositionBound, TopicPartition
+from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
-from stores.records.record_kind import TypedStore
 from stores.tasks.attempts import Attempts
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
@@ -105,7 +104,7 @@ class StoreGroup:
         """What the last restore of each store did."""
         return [store.report for store in self._stores if store.report is not None]
 
-    def logged(self, context: TaskContext) -> dict[str, KeyValueStore | TypedStore]:
+    def logged(self, context: TaskContext) -> dict[str, Any]:
         """The stores by name, as the task's function sees them."""
         return {store.name: store.logged(context) for store in self._stores}
 
@@ -159,7 +158,7 @@ class StoreGroup:
         """The store of that name for other threads, typed as its configuration says. Raises: KeyError."""
         store = {store.name: store for store in self._stores}[name]
         view = TaskView(store, level, bound)
-        return view if store.format.records is None else store.format.records.view(view)
+        return store.format.shown(view if store.format.records is None else store.format.records.view(view))
 
     def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
         """Commit each store with the offset that the changelog's commit gave it; ``position`` is what that reflects.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from stores.changelog.interface import Changelog
 from stores.config import StoreConfig
@@ -228,7 +229,7 @@ class TaskStore:
             self.store, self._changelog, self.partition, offset, position, on_restore, self.bound, conversion
         )
 
-    def logged(self, context: TaskContext) -> LoggedStore | TypedStore:
+    def logged(self, context: TaskContext) -> Any:
         """The store as the user's function sees it."""
         if self._config.changelog_coalescing:
             limit = self._config.uncommitted_max_bytes
@@ -240,10 +241,10 @@ class TaskStore:
         self._logged = LoggedStore(self.store, self._log, context)
         records = self.format.records
         if records is None:
-            return self._logged
+            return self.format.shown(self._logged)
         self._typed = records.staged(LoggedStaging(self._logged, context))
         self.counters.follow_typed(self._typed)
-        return self._typed
+        return self.format.shown(self._typed)
 
     def begin(self) -> None:
         """Begin a transaction of the changelog: nothing is held of an earlier one."""

@@ -9,6 +9,7 @@ import pytest
 
 from stores.changelog import MemoryChangelog, SqliteChangelog
 from stores.registry import backend_named
+from stores.tasks import ProcessingGuarantee
 from stores.tests.tasks.setup import AT_LEAST_ONCE, DIRECT, EXACTLY_ONCE, INDEXED
 from stores.tests.tasks.typed import (
     BETWEEN_SEGMENTS,
@@ -69,6 +70,19 @@ def test_no_record_is_lost_by_a_kill_nor_there_twice(tmp_path: Path, failpoint: 
         with closing(typed_task(tmp_path / "restored", log, kind, backend)) as task:
             task.open()
     assert kept(tmp_path / "restored", backend) == kept(tmp_path, backend)
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_a_kill_between_the_commits_of_two_typed_stores(tmp_path: Path, guarantee: str) -> None:
+    _fed(tmp_path)
+    kinds = "window+timestamped"
+    assert run_typed_until_killed(tmp_path, "task.between_stores", 3, kinds, INDEXED, guarantee)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        with closing(typed_task(tmp_path, log, kinds, INDEXED, guarantee=ProcessingGuarantee(guarantee))) as task:
+            task.open()
+            task.run(commit=True)
+            for name, kind in zip("st", kinds.split("+"), strict=True):
+                assert values(task, kind, name=name) == _without_kill(tmp_path / name, kind, COUNT)
 
 
 @pytest.mark.parametrize("kind", KINDS)

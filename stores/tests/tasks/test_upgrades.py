@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,11 +20,13 @@ from stores.errors import (
     StoreIncompatibleError,
     StoreUnavailableError,
 )
-from stores.records import INT64, STR, KeyValue
+from stores.records import INT64, STR, KeyValue, ValueAndTimestamp
+from stores.registry import StoreBackend, backends
 from stores.strategies.store import EngineStore
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.conversion import VERSION_HEADER
 from stores.tasks.names import check_stores
+from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times, kept
 from stores.tests.tasks.upgrading import (
@@ -38,6 +40,7 @@ from stores.tests.tasks.upgrading import (
     shown,
     to_new,
     work,
+    write_new,
 )
 from stores.upgrade import Upgrade, UpgradeMode, UpgradeProgress
 
@@ -136,6 +139,8 @@ def test_modes_are_read_from_the_property(tmp_path: Path) -> None:
         ({"convert": None}, TypeError),
         ({"online": 1}, TypeError),
         ({"records": NEW}, ConfigError),
+        ({"proxy": str}, ConfigError),
+        ({"online": True, "proxy": 1}, TypeError),
         ({"online": True, "before": Upgrade(1, to_new)}, ConfigError),
     ],
 )
@@ -357,3 +362,68 @@ def test_the_common_mode_of_an_application_is_that_of_stores_without_their_own(t
         "upgraded": UpgradeMode.IN_PLACE,
         "own": UpgradeMode.ROLL_OVER,
     }
+
+
+class NewApi:
+    """Speaks the new format, and keeps the old one. Of a view it has what readers need."""
+
+    def __init__(self, old: Any) -> None:
+        self._old = old
+
+    def put(self, key: str, value: int, timestamp_ms: int) -> None:
+        self._old.put(b"k" + key.removeprefix("key-").encode(), b"%d" % value)
+
+    def delete(self, key: str) -> None:
+        self._old.delete(b"k" + key.removeprefix("key-").encode())
+
+    def get(self, key: str) -> ValueAndTimestamp[int] | None:
+        value = self._old.get(b"k" + key.removeprefix("key-").encode())
+        return None if value is None else ValueAndTimestamp(int(value), -1)
+
+
+def test_the_new_function_may_work_on_the_old_store_through_a_proxy(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-258, first draft, ``StoreUpgradeBuilder``: "new API over the old format"."""
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log), 6)
+    upgrade = Upgrade(1, to_new, online=True, records=NEW, proxy=NewApi)
+    with closing(
+        old_task(tmp_path, log, process=write_new, store_upgrade=upgrade, store_upgrade_mode="in_place")
+    ) as task:
+        task.open()
+        task.run(6, commit=True)
+        assert task.store("s").get("key-10") == ValueAndTimestamp(10, -1)
+    with closing(new_task(tmp_path, log)) as task:
+        task.open()
+        assert shown(task) == expected(12)
+
+
+def test_a_disk_that_fills_up_in_an_online_upgrade_leaves_the_task_at_work(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_times(log, range(20))
+    restore = EngineStore.restore
+
+    def full(store: EngineStore, pairs: Any, *rest: Any, **named: Any) -> None:
+        if pairs:
+            raise CommitFailedError("no space left on the device", reopen=True)
+        restore(store, pairs, *rest, **named)
+
+    with closing(online_task(tmp_path, log)) as task:
+        task.open()
+        with monkeypatch.context() as patch:
+            patch.setattr(EngineStore, "restore", full)
+            task.run(10, commit=True)
+        assert names_beside(tmp_path) == []
+        task.run(10, commit=True)
+        assert shown(task)[b"k19"] == b"19"
+    work(new_task(tmp_path, log))
+
+
+def test_a_store_that_keeps_no_marks_can_not_be_upgraded(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cast("dict[str, Any]", backends()), "minimal", StoreBackend("minimal", load_store=lambda: Direct))
+        work(old_task(tmp_path, log, "minimal"))
+        with pytest.raises(StoreIncompatibleError):
+            new_task(tmp_path, log, "minimal").open()
+        work(old_task(tmp_path, log, "minimal"))

@@ -46,9 +46,9 @@ def expected_values(numbers: Iterable[int]) -> list[int]:
     return sorted(numbers)
 
 
-def write(kind: str, record: Record, context: TaskContext) -> None:
+def write(kind: str, record: Record, context: TaskContext, name: str = "s") -> None:
     """Put the record's offset under its key and time, in the way of the kind."""
-    store, key, time_ms = context.store("s"), record.key or b"", record.timestamp_ms
+    store, key, time_ms = context.store(name), record.key or b"", record.timestamp_ms
     if kind == "key-value":
         store.put(b"%b-%d" % (key, record.offset), record.offset)
     elif kind == "timestamped":
@@ -75,17 +75,26 @@ def feed_times(log: Changelog, numbers: Iterable[int]) -> None:
 
 
 def typed_task(folder: Path, log: Changelog, kind: str, backend: str = MEMORY, **settings: Any) -> StreamTask:
-    """A task with one store, ``s``, of the kind; settings of the store go with ``store_``."""
+    """A task with a store, ``s``, of the kind, or, for ``KIND+KIND``, another one, ``t``; ``store_`` is for both."""
     own = {name.removeprefix("store_"): settings.pop(name) for name in list(settings) if name.startswith("store_")}
-    store = StoreConfig(backend, **{"records": KINDS[kind], "changelog_coalescing": False, **own})
+    kinds = dict(zip("st", kind.split("+"), strict=False))
+    stores = {
+        name: StoreConfig(backend, **{"records": KINDS[each], "changelog_coalescing": False, **own})
+        for name, each in kinds.items()
+    }
+
+    def write_all(record: Record, context: TaskContext) -> None:
+        for name, each in kinds.items():
+            write(each, record, context, name)
+
     return StreamTask(
         "app",
         TASK,
         **{
             "state_dir": folder / "state",
             "changelog": log,
-            "stores": {"s": store},
-            "process": lambda record, context: write(kind, record, context),
+            "stores": stores,
+            "process": write_all,
             "inputs": [INPUT],
             "guarantee": EXACTLY_ONCE,
             "commit_interval_ms": NO_INTERVAL,
@@ -94,9 +103,11 @@ def typed_task(folder: Path, log: Changelog, kind: str, backend: str = MEMORY, *
     )
 
 
-def values(task: StreamTask, kind: str, level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> list[int]:
+def values(
+    task: StreamTask, kind: str, level: IsolationLevel = IsolationLevel.READ_COMMITTED, name: str = "s"
+) -> list[int]:
     """The values that the typed store shows, in order."""
-    view = task.store("s", level)
+    view = task.store(name, level)
     if kind in ("key-value", "timestamped"):
         with view.all() as pairs:
             shown = [value for _, value in pairs]
