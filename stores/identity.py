@@ -4,7 +4,8 @@ A version is one more than that before it, and a step leads from each to the nex
 one when it is opened (``stores.migration``). Version 1 is the first there was; from 2 on the records of LMDB and SQLite
 may have checksums, which a release that knows nothing of them would take for data; and an indexed batch may have begun
 a spilled commit, of which one that knows nothing of spills would show a part. From 3 on LMDB's meta pages have
-checksums, which an older release would leave as they are in its commits.
+checksums, which an older release would leave as they are in its commits. From 4 on a store may keep marks, and two
+families of data, of which an older release would show one, or take neither for its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ def _meta_pages(folder: Path, open_engine: OpenEngine) -> None:
     """From 2 to 3: meta pages get their checksums when the engine is opened, which it is next."""
 
 
-STEPS: list[Step] = [_as_they_are, _meta_pages]
+def _one_family(folder: Path, open_engine: OpenEngine) -> None:
+    """From 3 to 4: a store that has no marks and one family of data stays so."""
+
+
+STEPS: list[Step] = [_as_they_are, _meta_pages, _one_family]
 """The step at place N leads from version N + 1 to N + 2."""
 
 

@@ -1,8 +1,8 @@
 """Show what a store of SQLite, or the embedded changelog, holds: ``python -m stores.inspection PATH``, as JSON lines.
 
-The first line says what the file is, and shows its tables with their statements and counts. Then come offsets and
-positions of a store, or partitions, transactions and consumer groups of a changelog; then its first records, without
-the checksums behind their values. The file is only read, and may be in use meanwhile.
+The first line says what the file is, and shows its tables with their statements and counts. Then come offsets,
+positions and marks of a store, or partitions, transactions and consumer groups of a changelog; then its first records,
+without the checksums behind their values. The file is only read, and may be in use meanwhile.
 
 sqlite-utils reads the schema and the rows here, for people: the extra ``inspection`` installs it. It makes no schema:
 it knows no tables WITHOUT ROWID, which keep a record in one tree in place of two. It takes a third of a second to
@@ -16,14 +16,14 @@ import json
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stores import position
+from stores import marks, position
 from stores.changelog.schema import APPLICATION_ID
 from stores.engines.seal import PLAIN, SEALED
-from stores.engines.sqlite import FILE, has_checksums
+from stores.engines.sqlite import FILE, families, has_checksums
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.identity import read_identity
 
@@ -76,7 +76,11 @@ def _of_store(database: Database, file: Path, first: Line, records_max: int) -> 
     for name, kind in (("offset", position.OFFSET), ("position", position.POSITION)):
         for partition, offset in position.decode(kind, meta).items():
             yield {"topic": partition.topic, "partition": partition.partition, name: offset}
-    for row in islice(database["data"].rows, records_max):
+    for name, mark in marks.decode(meta).items():
+        yield {"mark": name, "value": _text(mark)}
+    tables = families(database.conn)
+    rows = chain.from_iterable(database[table].rows for table in tables)
+    for row in islice(rows, records_max):
         yield {"key": _text(row["key"]), "value": _text(checksums.open(row["key"], row["value"]))}
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from struct import Struct
 
-from stores.errors import StoreCorruptedError, StoreError
+from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
 from stores.metrics import StoreMetrics
 from stores.persistence import AT_ONCE, Persistence
 from stores.plain import PlainView, prefixed, reversed_scan
@@ -88,6 +88,9 @@ class Recovery:
 
     outcome: RecoveryOutcome
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    upgraded: bool = False
+    """Whether opening found the last record of an older format gone: from now on the store is like one that never had
+    any. False each time it is opened after that."""
 
 
 class StateStore(Closeable):
@@ -195,6 +198,29 @@ class StateStore(Closeable):
         """
         raise StoreError(
             f"store {self.name!r} of {self.backend} keeps no marks: choose a backend whose keeps_marks is True"
+        )
+
+    @property
+    def is_split(self) -> bool:
+        """Whether records of an older format lie in the store beside those of the present one; by default never.
+
+        All keys then begin with one byte more: zero before those of the older format, one before the others; so it is
+        in lookups, scans and writes alike. Typed stores see to that (``stores.records``).
+        """
+        return False
+
+    def split(self, marks: Mapping[str, bytes | None]) -> None:
+        """Let all records count as of an older format from now on, and set ``marks``, at once and in one step.
+
+        Costs the same for any number of records: none is read or written. Nothing may be staged, and no view or
+        iterator be in use. When the last record of the older format has been removed, the next opening ends it.
+
+        Raises: StoreIncompatibleError where the store can't keep two formats apart, StoreError where writes are staged
+        or it is split; else as ``commit``.
+        """
+        raise StoreIncompatibleError(
+            f"store {self.name!r} of {self.backend} can't keep records of two formats apart: wipe it and restore it "
+            "from its changelog"
         )
 
     def persist(self) -> None:

@@ -34,6 +34,13 @@ def check_value(value: object) -> None:
         raise ValueError(f"a mark has up to {VALUE_BYTES_MAX:,} bytes, not {len(value):,}")
 
 
+def check(marks: Mapping[str, bytes | None]) -> None:
+    """Refuse names and values that are none. Raises: TypeError, ValueError."""
+    for name, value in marks.items():
+        check_name(name)
+        check_value(value)
+
+
 def changed(kept: Mapping[str, bytes], staged: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
     """Return the marks of ``staged`` that are not in ``kept`` as they are; None removes one."""
     return {name: value for name, value in staged.items() if kept.get(name) != value}

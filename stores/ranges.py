@@ -11,11 +11,15 @@ Bounds = tuple[bytes | None, bytes | None]
 
 
 class ScanRange(NamedTuple):
-    """The keys of a scan: from ``start`` to ``end``, and ``end`` itself only if not ``end_open``."""
+    """The keys of a scan: from ``start`` to ``end``, and ``end`` itself only if not ``end_open``.
+
+    ``family`` is 1 for the second of an engine's two data families (``stores.engines.families``).
+    """
 
     start: bytes | None
     end: bytes | None
     end_open: bool = False
+    family: int = 0
 
 
 def prefix_bounds(prefix: bytes) -> Bounds:

@@ -182,6 +182,11 @@ class KeyValueView(ReadOnlyKeyValueStore):
         """As ``StateStore.takes_timestamps`` of the store that is shown; by default True."""
         return True
 
+    @property
+    def is_split(self) -> bool:
+        """As ``StateStore.is_split`` of the store that is shown, now; by default False."""
+        return False
+
     @abstractmethod
     def position(self) -> Position:
         """Input offsets that the next query's answer reflects at least. A copy; it needs no bound to be reached."""

@@ -38,7 +38,7 @@ def _half_a_commit(replace: Callable[[type, str, Any], None]) -> None:
     ) -> None:
         with self._batch.lock:
             layers = [layer.as_writes() for layer in self._batch.layers()]
-            for ranges, writes in layers:
+            for ranges, writes, _ in layers:
                 pairs = list(writes.items())
                 self._engine.write([Writes(ranges, dict(pairs[: len(pairs) // 2]))], {})
                 time.sleep(0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 from harness.breaking import replace
@@ -48,7 +48,6 @@ from stores.errors import CommitFailedError, ConfigError
 from stores.files import sync_folder
 from stores.identity import Identity, present_version
 from stores.interface import Durability, TopicPartition
-from stores.ranges import Bounds
 from stores.registry import backends
 from stores.strategies.marker import MARKER_WRITTEN
 from stores.strategies.store import EngineStore
@@ -127,25 +126,27 @@ class _WrittenLater(Transaction):
 
     def __init__(self, engine: Engine, own: Transaction) -> None:
         self._engine, self._own = engine, own
-        self._layers: list[tuple[Sequence[Bounds], dict[bytes, bytes | None]]] = [((), {})]
+        self._layers: list[Writes] = []
 
-    def get(self, key: bytes) -> bytes | None:
-        return self._own.get(key)
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        return self._own.get(key, family)
 
     def fetch(self, *range_and_most: Any, **direction: Any) -> tuple[list[tuple[bytes, bytes]], bool]:
         return self._own.fetch(*range_and_most, **direction)
 
-    def put(self, key: bytes, value: bytes | None) -> None:
-        self._own.put(key, value)
-        self._layers[-1][1][key] = value
+    def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
+        self._own.put(key, value, family)
+        if not self._layers or self._layers[-1].family != family:
+            self._layers.append(Writes((), {}, family))
+        cast(dict[bytes, bytes | None], self._layers[-1].writes)[key] = value
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        self._own.delete_range(start, end)
-        self._layers.append(([(start, end)], {}))
+    def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
+        self._own.delete_range(start, end, family)
+        self._layers.append(Writes([(start, end)], {}, family))
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         self._own.abort()
-        self._engine.write([Writes(*layer) for layer in self._layers], meta)
+        self._engine.write(self._layers, meta)
 
     def abort(self) -> None:
         self._own.abort()
@@ -190,10 +191,10 @@ def _write_per_key(subject: str) -> None:
     def broken(
         self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
     ) -> None:
-        for ranges, writes in layers:
-            write(self, [Writes(ranges, {})], {}, durable=durable)
-            for key, value in writes.items():
-                write(self, [Writes((), {key: value})], {}, durable=durable)
+        for layer in layers:
+            write(self, [layer._replace(writes={})], {}, durable=durable)
+            for key, value in layer.writes.items():
+                write(self, [Writes((), {key: value}, layer.family)], {}, durable=durable)
         write(self, [], meta, durable=durable)
 
     replace(engine, "write", broken)

@@ -25,6 +25,8 @@ class Writes(NamedTuple):
 
     ranges: Iterable[Bounds]
     writes: Mapping[bytes, bytes | None]
+    family: int = 0
+    """The data family that is written to: 1 for the second of two (``stores.engines.families``)."""
 
     def keys_in_order(self) -> Iterable[list[bytes]]:
         """The keys of ``writes``, ascending, in one list or more."""
@@ -79,6 +81,10 @@ class Engine(ABC):
     """Whether a range delete costs the same whatever it removes."""
     max_key_bytes: int
     max_value_bytes: int
+    splits: ClassVar[bool] = False
+    """Whether it can keep data in two families (``stores.engines.families``), which all ``family`` here stand for."""
+    num_families: int = 1
+    """How many data families are in use."""
 
     @classmethod
     @abstractmethod
@@ -112,9 +118,26 @@ class Engine(ABC):
     def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
         """Open what lies in ``path`` and close it, in a process that may die of it, leaving everything as it was."""
 
+    @property
+    def kind(self) -> type[Engine]:
+        """The engine's class, which opens its files."""
+        return type(self)
+
+    def add_family(self) -> None:
+        """Make the second data family if it is not there. Nothing refers to it yet. Raises: CommitFailedError."""
+        raise NotImplementedError(f"{type(self).__name__} has one data family")
+
+    def settle_families(self) -> None:
+        """Use those data families that the meta entry names, after it was written. No scan is open."""
+        raise NotImplementedError(f"{type(self).__name__} has one data family")
+
     @abstractmethod
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
         """The committed value of ``key``."""
+
+    def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        """As ``get_many``, of pairs of a family and a key."""
+        raise NotImplementedError(f"{type(self).__name__} has one data family")
 
     @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -129,7 +152,7 @@ class Engine(ABC):
 
         An engine whose scans could show a write in the later ones only makes them in another way than this.
         """
-        return [self.scan(start, end, end_open=end_open, reverse=reverse) for start, end, end_open in ranges]
+        return [self.scan(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
 
     @abstractmethod
     def meta(self) -> dict[bytes, bytes]:
@@ -160,7 +183,7 @@ class Engine(ABC):
         """Let everything written so far survive what the engine's level promises; a no-op where each write does."""
 
     @abstractmethod
-    def approximate_num_entries(self) -> int:
+    def approximate_num_entries(self, family: int = 0) -> int:
         """About how many keys there are."""
 
     def verify(self) -> None:
@@ -170,19 +193,24 @@ class Engine(ABC):
         reads checks what it reads: it scans, and looks up what it has scanned, since these go different ways to the
         same bytes. Raises: StoreCorruptedError for damage.
         """
+        for family in range(self.num_families):
+            self._verify_family(family)
+        self.meta()
+
+    def _verify_family(self, family: int) -> None:
         last = b""
-        scan = self.scan(None, None)
+        [scan] = self.scans([ScanRange(None, None, family=family)])
         try:
             while chunk := scan.fetch():
                 keys = [key for key, _ in chunk]
                 if keys[0] <= last or not all(map(lt, keys, keys[1:])):
                     raise _told_wrongly(self, f"keys behind {last[:32]!r} are out of order")
-                if self.get_many(keys) != [value for _, value in chunk]:
+                found = self.get_each([(family, key) for key in keys]) if family else self.get_many(keys)
+                if found != [value for _, value in chunk]:
                     raise _told_wrongly(self, f"lookups of keys from {keys[0][:32]!r} on show other than a scan")
                 last = keys[-1]
         finally:
             scan.close()
-        self.meta()
 
     def metrics(self) -> Mapping[str, int]:
         """Figures worth watching, by name; bytes where the name says so. From any thread; costs no scan."""
@@ -205,25 +233,25 @@ class Transaction(ABC):
     Raises, all methods: StoreCorruptedError, StoreUnavailableError, CommitFailedError.
     """
 
-    bound_to_thread: ClassVar[bool] = False
+    bound_to_thread: bool = False
     """Whether only the thread that began it may end it, unless that thread has ended."""
 
     @abstractmethod
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
         """The value of ``key``, with the transaction's own writes."""
 
     @abstractmethod
     def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
     ) -> tuple[list[tuple[bytes, bytes]], bool]:
         """The first pairs of a range as it is now, as many as ``take`` does, and whether there are no more."""
 
     @abstractmethod
-    def put(self, key: bytes, value: bytes | None) -> None:
+    def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         """Write one entry; None deletes. Where it raises without ``reopen``, only this write was not made."""
 
     @abstractmethod
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+    def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
         """Remove the keys from ``start`` to ``end``, both included. Raises as ``put``."""
 
     @abstractmethod

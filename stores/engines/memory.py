@@ -9,6 +9,7 @@ from threading import Lock
 from typing import ClassVar, Self
 
 from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.families import BOTH, FAMILIES, families_in_use
 from stores.interface import Durability
 from stores.ranges import ScanRange
 from stores.sorted_map import SortedMap
@@ -23,13 +24,15 @@ class MemoryEngine(Engine):
     persistent: ClassVar[bool] = False
     durabilities: ClassVar[frozenset[Durability]] = frozenset({Durability.CHANGELOG})
     options: ClassVar[Mapping[str, object]] = {}
+    splits: ClassVar[bool] = True
     max_key_bytes = 1 << 30
     max_value_bytes = 1 << 40
 
     def __init__(self) -> None:
-        self._data: SortedMap[bytes] = SortedMap()
+        self._stored: list[SortedMap[bytes]] = [SortedMap()]
         self._meta: dict[bytes, bytes] = {}
-        self._shared = False
+        self._shared: set[int] = set()
+        """The data families whose map an open scan may have."""
         self._lock = Lock()
 
     @classmethod
@@ -40,33 +43,53 @@ class MemoryEngine(Engine):
     def torn_by_power_loss(cls, durability: Durability) -> bool:
         return False
 
-    def get(self, key: bytes) -> bytes | None:
+    def add_family(self) -> None:
+        if len(self._stored) < len(families_in_use(BOTH)):
+            self._stored.append(SortedMap())
+
+    def settle_families(self) -> None:
         with self._lock:
-            return self._data.writes.get(key)
+            self._stored = [self._stored[place] for place in families_in_use(self._meta.get(FAMILIES))]
+            self._shared = set(range(len(self._stored)))
+            self.num_families = len(self._stored)
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        with self._lock:
+            return self._stored[family].writes.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._lock:
-            return list(map(self._data.writes.get, keys))
+            return list(map(self._stored[0].writes.get, keys))
+
+    def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        with self._lock:
+            return [self._stored[family].writes.get(key) for family, key in keys]
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         with self._lock:
-            data, self._shared = self._data, True
-            return [
-                _MemoryScan(data.writes, data.merge(start, end, end_open=end_open, reverse=reverse), reverse=reverse)
-                for start, end, end_open in ranges
-            ]
+            made: list[Scan] = []
+            for start, end, end_open, family in ranges:
+                data = self._stored[family]
+                self._shared.add(family)
+                keys = data.merge(start, end, end_open=end_open, reverse=reverse)
+                made.append(_MemoryScan(data.writes, keys, reverse=reverse))
+            return made
 
     def meta(self) -> dict[bytes, bytes]:
         return dict(self._meta)
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         with self._lock:
-            # Open scans keep the map that they have.
-            data: SortedMap[bytes] = self._data.copy() if self._shared else self._data
-            for ranges, writes in layers:
+            for layer in layers:
+                ranges, writes, family = layer
+                if family in self._shared:
+                    # Open scans keep the map that they have.
+                    self._stored[family] = self._stored[family].copy()
+                    self._shared.discard(family)
+                data = self._stored[family]
                 for start, end in ranges:
                     data.discard_range(start, end)
                 for key, value in writes.items():
@@ -74,7 +97,6 @@ class MemoryEngine(Engine):
                         data.discard(key)
                     else:
                         data.writes[key] = value
-            self._data, self._shared = data, False
             for name, entry in meta.items():
                 if entry is None:
                     self._meta.pop(name, None)
@@ -90,11 +112,11 @@ class MemoryEngine(Engine):
     def sync(self) -> None:
         """Nothing is written anywhere."""
 
-    def approximate_num_entries(self) -> int:
-        return len(self._data.writes)
+    def approximate_num_entries(self, family: int = 0) -> int:
+        return len(self._stored[family].writes)
 
     def metrics(self) -> Mapping[str, int]:
-        return {"num_keys": len(self._data.writes)}
+        return {"num_keys": sum(len(data.writes) for data in self._stored)}
 
     def close(self) -> None:
         """Nothing to release; a reader that is in the middle of something ends it well."""

@@ -18,6 +18,7 @@ from typing import ClassVar, Self, TypeVar, cast
 
 from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
+from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.seal import SEAL_BYTES, Seal, checksums_of
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import (
@@ -43,10 +44,15 @@ from stores.sqlite_file import (
 Answer = TypeVar("Answer")
 
 FILE = "store.db"
-_TABLES = {
-    name: f"CREATE TABLE {name} (key blob primary key, value blob not null) strict, without rowid"
-    for name in ("data", "meta")
-}
+
+
+def _table(name: str) -> str:
+    return f"CREATE TABLE {name} (key blob primary key, value blob not null) strict, without rowid"
+
+
+_TABLES = {name: _table(name) for name in ("data", "meta")}
+_SECOND = "records"
+"""The table of the second data family, once there is one."""
 _VERSIONS = {True: 2, False: 1}
 """``user_version``, by whether the records have checksums: no flipped bit makes one of the other."""
 _SYNCS = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC")
@@ -72,6 +78,7 @@ class SqliteEngine(TransactionalEngine):
         "page_size_bytes": tuple(512 << power for power in range(8)),
         "wal_autocheckpoint_pages": range(1 << 31),
     }
+    splits: ClassVar[bool] = True
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000 - SEAL_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
@@ -88,6 +95,13 @@ class SqliteEngine(TransactionalEngine):
         self._snapshots = Snapshots(self._borrow, self._give_back)
         # Re-entrant: a finaliser may give a connection back while one is being borrowed.
         self._lock = RLock()
+        self._use_tables(["data"])
+
+    def _use_tables(self, tables: list[str]) -> None:
+        self._tables = tables
+        """Of the data families in use."""
+        self._lookups = [f"select value from {table} where key = ?" for table in tables]
+        self.num_families = len(tables)
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -113,6 +127,7 @@ class SqliteEngine(TransactionalEngine):
                     checksums=has_checksums(writer, file), scans_checked=bool(options["scan_checksums"])
                 )
                 _check_own(writer, file)
+                second = _has_table(writer, _SECOND)
                 writer.set_progress_handler(None, 0)
             except BaseException:
                 writer.close()
@@ -124,31 +139,59 @@ class SqliteEngine(TransactionalEngine):
             raise _opening_error(error, file) from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        return cls(file, writer, cast(int, options["mmap_size_bytes"]), durability, seal)
+        opened = cls(file, writer, cast(int, options["mmap_size_bytes"]), durability, seal)
+        if second:
+            try:
+                opened.settle_families()
+            except BaseException:
+                writer.close()
+                raise
+        return opened
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
         return durability is Durability.CHANGELOG
 
-    def get(self, key: bytes) -> bytes | None:
+    def add_family(self) -> None:
+        try:
+            # In a transaction of its own; nothing of it counts before the meta entry.
+            self._writer.execute(_table(_SECOND).replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
+        except sqlite3.Error as error:
+            raise _writing_error(error, self._file) from error
+
+    def settle_families(self) -> None:
+        places = families_in_use(self.meta().get(FAMILIES))
+        if max(places) and not self._asked(lambda reader: _has_table(reader, _SECOND)):
+            raise StoreCorruptedError(
+                f"{self._file} has no table {_SECOND}: wipe the store and restore it from its changelog"
+            )
+        self._use_tables([("data", _SECOND)[place] for place in places])
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        statement = self._lookups[family]
         try:
             # While a transaction is lent out, the writing connection shows what is in it.
             if get_ident() == self._owner and not self._writer.in_transaction:
                 with self._using_writer:
-                    row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
+                    row = self._writer.execute(statement, (key,)).fetchone()
             else:
                 reader = self._borrow()
-                row = reader.execute("select value from data where key = ?", (key,)).fetchone()
+                row = reader.execute(statement, (key,)).fetchone()
                 self._give_back(reader)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
         return None if row is None else self._seal.open(key, row[0])
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self.get_each([(0, key) for key in keys])
+
+    def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        lookups = self._lookups
+
         def look(reader: sqlite3.Connection) -> list[bytes | None]:
             reader.execute("begin")
             try:
-                rows = [reader.execute("select value from data where key = ?", (key,)).fetchone() for key in keys]
+                rows = [reader.execute(lookups[family], (key,)).fetchone() for family, key in keys]
             finally:
                 reader.execute("rollback")
             return [None if row is None else row[0] for row in rows]
@@ -157,22 +200,23 @@ class SqliteEngine(TransactionalEngine):
             found = self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        return self._seal.open_many(keys, found)
+        return self._seal.open_many([key for _, key in keys], found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         try:
+            if len(ranges) == 1:
+                return [_SqliteScan(self, self._snapshots.take(), ranges[0], reverse=reverse)]
             with self._snapshots.lent() as snapshot:
-                if len(ranges) == 1:
-                    return [_SqliteScan(self, snapshot, ranges[0], reverse=reverse)]
                 with snapshot.lock:
                     # The snapshot stays while any statement of the connection has rows to come, and a scan may have
                     # none: this one has, until all have begun.
                     held = snapshot.reading.execute("select name from sqlite_schema")
                     try:
-                        return [_SqliteScan(self, snapshot, each, reverse=reverse) for each in ranges]
+                        share = self._snapshots.share
+                        return [_SqliteScan(self, share(snapshot), each, reverse=reverse) for each in ranges]
                     finally:
                         held.close()
         except sqlite3.Error as error:
@@ -195,9 +239,10 @@ class SqliteEngine(TransactionalEngine):
             writer.execute("begin immediate")
             try:
                 for layer in layers:
+                    table = self._tables[layer.family]
                     for start, end in layer.ranges:
-                        _delete_range(writer, start, end)
-                    _apply(writer, "data", layer, self._seal)
+                        _delete_range(writer, table, start, end)
+                    _apply(writer, table, layer, self._seal)
                 _apply(writer, "meta", Writes((), meta), self._seal)
                 self._snapshots.begin_writing()
                 try:
@@ -237,14 +282,18 @@ class SqliteEngine(TransactionalEngine):
     def sync(self) -> None:
         """Every write is as durable as the level asks."""
 
-    def approximate_num_entries(self) -> int:
+    def approximate_num_entries(self, family: int = 0) -> int:
+        table, parts = self._tables[family], self.num_families
+
         # A count would read the table; SQLite keeps no estimate without ANALYZE, so size stands in for it.
         def look(reader: sqlite3.Connection) -> int:
             pages = reader.execute("pragma page_count").fetchone()[0]
             size = reader.execute("pragma page_size").fetchone()[0]
-            sample = "select count(*), sum(length(key) + length(value)) from (select key, value from data limit 100)"
+            sample = (
+                f"select count(*), sum(length(key) + length(value)) from (select key, value from {table} limit 100)"
+            )
             count, total = reader.execute(sample).fetchone()
-            return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)))
+            return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)) // parts)
 
         try:
             return self._asked(look)
@@ -346,12 +395,13 @@ class _SqliteScan(Scan):
     def __init__(
         self, engine: SqliteEngine, snapshot: Snapshot[sqlite3.Connection], bounds: ScanRange, *, reverse: bool
     ) -> None:
+        """``snapshot`` has this scan as a user."""
         self._engine, self._size = engine, _FETCH_FIRST
         self._lock = RLock()
         # Given back by the finaliser, should the next lines raise.
-        self._snapshot = engine._snapshots.share(snapshot)
+        self._snapshot = snapshot
         with snapshot.lock:
-            self._rows = snapshot.reading.execute(*_selection(*bounds, reverse=reverse))
+            self._rows = snapshot.reading.execute(*_selection(engine._tables, bounds, reverse=reverse))
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         with self._lock:
@@ -390,20 +440,21 @@ class _SqliteTransaction(Transaction):
         self._engine = engine
         self._writer, self._file, self._seal = engine._writer, engine._file, engine._seal
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
         self._check_open()
         try:
-            row = self._writer.execute("select value from data where key = ?", (key,)).fetchone()
+            row = self._writer.execute(self._engine._lookups[family], (key,)).fetchone()
         except sqlite3.Error as error:
             raise self._failed(error) from error
         return None if row is None else self._seal.open(key, row[0])
 
     def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
     ) -> tuple[list[tuple[bytes, bytes]], bool]:
         self._check_open()
         try:
-            rows = self._writer.execute(*_selection(start, end, end_open, reverse=reverse))
+            selected = ScanRange(start, end, end_open, family)
+            rows = self._writer.execute(*_selection(self._engine._tables, selected, reverse=reverse))
             try:
                 chunk, ended = take(rows, most)
             finally:
@@ -415,20 +466,21 @@ class _SqliteTransaction(Transaction):
             raise self._failed(error) from error
         return self._seal.open_scanned(chunk), ended
 
-    def put(self, key: bytes, value: bytes | None) -> None:
+    def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         self._check_open()
+        table = self._engine._tables[family]
         try:
             if value is None:
-                self._writer.execute("delete from data where key = ?", (key,))
+                self._writer.execute(f"delete from {table} where key = ?", (key,))
             else:
-                self._writer.execute("replace into data values (?, ?)", (key, self._seal.seal(key, value)))
+                self._writer.execute(f"replace into {table} values (?, ?)", (key, self._seal.seal(key, value)))
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+    def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
         self._check_open()
         try:
-            _delete_range(self._writer, start, end)
+            _delete_range(self._writer, self._engine._tables[family], start, end)
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
@@ -463,8 +515,9 @@ class _SqliteTransaction(Transaction):
         return told
 
 
-def _selection(start: bytes | None, end: bytes | None, end_open: bool, *, reverse: bool) -> tuple[str, list[bytes]]:
+def _selection(tables: Sequence[str], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:
     """A range as a statement and what is bound to it."""
+    start, end, end_open, family = selected
     conditions, bounds = [], []
     if start is not None:
         conditions.append("key >= ?")
@@ -473,15 +526,15 @@ def _selection(start: bytes | None, end: bytes | None, end_open: bool, *, revers
         conditions.append("key < ?" if end_open else "key <= ?")
         bounds.append(end)
     where = f"where {' and '.join(conditions)} " if conditions else ""
-    return f"select key, value from data {where}order by key {'desc' if reverse else 'asc'}", bounds
+    return f"select key, value from {tables[family]} {where}order by key {'desc' if reverse else 'asc'}", bounds
 
 
-def _delete_range(writer: sqlite3.Connection, start: bytes | None, end: bytes | None) -> None:
+def _delete_range(writer: sqlite3.Connection, table: str, start: bytes | None, end: bytes | None) -> None:
     # Two statements: with an alternative in one, SQLite looks at all keys from the start on.
     if end is None:
-        writer.execute("delete from data where key >= ?", (start or b"",))
+        writer.execute(f"delete from {table} where key >= ?", (start or b"",))
     else:
-        writer.execute("delete from data where key >= ? and key <= ?", (start or b"", end))
+        writer.execute(f"delete from {table} where key >= ? and key <= ?", (start or b"", end))
 
 
 def _create(writer: sqlite3.Connection, *, checksums: bool) -> None:
@@ -502,6 +555,16 @@ def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
     )
 
 
+def _has_table(reader: sqlite3.Connection, name: str) -> bool:
+    """Whether there is a table ``name`` as the store makes it. Raises: sqlite3.Error."""
+    return reader.execute("select 1 from sqlite_schema where sql = ?", (_table(name),)).fetchone() is not None
+
+
+def families(reader: sqlite3.Connection) -> list[str]:
+    """The tables of data that a store's file has. Raises: sqlite3.Error."""
+    return ["data", _SECOND] if _has_table(reader, _SECOND) else ["data"]
+
+
 def _check_own(writer: sqlite3.Connection, file: Path) -> None:
     """Refuse a file with foreign tables or triggers: a trigger would change writes, and wiping would remove a table.
 
@@ -510,7 +573,7 @@ def _check_own(writer: sqlite3.Connection, file: Path) -> None:
     foreign = [
         f"the {kind} {name}"
         for kind, name in writer.execute("select type, name from sqlite_schema")
-        if name not in _TABLES and not str(name).startswith("sqlite_")
+        if name not in (*_TABLES, _SECOND) and not str(name).startswith("sqlite_")
     ]
     if foreign:
         raise StoreIncompatibleError(

@@ -106,8 +106,9 @@ class ExpiringConverter(TimestampedConverter):
 class Expiry:
     """The writer's part: keeps stream time, and removes what has expired in steps of bounded size."""
 
-    def __init__(self, staging: Staging, ttl_ms: int) -> None:
-        self._staging, self._ttl_ms = staging, ttl_ms
+    def __init__(self, staging: Staging, records: ReadOnlyKeyValueStore, ttl_ms: int) -> None:
+        """``records`` shows what is staged in the form that it is staged in."""
+        self._staging, self._records, self._ttl_ms = staging, records, ttl_ms
         self._written = 0
 
     def is_live(self, timestamp_ms: int) -> bool:
@@ -131,7 +132,7 @@ class Expiry:
         if not examine or limit < 0:
             return
         cursor = store.mark(CURSOR)
-        with store.range(None if cursor is None else cursor + b"\x00", None) as scan:
+        with self._records.range(None if cursor is None else cursor + b"\x00", None) as scan:
             pairs = list(islice(scan, examine))
         # A mark holds no longer key: then the next step begins before the last key of this one.
         store.set_mark(CURSOR, pairs[-1][0][:VALUE_BYTES_MAX] if len(pairs) == examine else None)

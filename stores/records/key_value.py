@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from stores.errors import StoreIncompatibleError
 from stores.interface import (
     IsolationLevel,
     KeyValueIterator,
@@ -52,6 +53,16 @@ class KeyValue(RecordKind, Generic[K, V]):
 
     def _prepare_plain(self, store: KeyValueStore) -> None:
         """Nothing: plain keys and values are what this kind keeps."""
+
+    def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
+        """Refuse; of a timestamped store say what can be done instead. Source: KIP-258, downgrade."""
+        if kept["kind"] == "timestamped-key-value":
+            raise StoreIncompatibleError(
+                f"store {store.name!r} keeps the times of its values, which {self.kind} would take for a part of them: "
+                "open it as TimestampedKeyValue, whose views show the values alone with plain(); or wipe it, open it "
+                "as KeyValue and restore it from its changelog, which has the values alone"
+            )
+        super()._prepare_other(store, kept)
 
 
 class KeyValueReads(Generic[K, V]):

@@ -52,11 +52,16 @@ class StrippingStaging(Staging):
 
     def __init__(self, inner: Staging) -> None:
         self.store = inner.store
+        self.logs = inner.logs
         self._inner = inner
 
     @property
     def timestamp_ms(self) -> int:
         return self._inner.timestamp_ms
+
+    @property
+    def may_stage(self) -> bool:
+        return self._inner.may_stage
 
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None

@@ -116,8 +116,12 @@ def write_description(
     store: KeyValueStore, description: Description, marks: Mapping[str, bytes | None] | None = None
 ) -> None:
     """Keep ``description`` in ``store`` at once, and with it ``marks``. Nothing may be staged."""
-    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
-    store.restore([], {}, marks={**(marks or {}), RECORDS: text.encode()})
+    store.restore([], {}, marks={**(marks or {}), RECORDS: encoded(description)})
+
+
+def encoded(description: Description) -> bytes:
+    """A description as its mark holds it."""
+    return json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
 
 
 def difference(store: KeyValueStore, kept: Description, given: Description) -> StoreIncompatibleError:

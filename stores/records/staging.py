@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from stores.interface import KeyValueStore
 from stores.records.values import SURROGATE_MS
@@ -27,7 +27,7 @@ class Staging(ABC):
     Raises, all methods: as ``KeyValueStore.put``, before anything is staged.
     """
 
-    logs: ClassVar[bool] = True
+    logs: bool = True
     """Whether there is a changelog. Without one a typed store may write to ``store`` itself."""
 
     store: KeyValueStore
@@ -37,6 +37,11 @@ class Staging(ABC):
     @abstractmethod
     def timestamp_ms(self) -> int:
         """The time of the current record; -1 outside of a task."""
+
+    @property
+    def may_stage(self) -> bool:
+        """Whether anything may be staged now; a lookup that would move a record leaves it where it is otherwise."""
+        return True
 
     @abstractmethod
     def put(
@@ -73,7 +78,7 @@ class Staging(ABC):
 class StoreStaging(Staging):
     """Without a task: there is no changelog."""
 
-    logs: ClassVar[bool] = False
+    logs = False
 
     def __init__(self, store: KeyValueStore) -> None:
         self.store = store

@@ -14,10 +14,21 @@ from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, Positi
 from stores.records.codec import Codec
 from stores.records.converters import PlainConverter, RecordConverter, TimestampedConverter
 from stores.records.expiry import ExpiringConverter, Expiry, LiveReader, Marks, stream_time_ms
-from stores.records.key_value import KeyValueReads, TypedKeyValueView
+from stores.records.key_value import KeyValue, KeyValueReads, TypedKeyValueView
 from stores.records.plain_values import StrippingStaging, SurrogateReader
-from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
+from stores.records.record_kind import (
+    RECORDS,
+    Description,
+    RecordKind,
+    TypedStore,
+    TypedView,
+    difference,
+    encoded,
+    is_empty,
+    write_description,
+)
 from stores.records.serdes import BytesSerde, Serde
+from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
 from stores.records.staging import StagedWrite, Staging, StoreStaging
 from stores.records.timestamps import TIME, TIME_BYTES, FoundBytes, StrippingSerde, TimestampedSerde
 from stores.records.values import ValueAndTimestamp, check_time_ms
@@ -62,6 +73,22 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
             )
         super().prepare(store)
 
+    def _prepare_plain(self, store: KeyValueStore) -> None:
+        """Begin to bring the plain records of ``store`` to this kind. It reads and writes none of them: each moves when
+        its key is next used. Source: KIP-258, lazy upgrade."""
+        if store.takes_timestamps:
+            store.split({RECORDS: encoded(self._whole_description())})
+
+    def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
+        """As ``_prepare_plain``, for one that was opened as ``KeyValue`` with the same serdes."""
+        own = self._whole_description()
+        if {**kept, "kind": self.kind} != own or kept["kind"] != KeyValue.kind:
+            raise difference(store, kept, own)
+        if is_empty(store):
+            write_description(store, own)
+        else:
+            self._prepare_plain(store)
+
     def staged(self, staging: Staging) -> TimestampedKeyValueStore[K, V]:
         return TimestampedKeyValueStore(self, staging)
 
@@ -71,12 +98,12 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     def converter(self, store: KeyValueStore) -> RecordConverter:
         if not store.takes_timestamps:
             return PlainConverter()
-        return TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(store.mark))
+        timed = TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(store.mark))
+        return SplitConverter(timed, store) if store.is_split else timed
 
-    def reader(self, store: ReadOnlyKeyValueStore, marks: Marks, *, takes_timestamps: bool) -> ReadOnlyKeyValueStore:
-        """What shows ``<time><value>`` for each live record of ``store``."""
-        shown = store if takes_timestamps else SurrogateReader(store)
-        return shown if self.ttl_ms is None else LiveReader(shown, marks, self.ttl_ms)
+    def live(self, reader: ReadOnlyKeyValueStore, marks: Marks) -> ReadOnlyKeyValueStore:
+        """What shows those of the timestamped records of ``reader`` that have not expired."""
+        return reader if self.ttl_ms is None else LiveReader(reader, marks, self.ttl_ms)
 
 
 class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
@@ -112,7 +139,12 @@ class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
 
     def __init__(self, kind: TimestampedKeyValue[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view)
-        reader = kind.reader(view, view.mark, takes_timestamps=view.takes_timestamps)
+        reader: ReadOnlyKeyValueStore = view
+        if not view.takes_timestamps:
+            reader = SurrogateReader(view)
+        elif view.is_split:
+            reader = SplitReader(view, view)
+        reader = kind.live(reader, view.mark)
         TimestampedReads.__init__(self, reader, "of a view", kind.key, kind.value)
         self._kind = kind
 
@@ -132,17 +164,23 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
 
     def __init__(self, kind: TimestampedKeyValue[K, V], staging: Staging) -> None:
         store = staging.store
+        records: ReadOnlyKeyValueStore = store
+        reader = records
+        is_whole = True
         if not store.takes_timestamps:
-            staging = StrippingStaging(staging)
+            staging, records = StrippingStaging(staging), SurrogateReader(store)
+            reader, is_whole = records, False
+        elif store.is_split:
+            staging, records = SplitStaging(staging), SplitReader(store, store)
+            reader, is_whole = UpgradingReader(staging), False
         TypedStore.__init__(self, kind, staging)
-        reader = kind.reader(store, store.mark, takes_timestamps=store.takes_timestamps)
-        TimestampedReads.__init__(self, reader, store.name, kind.key, kind.value)
+        TimestampedReads.__init__(self, kind.live(reader, store.mark), store.name, kind.key, kind.value)
         self._values = Codec(store.name, kind.key, kind.value)
         self._serialize_value = self._values.serialize_value
-        self._expiry = None if kind.ttl_ms is None else Expiry(staging, kind.ttl_ms)
+        self._expiry = None if kind.ttl_ms is None else Expiry(staging, records, kind.ttl_ms)
         self._direct: Callable[[bytes, bytes, int], None] | None = None
         """The store's own ``put_timestamped``, where nothing else is to be done."""
-        if self._expiry is None and not staging.logs:
+        if self._expiry is None and is_whole and not staging.logs:
             self._direct = store.put_timestamped
             if self._values.is_plain:
                 # Without a call around it: a put and its part of a commit together take only some 20 times as long.

@@ -34,7 +34,7 @@ class HeldState:
 
     def chunks(self) -> Iterator[list[Pair]]:
         """All in one, in order. Nothing is sorted before the first step."""
-        start, end, end_open = self._bounds
+        start, end, end_open, _ = self._bounds
         reverse = self._reverse
         chunks = chunks_of(self._committed)
         if self._spilled is not None:
@@ -62,7 +62,7 @@ def hold(
     committed = engine.scans(ranges, reverse=reverse)
     spilled: list[tuple[Spill, Scan, KeyRanges] | None] = []
     try:
-        for start, end, end_open in ranges:
+        for start, end, end_open, _ in ranges:
             if spill is None:
                 spilled.append(None)
                 continue

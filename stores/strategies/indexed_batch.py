@@ -89,7 +89,9 @@ class IndexedBatchStore(SpillingStore):
     def _begin_spill(self) -> SecondStore:
         self._remove_retired()
         assert self._directory is not None
-        return SecondStore.begin(type(self._engine), self._directory.staging, self._options, self._part_bytes)
+        return SecondStore.begin(
+            self._engine.kind, self._directory.staging, self._options, self._part_bytes, split=self.is_split
+        )
 
     def _spill_staged(self) -> None:
         # What is in memory only has nowhere to go.
@@ -200,7 +202,7 @@ class IndexedBatchStore(SpillingStore):
 
     def _roll_forward(self, folder: Path) -> None:
         try:
-            spill = SecondStore.find(type(self._engine), folder, self._options, self._part_bytes)
+            spill = SecondStore.find(self._engine.kind, folder, self._options, self._part_bytes)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise _gone(folder, error) from error
         try:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock, current_thread
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 from weakref import WeakSet
 
 from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
@@ -49,15 +49,17 @@ class NativeStore(EngineStore):
 
     def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
         super().__init__(engine, directory, traits)
-        assert isinstance(engine, TransactionalEngine)
-        self._transactions = engine
         self._thread = current_thread()
-        engine.prepare()
+        self._transactions.prepare()
         self._transaction: Transaction | None = None
         # Held by whoever uses the transaction, and while it begins or ends: readers on other threads see it whole.
         self._lock = Lock()
         self._live: WeakSet[LiveScan] = WeakSet()
         self._forget()
+
+    @property
+    def _transactions(self) -> TransactionalEngine:
+        return cast(TransactionalEngine, self._engine)
 
     def _forget(self) -> None:
         self._lengths: SortedMap[int] = SortedMap()
@@ -212,7 +214,7 @@ class NativeStore(EngineStore):
 
     def _live_scan(self, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
         """A scan of the open transaction. The caller holds the lock."""
-        start, end, end_open = bounds
+        start, end, end_open, _ = bounds
         live = LiveScan(self._undo.pin(), start, end, end_open=end_open, reverse=reverse)
         self._live.add(live)
         return self._chunks(live), Pin(partial(self._release, live))

@@ -27,6 +27,10 @@ class StoreReader(KeyValueView):
     def isolation_level(self) -> IsolationLevel:
         return self._level
 
+    @property
+    def is_split(self) -> bool:
+        return self._store.is_split
+
     def position(self) -> Position:
         return self._store.position(self._level)
 

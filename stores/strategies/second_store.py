@@ -15,6 +15,8 @@ from secrets import token_bytes
 from typing import Self
 
 from stores.engines.engine import Engine
+from stores.engines.families import BOTH, FAMILIES
+from stores.engines.split import split_or_whole
 from stores.errors import CommitFailedError, StoreError
 from stores.files import sync_folder
 from stores.interface import Durability
@@ -39,12 +41,15 @@ class SecondStore(Spill):
         return bytes.fromhex(self.folder.name)
 
     @classmethod
-    def begin(cls, kind: type[Engine], parent: Path, options: Mapping[str, object], part_bytes: int) -> Self:
-        """Make one. Raises: CommitFailedError where the disk refuses: nothing of it is left then."""
+    def begin(
+        cls, kind: type[Engine], parent: Path, options: Mapping[str, object], part_bytes: int, *, split: bool
+    ) -> Self:
+        """Make one, with two data families if ``split``. Raises: CommitFailedError where the disk refuses: nothing of
+        it is left then."""
         folder = parent / token_bytes(TOKEN_BYTES).hex()
         try:
             folder.mkdir(parents=True)
-            return cls(_opened(kind, folder, options), folder, part_bytes)
+            return cls(_opened(kind, folder, options, split=split), folder, part_bytes)
         except (OSError, StoreError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise CommitFailedError(
@@ -57,7 +62,7 @@ class SecondStore(Spill):
         """The one that was sealed in ``folder``. Raises: OSError where there is none, and as ``Engine.open``."""
         if not any(folder.iterdir()):
             raise FileNotFoundError(0, "it is empty", str(folder))
-        return cls(_opened(kind, folder, options), folder, part_bytes)
+        return cls(_opened(kind, folder, options, split=False), folder, part_bytes)
 
     def seal(self, meta: Mapping[bytes, bytes | None]) -> Marker:
         """Let it survive power loss, complete, with the meta entries of its commit. Raises: OSError, CommitFailedError.
@@ -88,6 +93,13 @@ class SecondStore(Spill):
             self.folder.parent.rmdir()
 
 
-def _opened(kind: type[Engine], folder: Path, options: Mapping[str, object]) -> Engine:
+def _opened(kind: type[Engine], folder: Path, options: Mapping[str, object], *, split: bool) -> Engine:
+    """The engine in ``folder``. A new one is given two data families if ``split``; one that is there has its own."""
     level = next(level for level in reversed(Durability) if level in kind.durabilities)
-    return open_engine(kind, folder, level, options)
+    engine = open_engine(kind, folder, level, options)
+    if split:
+        # As in the regular store: so a key of any length that this takes is one that can be spilled.
+        engine.add_family()
+        engine.write([], {FAMILIES: BOTH}, durable=False)
+        engine.settle_families()
+    return split_or_whole(engine)

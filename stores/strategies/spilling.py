@@ -209,6 +209,11 @@ class SpillingStore(EngineStore):
         self._recent = {}
         super().restore(pairs, changelog_offsets, position, marks)
 
+    def split(self, marks: Mapping[str, bytes | None]) -> None:
+        # Its keys mean others from now on.
+        self._recent = {}
+        super().split(marks)
+
     # Reading
 
     def get(self, key: bytes) -> bytes | None:

@@ -20,7 +20,16 @@ from stores import position as positions
 from stores.counters import StoreCounters
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
-from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError, WrongThreadError
+from stores.engines.families import BOTH, FAMILIES, SECOND
+from stores.engines.split import SplitEngine, split_or_whole
+from stores.errors import (
+    CommitFailedError,
+    StoreClosedError,
+    StoreCorruptedError,
+    StoreError,
+    StoreUnavailableError,
+    WrongThreadError,
+)
 from stores.failpoints import declare, reach
 from stores.files import system_errors_told
 from stores.interface import (
@@ -51,6 +60,13 @@ Result = TypeVar("Result")
 
 RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are about to be written into the engine")
 RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
+
+SPLIT_BEFORE_WRITE = declare("split.before_write", "a second data family is there, and nothing says that it is in use")
+SPLIT_AFTER_WRITE = declare("split.after_write", "the records are of an older format, new ones have their own family")
+END_SPLIT_BEFORE_WRITE = declare("split.end.before_write", "opening found the last record of an older format gone")
+END_SPLIT_AFTER_WRITE = declare("split.end.after_write", "the second data family has all data, and the first is unused")
+SPLIT_FAILPOINTS = (SPLIT_BEFORE_WRITE, SPLIT_AFTER_WRITE, END_SPLIT_BEFORE_WRITE, END_SPLIT_AFTER_WRITE)
+"""What an upgrade of a store's records reaches, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +150,7 @@ class EngineStore(KeyValueStore):
                 store = cls._over(opened, directory, options, traits)
                 if RecoveryOutcome.ROLLED_FORWARD in settled:
                     store._outcome = RecoveryOutcome.ROLLED_FORWARD
+                store._end_split(path)
                 return store
             except BaseException:
                 # What closing it says matters less than why it is closed.
@@ -160,7 +177,7 @@ class EngineStore(KeyValueStore):
         return cls(engine, directory, traits)
 
     def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
-        self._engine = engine
+        self._engine = split_or_whole(engine)
         self._directory = directory
         self._name, self._backend = traits.name, traits.backend
         self._durability, self._isolation_level = traits.durability, traits.isolation_level
@@ -168,7 +185,7 @@ class EngineStore(KeyValueStore):
         self._working = RLock()
         """Held while the writer's thread uses the engine for more than a lookup, and while the store is closed."""
         self._persistent = engine.persistent
-        self._max_key_bytes = engine.max_key_bytes
+        self._max_key_bytes = self._engine.max_key_bytes
         self._max_value_bytes = engine.max_value_bytes
         self._counters = StoreCounters()
         self._pins: WeakSet[Pin] = WeakSet()
@@ -178,6 +195,7 @@ class EngineStore(KeyValueStore):
         self._staged_marks: dict[str, bytes | None] = {}
         self._marks_in_doubt = False
         """While a commit may have changed the engine's marks, and ``_marks`` are those from before it."""
+        self._upgraded = False
         unclean = directory is not None and not directory.clean
         self._outcome = RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO
 
@@ -264,6 +282,10 @@ class EngineStore(KeyValueStore):
     @property
     def deletes_ranges_whole(self) -> bool:
         return self._engine.deletes_ranges_whole
+
+    @property
+    def is_split(self) -> bool:
+        return isinstance(self._engine, SplitEngine)
 
     @property
     def is_open(self) -> bool:
@@ -450,7 +472,7 @@ class EngineStore(KeyValueStore):
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
         """Scans of ``ranges`` at any level, all of one moment, from any thread."""
-        for start, end, _ in ranges:
+        for start, end, *_ in ranges:
             check_bounds(start, end)
         self._check_open()
         try:
@@ -539,7 +561,45 @@ class EngineStore(KeyValueStore):
                     f"store {self._name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
                     f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
                 )
-        return Recovery(self._outcome, dict(self._offsets))
+        return Recovery(self._outcome, dict(self._offsets), self._upgraded)
+
+    @while_open
+    def split(self, marks: Mapping[str, bytes | None]) -> None:
+        engine = self._engine
+        if not engine.splits:
+            super().split(marks)
+        if self._staged_marks or not self._is_clean():
+            raise StoreError(f"store {self._name!r} has staged writes: commit or roll back before splitting it")
+        if self.is_split:
+            raise StoreError(f"store {self._name!r} is split already")
+        kept_marks.check(marks)
+        engine.add_family()
+        reach(SPLIT_BEFORE_WRITE)
+        changed = kept_marks.changed(self._marks, marks)
+        self._write_at_once([], {**kept_marks.encode(self._marks, changed), FAMILIES: BOTH})
+        reach(SPLIT_AFTER_WRITE)
+        engine.settle_families()
+        self._engine = split_or_whole(engine)
+        self._max_key_bytes += 1
+        self._marks = kept_marks.merge(self._marks, marks)
+
+    def _end_split(self, path: Path) -> None:
+        """Make the store whole if its last record of the older format is gone. Raises: StoreUnavailableError."""
+        split = self._engine
+        if not isinstance(split, SplitEngine) or split.has_old():
+            return
+        try:
+            reach(END_SPLIT_BEFORE_WRITE)
+            self._write_at_once([], {FAMILIES: SECOND})
+        except CommitFailedError as error:
+            raise StoreUnavailableError(
+                f"the upgrade of {path} could not be ended: {error}. Mend that and open the store again"
+            ) from error
+        reach(END_SPLIT_AFTER_WRITE)
+        split.engine.settle_families()
+        self._engine = split.engine
+        self._max_key_bytes -= 1
+        self._upgraded = True
 
     @while_open
     def restore(
@@ -563,9 +623,7 @@ class EngineStore(KeyValueStore):
         if self.manages_offsets and advanced != self._position:
             meta.update(positions.encode(positions.POSITION, advanced))
         given = dict({} if marks is None else marks)
-        for name, mark in given.items():
-            kept_marks.check_name(name)
-            kept_marks.check_value(mark)
+        kept_marks.check(given)
         meta.update(kept_marks.encode(self._marks, kept_marks.changed(self._marks, given)))
         reach(RESTORE_BEFORE_WRITE)
         with self._counters.restores:

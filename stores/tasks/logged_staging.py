@@ -27,5 +27,9 @@ class LoggedStaging(Staging):
         self._logged.delete_range_unlogged(start, end)
 
     @property
+    def may_stage(self) -> bool:
+        return self._context.active
+
+    @property
     def timestamp_ms(self) -> int:
         return self._context.record.timestamp_ms

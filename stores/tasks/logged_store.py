@@ -228,6 +228,10 @@ class LoggedStore(KeyValueStore):
         return self.inner.deletes_ranges_whole
 
     @property
+    def is_split(self) -> bool:
+        return self.inner.is_split
+
+    @property
     def is_open(self) -> bool:
         return self.inner.is_open
 

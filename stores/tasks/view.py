@@ -31,6 +31,10 @@ class TaskView(KeyValueView):
     def takes_timestamps(self) -> bool:
         return self._store.store.takes_timestamps
 
+    @property
+    def is_split(self) -> bool:
+        return self._store.store.is_split
+
     def position(self) -> Position:
         return self._answered(lambda view: view.position())
 

@@ -314,7 +314,7 @@ def write_between_scans(
 
     target = CLASSES.get(store._engine.name)
     if target is None:
-        monkeypatch.setattr(store._engine, "scan", between(store._engine.scan))
+        monkeypatch.setattr(store._engine, "_scan", between(store._engine._scan))
     else:
         module, name = target.rsplit(".", 1)
         monkeypatch.setattr(target, between(getattr(import_module(module), name)))

@@ -41,6 +41,22 @@ def test_a_store_shows_what_it_is_its_offsets_and_records_while_it_is_open(
         ]
 
 
+def test_a_store_that_is_being_upgraded_shows_its_marks_and_the_records_of_both_formats(path: Path) -> None:
+    with open_store("sqlite-indexed-batch", path) as store:
+        store.put_all([(b"a", b"1"), (b"b", b"2")])
+        store.commit()
+        store.split({"records": b"{}"})
+        store.put_all([(b"\x01b", b"new"), (b"\x00b", None)])
+        store.commit()
+        first, *rest = lines(path, 9)
+        assert first["tables"] == {"data": 1, "meta": 2, "records": 1}
+        assert rest == [
+            {"mark": "records", "value": "{}"},
+            {"key": "a", "value": "1"},
+            {"key": "b", "value": "new"},
+        ]
+
+
 def test_a_changelog_shows_its_partitions_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with SqliteChangelog(tmp_path / "log") as log:
         log.create_topic("orders")

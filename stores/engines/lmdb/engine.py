@@ -20,6 +20,7 @@ import lmdb
 
 from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
 from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for, reserve_lock_file
 from stores.engines.lmdb.memory_map import MemoryMap
@@ -35,6 +36,8 @@ from stores.ranges import ScanRange
 
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The databases of data and meta entries, by whether their records have checksums."""
+_SECOND_NAMES = {True: b"records.crc32", False: b"records"}
+"""The database of the second data family, once there is one."""
 _SPARE_READERS_MAX = 16
 """How many slots of readers scans leave to lookups."""
 
@@ -58,6 +61,7 @@ class LmdbEngine(TransactionalEngine):
     # It writes out what its transaction has changed only where that is 2**17 - 1 pieces (``MDB_IDL_UM_MAX``): a page,
     # or all pages of one value that is larger than half a page.
     spills: ClassVar[bool] = False
+    splits: ClassVar[bool] = True
 
     def __init__(
         self, env: Any, meta_pages: Checksums, durability: Durability, *, checksums: bool, scans_checked: bool
@@ -65,6 +69,10 @@ class LmdbEngine(TransactionalEngine):
         self._env, self._meta_pages, self._durability = env, meta_pages, durability
         self._seal = checksums_of(checksums=checksums, scans_checked=scans_checked)
         self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
+        self._second_name = _SECOND_NAMES[checksums]
+        self._second: Any = None
+        self._stored: list[Any] = [self._data]
+        """The data families in use."""
         self.max_key_bytes = env.max_key_size()
         self._page_bytes = int(env.stat()["psize"])
         readers = int(env.info()["max_readers"])
@@ -91,7 +99,7 @@ class LmdbEngine(TransactionalEngine):
             env = lmdb.open(
                 str(path),
                 map_size=size,
-                max_dbs=2,
+                max_dbs=3,
                 max_readers=cast(int, options["max_readers"]),
                 readahead=bool(options["readahead"]),
                 sync=durability is Durability.DISK,
@@ -107,6 +115,8 @@ class LmdbEngine(TransactionalEngine):
                 meta_pages = Checksums(path, page_bytes)
                 scans_checked = bool(options["scan_checksums"])
                 opened = cls(env, meta_pages, durability, checksums=checksums, scans_checked=scans_checked)
+                if not new:
+                    opened._open_families()
                 if found.complete:
                     meta_pages.complete()
                 if durability is Durability.DISK and not new:
@@ -133,19 +143,63 @@ class LmdbEngine(TransactionalEngine):
     def check_closed(cls, path: Path) -> None:
         check_closed_meta_pages(path)
 
-    def get(self, key: bytes) -> bytes | None:
+    def _open_families(self) -> None:
+        """Find the second data family, if it was ever made; whether it is in use the meta entry says."""
+        with self._env.begin() as txn:
+            made = txn.get(self._second_name) is not None
+        if made:
+            self._second = self._env.open_db(self._second_name)
+            self.settle_families()
+
+    def add_family(self) -> None:
+        if self._second is not None:
+            return
+        self._prepare_commit()
+        while True:
+            try:
+                self._begin_writing()
+                try:
+                    with self._env.begin(write=True) as txn:
+                        transaction_id = txn.id()
+                        second = self._env.open_db(self._second_name, txn=txn)
+                finally:
+                    self._end_writing()
+            except lmdb.MapFullError as error:
+                with self._map:
+                    self._memory_map.grow(error)
+            except lmdb.Error as error:
+                raise writing_error(error) from error
+            else:
+                self._meta_pages.note(transaction_id)
+                self._second = second
+                return
+
+    def settle_families(self) -> None:
+        places = families_in_use(self.meta().get(FAMILIES))
+        if max(places) and self._second is None:
+            raise StoreCorruptedError(
+                f"{self._env.path()} has no database {self._second_name!r}: wipe the store and restore it from its "
+                "changelog"
+            )
+        with self._map:
+            # What reads from before does not know the database.
+            self._drop_reader()
+            self._stored = [(self._data, self._second)[place] for place in places]
+            self.num_families = len(places)
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
         with self._map:
             try:
                 if self._writing:
                     # Its own look at what is committed: the write may end at any moment, and one that is kept would
                     # soon show less than a scan has shown already.
-                    with self._env.begin(self._data) as txn:
+                    with self._env.begin(self._stored[family]) as txn:
                         kept = txn.get(key)
                 else:
                     reader = self._reader
                     if reader is None:
                         reader = self._reader = self._snapshots.take()
-                    kept = reader.reading.get(key)
+                    kept = reader.reading.get(key, None, self._stored[family])
             except lmdb.BadValsizeError:
                 return None
             except lmdb.Error as error:
@@ -153,16 +207,20 @@ class LmdbEngine(TransactionalEngine):
         return None if kept is None else self._seal.open(key, kept)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        def look(key: bytes) -> bytes | None:
-            return txn.get(key) if 0 < len(key) <= self.max_key_bytes else None
+        return self.get_each([(0, key) for key in keys])
 
+    def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        stored = self._stored
         with self._map:
             try:
-                with self._env.begin(self._data) as txn:
-                    found = list(map(look, keys))
+                with self._env.begin() as txn:
+                    found = [
+                        txn.get(key, None, stored[family]) if 0 < len(key) <= self.max_key_bytes else None
+                        for family, key in keys
+                    ]
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return self._seal.open_many(keys, found)
+        return self._seal.open_many([key for _, key in keys], found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
@@ -176,20 +234,22 @@ class LmdbEngine(TransactionalEngine):
                     "iterators that nobody reads any more, or open it with a larger max_readers"
                 )
             try:
-                # Each scan takes the snapshot as one of its users: it is of the moment in which the first one did.
-                with self._snapshots.lent() as snapshot:
-                    for start, end, end_open in ranges:
-                        scan = LmdbScan(self, snapshot, start, end, end_open=end_open, reverse=reverse)
-                        self._scans.add(scan)
-                        made.append(scan)
+                snapshot: Snapshot[Any] | None = None
+                for bounds in ranges:
+                    # Each scan is one of its users: it is of the moment in which the first one took it.
+                    snapshot = self._snapshots.take() if snapshot is None else self._snapshots.share(snapshot)
+                    scan = LmdbScan(self, snapshot, self._stored[bounds.family], bounds, reverse=reverse)
+                    self._scans.add(scan)
+                    made.append(scan)
             except lmdb.Error as error:
                 raise reading_error(error) from error
         return made
 
     def _begin_snapshot(self) -> Any:
-        txn = self._env.begin(self._data)
-        # Reads the record of the database: from then on scans on several threads only read what they share.
-        txn.stat(self._data)
+        txn = self._env.begin(self._stored[0])
+        # Reads the record of each database: from then on scans on several threads only read what they share.
+        for stored in self._stored:
+            txn.stat(stored)
         return txn
 
     def meta(self) -> dict[bytes, bytes]:
@@ -217,7 +277,7 @@ class LmdbEngine(TransactionalEngine):
                 # Not under the lock: readers go on reading what is committed.
                 self._begin_writing()
                 try:
-                    with self._env.begin(self._data, write=True) as txn:
+                    with self._env.begin(self._stored[0], write=True) as txn:
                         transaction_id = txn.id()
                         for layer in layers:
                             self._apply(txn, layer)
@@ -242,20 +302,21 @@ class LmdbEngine(TransactionalEngine):
                 txn.put(name, self._seal.seal(name, entry), db=self._meta)
 
     def _apply(self, txn: Any, layer: Writes) -> None:
-        ranges, writes = layer
+        ranges, writes, family = layer
+        stored = self._stored[family]
         for start, end in ranges:
-            delete_range(txn, start, end)
+            delete_range(txn, stored, start, end)
         if None in writes.values():
             for key, value in writes.items():
                 if value is None:
-                    txn.delete(key)
+                    txn.delete(key, b"", stored)
         if len(writes) == 1:
             # A cursor and an order of keys would take a quarter of such a commit.
             ((key, value),) = writes.items()
             if value is not None:
-                txn.put(key, self._seal.seal(key, value))
+                txn.put(key, self._seal.seal(key, value), db=stored)
             return
-        with txn.cursor() as cursor:
+        with txn.cursor(stored) as cursor:
             # In key order: each page of the tree is then visited once.
             for pairs in self._seal.seal_layer(layer):
                 cursor.putmulti(pairs)
@@ -302,7 +363,7 @@ class LmdbEngine(TransactionalEngine):
         with self._map:
             try:
                 self._memory_map.reserve()
-                return LmdbTransaction(self, self._env.begin(self._data, write=True))
+                return LmdbTransaction(self, self._env.begin(self._stored[0], write=True), self._stored)
             except lmdb.Error as error:
                 raise writing_error(error) from error
 
@@ -318,17 +379,17 @@ class LmdbEngine(TransactionalEngine):
     def sync(self) -> None:
         """Every write is as durable as the level asks."""
 
-    def approximate_num_entries(self) -> int:
+    def approximate_num_entries(self, family: int = 0) -> int:
         try:
-            with self._map, self._env.begin(self._data) as txn:
-                return int(txn.stat(self._data)["entries"])
+            with self._map, self._env.begin() as txn:
+                return int(txn.stat(self._stored[family])["entries"])
         except lmdb.Error as error:
             raise reading_error(error) from error
 
     def metrics(self) -> Mapping[str, int]:
         try:
-            with self._map, self._env.begin(self._data) as txn:
-                info, data = self._env.info(), txn.stat(self._data)
+            with self._map, self._env.begin() as txn:
+                info, data = self._env.info(), txn.stat(self._stored[-1])
         except lmdb.Error as error:
             raise reading_error(error) from error
         return {
@@ -369,7 +430,7 @@ def _has_checksums(env: Any, path: Path) -> bool:
     with env.begin() as txn:
         names = {bytes(name) for name in txn.cursor().iternext(values=False)}
     for checksums, expected in _NAMES.items():
-        if names == set(expected):
+        if names - {_SECOND_NAMES[checksums]} == set(expected):
             return checksums
     raise StoreCorruptedError(
         f"{path} holds {sorted(names)}, which are not the databases of a store: wipe the store and restore it from its "

@@ -43,8 +43,9 @@ def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
     return bool(cursor.prev())
 
 
-def delete_range(txn: Any, start: bytes | None, end: bytes | None) -> None:
-    with txn.cursor() as cursor:
+def delete_range(txn: Any, stored: Any, start: bytes | None, end: bytes | None) -> None:
+    """Remove the keys from ``start`` to ``end`` of the database ``stored``."""
+    with txn.cursor(stored) as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and (end is None or cursor.key() <= end):
             found = cursor.delete()

@@ -12,6 +12,7 @@ from stores.engines.lmdb.errors import reading_error
 from stores.engines.lmdb.ranges import cut, pairs_from
 from stores.engines.snapshots import Snapshot
 from stores.errors import StoreCorruptedError
+from stores.ranges import ScanRange
 
 if TYPE_CHECKING:
     from stores.engines.lmdb.engine import LmdbEngine
@@ -28,23 +29,23 @@ class LmdbScan(Scan):
         self,
         engine: LmdbEngine,
         snapshot: Snapshot[Any],
-        start: bytes | None,
-        end: bytes | None,
+        stored: Any,
+        bounds: ScanRange,
         *,
-        end_open: bool,
         reverse: bool,
     ) -> None:
+        start, end, end_open, _ = bounds
         self._engine = engine
         self._size = _FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
         # Given back by the finaliser, should one of the next lines raise.
-        self._snapshot = engine._snapshots.share(snapshot)
+        self._snapshot = snapshot
         txn = self._snapshot.reading
-        self._due = int(txn.stat(engine._data)["entries"]) if start is None and end is None else None
+        self._due = int(txn.stat(stored)["entries"]) if start is None and end is None else None
         """How many pairs are still to come, where that is known."""
-        self._cursor = txn.cursor()
+        self._cursor = txn.cursor(stored)
         self._pairs = pairs_from(self._cursor, start, end, end_open=end_open, reverse=reverse)
 
     def fetch(self) -> list[tuple[bytes, bytes]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 
@@ -21,15 +21,15 @@ class LmdbTransaction(Transaction):
     """A write transaction. After any error LMDB refuses all further use of it."""
 
     # It holds a mutex of that thread until it ends.
-    bound_to_thread: ClassVar[bool] = True
+    bound_to_thread = True
 
-    def __init__(self, engine: LmdbEngine, txn: Any) -> None:
-        self._engine, self._txn = engine, txn
+    def __init__(self, engine: LmdbEngine, txn: Any, stored: Sequence[Any]) -> None:
+        self._engine, self._txn, self._stored = engine, txn, stored
         self._thread = get_ident()
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
         try:
-            kept = self._txn.get(key)
+            kept = self._txn.get(key, None, self._stored[family])
         except lmdb.BadValsizeError:
             return None
         except lmdb.Error as error:
@@ -37,28 +37,28 @@ class LmdbTransaction(Transaction):
         return None if kept is None else self._engine._seal.open(key, kept)
 
     def fetch(
-        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool
+        self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
     ) -> tuple[list[tuple[bytes, bytes]], bool]:
         try:
-            with self._txn.cursor() as cursor:
+            with self._txn.cursor(self._stored[family]) as cursor:
                 chunk, ended = take(pairs_from(cursor, start, end, end_open=end_open, reverse=reverse), most)
         except lmdb.Error as error:
             raise self._given_up(error) from error
         within, beyond = cut(chunk, start, end, end_open=end_open, reverse=reverse)
         return self._engine._seal.open_scanned(within), ended or beyond
 
-    def put(self, key: bytes, value: bytes | None) -> None:
+    def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         try:
             if value is None:
-                self._txn.delete(key)
+                self._txn.delete(key, b"", self._stored[family])
             else:
-                self._txn.put(key, self._engine._seal.seal(key, value))
+                self._txn.put(key, self._engine._seal.seal(key, value), db=self._stored[family])
         except lmdb.Error as error:
             raise self._given_up(error) from error
 
-    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+    def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
         try:
-            delete_range(self._txn, start, end)
+            delete_range(self._txn, self._stored[family], start, end)
         except lmdb.Error as error:
             raise self._given_up(error) from error
 

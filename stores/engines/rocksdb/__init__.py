@@ -34,6 +34,7 @@ from rocksdict import (
 
 from stores.descriptors import descriptors_lacking
 from stores.engines.engine import Engine, Scan, Writes, take
+from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.record_log import has_cut_record, has_foreign_record
 from stores.engines.rocksdb.flushes import Flushes
 from stores.engines.rocksdb.shared_memory import SharedMemory, shared_memory
@@ -45,6 +46,9 @@ from stores.ranges import Bounds, ScanRange
 
 _OFFSETS_FAMILY = "offsets"
 """Name of the column family beside the data. Source: KIP-892, "Atomic Checkpointing"."""
+
+_SECOND_FAMILY = "records"
+"""Name of the second data family, once there is one."""
 
 _IN_USE, _CLOSE_PAUSE_S = "Already borrowed", 0.001
 """What rocksdict says of closing a handle while a call of it goes on, and how soon that is tried again."""
@@ -121,26 +125,39 @@ class RocksDBEngine(Engine):
         "max_file_opening_threads": range(1, 1 << 31),
         "level_zero_file_num_compaction_trigger": range(1, 1 << 31),
     }
+    splits: ClassVar[bool] = True
     max_key_bytes = 8 << 20
     max_value_bytes = (1 << 32) - 1
 
     _used_by: ClassVar[int | None] = None
     """The process that has opened a RocksDB, this one or one that it was forked from."""
 
-    def __init__(self, db: Any, durability: Durability, memory: SharedMemory | None) -> None:
+    def __init__(
+        self, db: Any, durability: Durability, memory: SharedMemory | None, options: Mapping[str, object], second: bool
+    ) -> None:
         self._db = db
+        self._options = options
         # Kept for good: rocksdict flushes when a handle is dropped.
         self._offsets_db = db.get_column_family(_OFFSETS_FAMILY)
         self._offsets = db.get_column_family_handle(_OFFSETS_FAMILY)
         self._wal = durability is not Durability.CHANGELOG
         self._lazy, self._durable = WriteOptions(), WriteOptions()
-        for options in (self._lazy, self._durable):
+        for way in (self._lazy, self._durable):
             # A property, whatever the stub says.
-            setattr(options, "disable_wal", not self._wal)  # noqa: B010
+            setattr(way, "disable_wal", not self._wal)  # noqa: B010
         self._durable.sync = durability is Durability.DISK
         self._sync = durability is Durability.DISK
         db.set_write_options(self._lazy)
+        self._second_db: Any = None
         self._flushes = Flushes(db, self._offsets_db)
+        if second:
+            self._take_second(db.get_column_family(_SECOND_FAMILY))
+        self._stored: list[Any] = [db]
+        """The data families in use."""
+        self._handles: list[Any] = [None]
+        """What a batch calls them; None is the default family."""
+        if second:
+            self.settle_families()
         self._memory = memory
         if memory is not None:
             memory.join(self._flushes)
@@ -151,7 +168,9 @@ class RocksDBEngine(Engine):
         # A process killed while it persisted has left this behind.
         shutil.rmtree(_checkpoint_folder(path), ignore_errors=True)
         _manifest(path)
-        return cls(_opened(path, options, AccessType.read_write()), durability, memory_of(options))
+        second = _has_second_family(path)
+        db = _opened(path, options, AccessType.read_write(), second=second)
+        return cls(db, durability, memory_of(options), options, second)
 
     @classmethod
     def check_closed(cls, path: Path) -> None:
@@ -171,7 +190,7 @@ class RocksDBEngine(Engine):
     @classmethod
     def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
         # Read-only: it reads the same records, and changes nothing.
-        _opened(path, options, AccessType.read_only()).close()
+        _opened(path, options, AccessType.read_only(), second=_has_second_family(path)).close()
 
     @classmethod
     def _refuse_after_fork(cls, path: Path) -> None:
@@ -189,32 +208,78 @@ class RocksDBEngine(Engine):
         # are flushed together and synced, so that power loss leaves an earlier commit.
         return durability is Durability.PROCESS
 
-    def get(self, key: bytes) -> bytes | None:
+    def add_family(self) -> None:
+        if self._second_db is not None:
+            return
         try:
-            return self._db.get(key)  # type: ignore[no-any-return]
+            self._take_second(self._db.create_column_family(_SECOND_FAMILY, database_options(self._options)))
+        except Exception as error:
+            raise _writing_error(error) from error
+
+    def _take_second(self, second: Any) -> None:
+        self._second_db = second
+        second.set_write_options(self._lazy)
+        self._flushes.add(second)
+
+    def settle_families(self) -> None:
+        places = families_in_use(self.meta().get(FAMILIES))
+        if max(places) and self._second_db is None:
+            raise StoreCorruptedError(
+                f"{self._db.path()} has no family {_SECOND_FAMILY!r}: wipe the store and restore it from its changelog"
+            )
+        second = None if self._second_db is None else self._db.get_column_family_handle(_SECOND_FAMILY)
+        self._stored = [(self._db, self._second_db)[place] for place in places]
+        self._handles = [(None, second)[place] for place in places]
+        self.num_families = len(places)
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        try:
+            return self._stored[family].get(key)  # type: ignore[no-any-return]
         except Exception as error:
             raise _reading_error(error) from error
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
-            return self._db.get(list(keys))  # type: ignore[no-any-return]
+            return self._stored[0].get(list(keys))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise _reading_error(error) from error
+
+    def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        try:
+            while True:
+                # As of scans: they are of one moment where nothing was written between them.
+                before = self._num_writes()
+                found = [
+                    iter(stored.get([key for of, key in keys if of == family]))
+                    for family, stored in enumerate(self._stored)
+                ]
+                if self._num_writes() == before:
+                    return [next(found[family]) for family, _ in keys]
         except Exception as error:
             raise _reading_error(error) from error
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        return self._scan(ScanRange(start, end, end_open), reverse=reverse)
+
+    def _scan(self, bounds: ScanRange, *, reverse: bool) -> Scan:
+        start, end, end_open, family = bounds
+        stored = self._stored[family]
         try:
-            pairs = self._db.items(backwards=reverse, from_key=end if reverse else start)
+            pairs = stored.items(backwards=reverse, from_key=end if reverse else start)
         except Exception as error:
             raise _reading_error(error) from error
-        return _RocksDBScan(self._db, pairs, start, end, end_open=end_open, reverse=reverse)
+        return _RocksDBScan(stored, pairs, start, end, end_open=end_open, reverse=reverse)
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
-        if len(ranges) < 2:
-            return super().scans(ranges, reverse=reverse)
+        if len(ranges) == 1:
+            [(start, end, end_open, family)] = ranges
+            if not family:
+                return [self.scan(start, end, end_open=end_open, reverse=reverse)]
+            return [self._scan(ranges[0], reverse=reverse)]
         while True:
             # Each has a snapshot of its own: they are of one moment where nothing was written between them.
             before = self._num_writes()
-            made = super().scans(ranges, reverse=reverse)
+            made = [self._scan(bounds, reverse=reverse) for bounds in ranges]
             if self._num_writes() == before:
                 return made
 
@@ -235,12 +300,15 @@ class RocksDBEngine(Engine):
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         batch = WriteBatch(True)
         put, delete = batch.put, batch.delete
+        in_families = self._second_db is not None
         try:
             for layer in layers:
-                ranges, writes = layer
+                ranges, writes, family = layer
+                if in_families:
+                    batch.set_default_column_family(self._handles[family])
                 if ranges:
                     for bounds in ranges:
-                        self._delete_range(batch, bounds, layers)
+                        self._delete_range(batch, bounds, layers, family)
                 # The first test is the faster one, and does where no value is empty.
                 if not all(writes.values()) and None in writes.values():
                     for key, value in writes.items():
@@ -265,7 +333,7 @@ class RocksDBEngine(Engine):
         if self._memory is not None:
             self._memory.wrote(self._flushes)
 
-    def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes]) -> None:
+    def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes], family: int) -> None:
         start, end = bounds
         if start is not None and start == end:
             # Of one key: each range costs every later scan, a key costs those that pass it by.
@@ -273,18 +341,19 @@ class RocksDBEngine(Engine):
             return
         if end is None:
             # RocksDB wants an end: just behind the last key there is, committed or in an older layer.
-            last = next(iter(self._db.items(backwards=True)), (b"", b""))[0]
-            end = max([last, *(key for layer in layers for key in layer.writes)])
+            last = next(iter(self._stored[family].items(backwards=True)), (b"", b""))[0]
+            end = max([last, *(key for layer in layers if layer.family == family for key in layer.writes)])
         # A range that begins behind its end is nothing to us, and fatal to RocksDB.
         if (start or b"") <= end:
-            batch.delete_range(start or b"", end + b"\x00")
+            # The one call of a batch that passes its default family by.
+            batch.delete_range(start or b"", end + b"\x00", self._handles[family])
 
     def put(self, key: bytes, value: bytes | None) -> None:
         try:
             if value is None:
-                self._db.delete(key)
+                self._stored[0].delete(key)
             else:
-                self._db.put(key, value)
+                self._stored[0].put(key, value)
         except Exception as error:
             raise _writing_error(error) from error
 
@@ -313,15 +382,15 @@ class RocksDBEngine(Engine):
             except Exception as error:
                 raise _writing_error(error) from error
 
-    def approximate_num_entries(self) -> int:
+    def approximate_num_entries(self, family: int = 0) -> int:
         try:
-            return int(self._db.property_int_value("rocksdb.estimate-num-keys") or 0)
+            return int(self._stored[family].property_int_value("rocksdb.estimate-num-keys") or 0)
         except Exception as error:
             raise _reading_error(error) from error
 
     def property(self, name: str) -> int | None:
         """One of RocksDB's own integer properties, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""
-        value = self._db.property_int_value(name)
+        value = self._stored[-1].property_int_value(name)
         return None if value is None else int(value)
 
     def metrics(self) -> Mapping[str, int]:
@@ -334,6 +403,7 @@ class RocksDBEngine(Engine):
 
     def close(self) -> None:
         self._offsets = None
+        self._handles = []
         if self._memory is not None:
             self._memory.leave(self._flushes)
         self._flushes.wait()
@@ -344,13 +414,17 @@ class RocksDBEngine(Engine):
             self._close_handles()
 
     def _close_handles(self) -> None:
-        # Both, whatever the first one raises: RocksDB's own lock is held until then. The data first: where it can't be
+        # All, whatever the first one raises: RocksDB's own lock is held until then. The data first: where it can't be
         # flushed, RocksDB does not flush the offsets any more either.
         try:
             try:
                 _close(self._db)
             finally:
-                _close(self._offsets_db)
+                try:
+                    if self._second_db is not None:
+                        _close(self._second_db)
+                finally:
+                    _close(self._offsets_db)
         except Exception as error:
             raise _writing_error(error) from error
 
@@ -433,12 +507,24 @@ def _check_end(db: Any, last: bytes | None, *, reverse: bool = False) -> None:
         del probe
 
 
-def _opened(path: Path, options: Mapping[str, object], access: AccessType) -> Any:
+def _has_second_family(path: Path) -> bool:
+    """Whether the database has a second data family: it must then be named when it is opened."""
+    if not (path / "CURRENT").exists():
+        return False
+    try:
+        return _SECOND_FAMILY in Rdict.list_cf(str(path))
+    except Exception as error:
+        raise _opening_error(error, path) from error
+
+
+def _opened(path: Path, options: Mapping[str, object], access: AccessType, *, second: bool) -> Any:
     data, offsets = database_options(options), database_options(options)
     offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
     try:
         # The families are told on every opening: without them rocksdict opens the database with defaults.
         families = {"default": data, _OFFSETS_FAMILY: offsets}
+        if second:
+            families[_SECOND_FAMILY] = database_options(options)
         return Rdict(str(path), options=data, column_families=families, access_type=access)
     except Exception as error:
         raise _opening_error(error, path) from error

@@ -27,7 +27,7 @@ class Flushes(Persistence):
     """
 
     def __init__(self, db: Any, offsets_db: Any) -> None:
-        self._data = db
+        self._data = [db]
         self._db = offsets_db
         self.entries = 0
         """Meta entries written so far. The engine counts them, since it does in every commit."""
@@ -36,6 +36,10 @@ class Flushes(Persistence):
         self._options.set_exclusive_manual_compaction(False)
         self._thread: Thread | None = None
         self._lock = Lock()
+
+    def add(self, db: Any) -> None:
+        """Add a data family."""
+        self._data.append(db)
 
     def mark(self) -> int:
         return self.entries
@@ -50,7 +54,7 @@ class Flushes(Persistence):
     def held_bytes(self) -> int:
         """The size of its write buffers. From any thread."""
         try:
-            return sum(int(each.property_int_value(_HELD) or 0) for each in (self._data, self._db))
+            return sum(int(each.property_int_value(_HELD) or 0) for each in (*self._data, self._db))
         except Exception as error:
             raise StoreUnavailableError(f"RocksDB can't tell what it holds: {error}") from error
 

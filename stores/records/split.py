@@ -1,0 +1,242 @@
+"""A timestamped store whose older records have no times yet: they lie apart, and move when their key is next used.
+
+While a store is split (``StateStore.is_split``) the records of the older format are behind one byte and those of the
+present one behind another. A record is in one of both places. The writer moves what it reads or writes, inside the open
+transaction; a scan shows both and moves nothing, and a view moves nothing at all. Older records have the time -1.
+
+Source: KIP-258, ``RocksDBTimestampedStore``; "lazy upgrade".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from stores.engines.split import NEW, OLD
+from stores.interface import Closeable, KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
+from stores.plain import PlainIterator
+from stores.ranges import prefix_bounds
+from stores.records.converters import LoggedRecord, RecordConverter
+from stores.records.staging import StagedWrite, Staging
+from stores.records.timestamps import SURROGATE
+
+_BEHIND_NEW: Final = b"\x02"
+"""Behind all keys of the present format."""
+
+Pair = tuple[bytes, bytes]
+Bounds = tuple[bytes | None, bytes | None]
+
+
+class Splittable(Protocol):
+    """What says whether its records are of two formats: a store or a view."""
+
+    @property
+    def is_split(self) -> bool:
+        """As ``StateStore.is_split``."""
+
+
+class SplitReader(ReadOnlyKeyValueStore):
+    """Shows all records of ``reader`` in the present format, as long as ``whose`` is split, and its own afterwards.
+
+    It moves nothing. A store stops being split when its task opens it again.
+    """
+
+    def __init__(self, reader: ReadOnlyKeyValueStore, whose: Splittable) -> None:
+        self._reader, self._whose = reader, whose
+
+    def get(self, key: bytes) -> bytes | None:
+        if not self._whose.is_split:
+            return self._reader.get(key)
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not self._whose.is_split:
+            return self._reader.get_many(keys)
+        # All of one moment: between two lookups a record might move.
+        found = self._reader.get_many([tag + key for key in keys for tag in (NEW, OLD)])
+        return [_shown(new, old) for new, old in zip(found[::2], found[1::2], strict=True)]
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._scan(start, end, reverse=False) or self._reader.range(start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._scan(start, end, reverse=True) or self._reader.reverse_range(start, end)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        start, end = prefix_bounds(prefix)
+        return self._scan(start, end, reverse=False, prefix=prefix) or self._reader.prefix_scan(prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        start, end = prefix_bounds(prefix)
+        return self._scan(start, end, reverse=True, prefix=prefix) or self._reader.reverse_prefix_scan(prefix)
+
+    def approximate_num_entries(self) -> int:
+        return self._reader.approximate_num_entries()
+
+    def _scan(
+        self, start: bytes | None, end: bytes | None, *, reverse: bool, prefix: bytes = b""
+    ) -> KeyValueIterator | None:
+        if not self._whose.is_split:
+            return None
+        old, new = self._reader.range_many(tagged_bounds(start, end), reverse=reverse)
+        pairs = _merged(
+            ((key[1:], SURROGATE + value) for key, value in old), ((key[1:], value) for key, value in new), reverse
+        )
+        # The end of a prefix's range is no key that begins with it, and is included here.
+        return PlainIterator(
+            (pair for pair in pairs if pair[0].startswith(prefix)) if prefix else pairs, _Both(old, new)
+        )
+
+
+class UpgradingReader(SplitReader):
+    """As ``SplitReader`` for the writer: a lookup moves what it finds to the present format, in the open transaction.
+
+    Not where nothing may be staged at the moment, as between the records of a task.
+    """
+
+    def __init__(self, staging: Staging) -> None:
+        super().__init__(staging.store, staging.store)
+        self._staging = staging
+
+    def get(self, key: bytes) -> bytes | None:
+        store = self._staging.store
+        if not store.is_split:
+            return store.get(key)
+        value = store.get(NEW + key)
+        if value is not None:
+            return value
+        old = store.get(OLD + key)
+        if old is None:
+            return None
+        value = SURROGATE + old
+        if self._staging.may_stage:
+            self._staging.put_unlogged(key, value)
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+
+class SplitStaging(Staging):
+    """Stages writes in the present format, and removes what their keys have in the older one."""
+
+    def __init__(self, inner: Staging) -> None:
+        self.store = inner.store
+        self.logs = inner.logs
+        self._inner = inner
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._inner.timestamp_ms
+
+    @property
+    def may_stage(self) -> bool:
+        return self._inner.may_stage
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        self._inner.put(self._tagged(key), kept, log_key, log_value, timestamp_ms)
+        self._remove_old(key)
+
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        self._inner.put_unlogged(self._tagged(key), kept)
+        self._remove_old(key)
+
+    def put_all(self, writes: Iterable[StagedWrite]) -> None:
+        checked = list(writes)
+        key_bytes_max = self.store.max_key_bytes - self.store.is_split
+        for write in checked:
+            if not 0 < len(write.key) <= key_bytes_max:
+                raise ValueError(f"a key has 1 to {key_bytes_max} bytes, not {len(write.key)}")
+        for write in checked:
+            self.put(*write)
+
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        if not self.store.is_split:
+            self._inner.delete_range_unlogged(start, end)
+            return
+        for first, last in tagged_bounds(start, end):
+            self._inner.delete_range_unlogged(first, last)
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        if not self.store.is_split:
+            self._inner.delete_range(start, end)
+            return
+        with SplitReader(self.store, self.store).range(start, end) as pairs:
+            keys = [key for key, _ in pairs]
+        for key in keys:
+            self.put(key, None, key, None, None)
+
+    def _tagged(self, key: bytes) -> bytes:
+        if not self.store.is_split:
+            return key
+        # A key that is none must not become one by what is put before it.
+        return NEW + key if key else key
+
+    def _remove_old(self, key: bytes) -> None:
+        # Looked for first: removals of what is not there would be in the way of scans, and never come to an end.
+        if self.store.is_split and self.store.get(OLD + key) is not None:
+            self._inner.put_unlogged(OLD + key, None)
+
+
+class SplitConverter(RecordConverter):
+    """Lets what ``inner`` converts replace the records of ``store`` in the older format, while it is split."""
+
+    def __init__(self, inner: RecordConverter, store: KeyValueStore) -> None:
+        self._inner, self._store = inner, store
+
+    def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
+        pairs = self._inner.convert(record)
+        if not self._store.is_split:
+            return pairs
+        return [moved for key, value in pairs for moved in ((NEW + key, value), *self._gone(key))]
+
+    def marks(self) -> Mapping[str, bytes | None]:
+        return self._inner.marks()
+
+    def _gone(self, key: bytes) -> tuple[tuple[bytes, None], ...]:
+        return () if self._store.get(OLD + key) is None else ((OLD + key, None),)
+
+
+def tagged_bounds(start: bytes | None, end: bytes | None) -> tuple[Bounds, Bounds]:
+    """A range as those of the older and of the present format; no key is one of the open ends."""
+    first = start or b""
+    return (
+        (OLD + first, NEW if end is None else OLD + end),
+        (NEW + first, _BEHIND_NEW if end is None else NEW + end),
+    )
+
+
+def _shown(new: bytes | None, old: bytes | None) -> bytes | None:
+    return SURROGATE + old if new is None and old is not None else new
+
+
+class _Both(Closeable):
+    def __init__(self, *scans: Closeable) -> None:
+        self._scans = scans
+
+    def close(self) -> None:
+        for scan in self._scans:
+            scan.close()
+
+
+def _merged(old: Iterator[Pair], new: Iterator[Pair], reverse: bool) -> Iterator[Pair]:
+    """Both in the order of their keys; of a key that is in both, the pair of ``new``."""
+    before: Callable[[bytes, bytes], bool] = bytes.__gt__ if reverse else bytes.__lt__
+    first, second = next(old, None), next(new, None)
+    while first is not None and second is not None:
+        if before(first[0], second[0]):
+            yield first
+            first = next(old, None)
+        else:
+            if first[0] == second[0]:
+                first = next(old, None)
+            yield second
+            second = next(new, None)
+    if first is not None:
+        yield first
+        yield from old
+    elif second is not None:
+        yield second
+        yield from new
