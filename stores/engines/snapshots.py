@@ -91,5 +91,6 @@ class Snapshots(Generic[Reading]):
 
     def end_writing(self) -> None:
         """End it, whether or not anything was committed."""
-        # Without the lock: who has not seen it yet takes a snapshot of its own, which is as good.
-        self._writing = False
+        with self._lock:
+            # Not while one is being taken: it may have been begun before the commit, and would be shared after it.
+            self._writing = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -54,6 +56,35 @@ def test_scans_that_are_made_together_during_a_commit_share_one_read_transaction
 
         engine.write([Writes(ranges(), {b"key": b"new"})], {})
         assert counts == [1, 1, 0]
+
+
+def test_a_snapshot_that_was_begun_before_a_commit_is_not_shared_after_it() -> None:
+    """It is being taken while the commit ends."""
+    commits = [0]
+    begun, go_on = Event(), Event()
+
+    def begin() -> int:
+        seen = commits[0]
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(30)
+        return seen
+
+    def commit() -> None:
+        commits[0] += 1
+        snapshots.end_writing()
+
+    snapshots: Snapshots[int] = Snapshots(begin, lambda reading: None)
+    snapshots.begin_writing()
+    with ThreadPoolExecutor(2) as pool:
+        during = pool.submit(snapshots.take)
+        assert begun.wait(30)
+        ended = pool.submit(commit)
+        wait([ended], 0.1)
+        go_on.set()
+        ended.result(30)
+        assert during.result(30).reading == 0
+    assert snapshots.take().reading == 1
 
 
 def test_a_snapshot_ends_with_its_last_user_and_is_shared_only_between_two_commits() -> None:
