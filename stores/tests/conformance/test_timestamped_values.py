@@ -9,6 +9,7 @@ import pytest
 
 from stores import IsolationLevel, KeyValueStore, SerdeMismatchError, StoreIncompatibleError
 from stores.records import BYTES, JSON, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueStore, ValueAndTimestamp
+from stores.records.staging import StoreStaging
 
 Reopen = Callable[[], KeyValueStore]
 Times = TimestampedKeyValueStore[str, str]
@@ -143,6 +144,10 @@ def test_bytes_without_a_time_name_their_key(store: KeyValueStore) -> None:
         with pytest.raises(SerdeMismatchError) as caught:
             read()
         assert "b'key'" in str(caught.value)
+    raw = TimestampedKeyValueStore(TimestampedKeyValue(BYTES, BYTES), StoreStaging(store))
+    for found in (lambda: raw.get(b"key"), lambda: raw.get_many([b"key"]), lambda: list(raw.all())):
+        with pytest.raises(SerdeMismatchError):
+            found()
 
 
 def test_views_show_values_with_their_times_or_without(times: Times) -> None:

@@ -139,6 +139,10 @@ def test_a_scan_is_a_snapshot_and_ends_when_it_is_closed(counts: TypedKeyValueSt
         next(scan)
     with pytest.raises(StoreClosedError):
         list(scan)
+    with counts.all() as scan:
+        assert len(list(scan)) == 2
+    with pytest.raises(StoreClosedError):
+        next(scan)
     left_open = counts.all()
     counts.close()
     for _ in range(2):
