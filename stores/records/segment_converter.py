@@ -8,6 +8,7 @@ from typing import Protocol
 from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore
 from stores.records.converters import LoggedRecord, RecordConverter
+from stores.records.data_marks import marks_of, pairs_of
 from stores.records.escaped_keys import packed
 from stores.records.expiry import STREAM_TIME, stream_time_ms
 from stores.records.retention import Retention
@@ -38,9 +39,10 @@ class SegmentConverter(RecordConverter):
     def __init__(
         self, store: KeyValueStore, retention: Retention, keys: LoggedKeys, values: SegmentValues, *, sequenced: bool
     ) -> None:
-        self._name = store.name
+        self._name, self._keeps_marks = store.name, store.keeps_marks
+        marks = marks_of(store)
         self._retention, self._keys, self._values, self._sequenced = retention, keys, values, sequenced
-        self._stream_time, self._next = stream_time_ms(store.mark), number(store, SEQUENCE)
+        self._stream_time, self._next = stream_time_ms(marks.mark), number(marks, SEQUENCE)
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
         key, data, keys = record.key, record.value, self._keys
@@ -58,7 +60,8 @@ class SegmentConverter(RecordConverter):
         self._next = max(self._next, keys.sequence(key) + 1)
         segment = self._retention.segment(time_ms)
         kept = None if data is None else self._values.kept(data, record.timestamp_ms, segment)
-        return ((packed(segment) + key, kept),)
+        pair = packed(segment) + key, kept
+        return (pair,) if self._keeps_marks else (pair, *pairs_of(self.marks()))
 
     def marks(self) -> Mapping[str, bytes | None]:
         marks: dict[str, bytes | None] = {}

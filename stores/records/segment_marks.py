@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 from stores.errors import StoreCorruptedError
+from stores.records.data_marks import SegmentMarks
 from stores.records.escaped_keys import packed, unpacked
 
 DROPPED: Final = "dropped"
@@ -24,14 +25,7 @@ _RUNS_MAX = 2048
 """So many runs take half of what a mark may have."""
 
 
-class Marked(Protocol):
-    """What has marks: a store or a view."""
-
-    def mark(self, name: str, /) -> bytes | None:
-        """The value of the mark, None where it is not set."""
-
-
-def number(marked: Marked, name: str) -> int:
+def number(marked: SegmentMarks, name: str) -> int:
     """The number in a mark, 0 where it is not set."""
     mark = marked.mark(name)
     return 0 if mark is None else unpacked(mark)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView
 from stores.ranges import Bounds
+from stores.records.data_marks import SegmentMarks
 from stores.records.escaped_keys import SEGMENT_BYTES, packed, unpacked
 from stores.records.expiry import stream_time_ms
 from stores.records.retention import Retention
@@ -74,8 +75,11 @@ class LiveScans(NamedTuple):
 class SegmentScans:
     """Makes the scans of one store or view, whose keys have their time at ``time_part``."""
 
-    def __init__(self, source: KeyValueStore | KeyValueView, retention: Retention, time_part: slice) -> None:
-        self._source, self._retention, self._time_part = source, retention, time_part
+    def __init__(
+        self, source: KeyValueStore | KeyValueView, marks: SegmentMarks, retention: Retention, time_part: slice
+    ) -> None:
+        self._source, self._mark = source, marks.mark
+        self._retention, self._time_part = retention, time_part
         self._written_elsewhere = not isinstance(source, KeyValueStore)
         """Whether another thread may change what is read."""
         self._behind = b"\xff" * -(time_part.stop or 0)
@@ -90,7 +94,7 @@ class SegmentScans:
         """
         source, retention = self._source, self._retention
         while True:
-            stream_time = stream_time_ms(source.mark)
+            stream_time = stream_time_ms(self._mark)
             low = max(earliest_ms, retention.first_live_ms(stream_time))
             high = stream_time if latest_ms is None or latest_ms > stream_time else latest_ms
             if low > high:
@@ -111,7 +115,7 @@ class SegmentScans:
             scans = source.range_many(bounds, reverse=reverse)
             # Of one moment they are by themselves. What was read before is of the same moment if it is still so now.
             if not self._written_elsewhere or (
-                stream_time_ms(source.mark) == stream_time and self._between(low, high) == segments
+                stream_time_ms(self._mark) == stream_time and self._between(low, high) == segments
             ):
                 ordered = reversed(segments) if reverse else segments
                 return LiveScans(list(map(SegmentScan, ordered, scans)), low, high, self._time_part, reverse)
@@ -120,7 +124,7 @@ class SegmentScans:
 
     def lives(self, time_ms: int) -> bool:
         """Whether records of that time live now."""
-        return time_ms >= self._retention.first_live_ms(stream_time_ms(self._source.mark))
+        return time_ms >= self._retention.first_live_ms(stream_time_ms(self._mark))
 
     def _between(self, low_ms: int, high_ms: int) -> Sequence[int]:
         """The segments of these times, or of them those that have anything."""

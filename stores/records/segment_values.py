@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stores.interface import KeyValueStore, KeyValueView
 from stores.records.codec import Codec
+from stores.records.data_marks import SegmentMarks
 from stores.records.segment_marks import OLD_SEGMENTS, is_old, runs_of
 from stores.records.timestamps import TIME, TIME_BYTES
 from stores.records.values import SURROGATE_MS, ValueAndTimestamp
@@ -20,9 +20,11 @@ class SegmentValues:
     A value is the caller's, or a ``ValueAndTimestamp`` of it where the store is ``timestamped``.
     """
 
-    def __init__(self, codec: Codec[Any, Any], store: KeyValueStore | KeyValueView, *, timestamped: bool) -> None:
-        self._codec, self._store = codec, store
-        self._timestamped, self._takes_timestamps = timestamped, timestamped and store.takes_timestamps
+    def __init__(
+        self, codec: Codec[Any, Any], marks: SegmentMarks, *, timestamped: bool, takes_timestamps: bool
+    ) -> None:
+        self._codec, self._marks = codec, marks
+        self._timestamped, self._takes_timestamps = timestamped, timestamped and takes_timestamps
 
     def kept(self, data: bytes, timestamp_ms: int, segment: int) -> bytes:
         """What the segment keeps for ``data``, a serialized value."""
@@ -53,4 +55,4 @@ class SegmentValues:
         return ValueAndTimestamp(decode_value(key, kept[TIME_BYTES:]), _unpack_from(kept)[0])
 
     def _has_timestamps(self, segment: int) -> bool:
-        return self._takes_timestamps and not is_old(segment, runs_of(self._store.mark(OLD_SEGMENTS)))
+        return self._takes_timestamps and not is_old(segment, runs_of(self._marks.mark(OLD_SEGMENTS)))

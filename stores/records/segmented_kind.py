@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from stores.errors import ConfigError, StoreIncompatibleError
+from stores.errors import StoreIncompatibleError
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.codec import Codec
 from stores.records.converters import RecordConverter
+from stores.records.data_marks import marks_of, preparable
 from stores.records.record_kind import Description, RecordKind, write_description
 from stores.records.retention import Retention, default_segment_ms
 from stores.records.segment_converter import LoggedKeys, SegmentConverter
@@ -49,7 +50,9 @@ class SegmentedKind(RecordKind):
 
     def values(self, codec: Codec[Any, Any], store: KeyValueStore | KeyValueView) -> SegmentValues:
         """How values are kept."""
-        return SegmentValues(codec, store, timestamped=self.timestamped)
+        return SegmentValues(
+            codec, marks_of(store), timestamped=self.timestamped, takes_timestamps=store.takes_timestamps
+        )
 
     def converter(self, store: KeyValueStore) -> RecordConverter:
         values = self.values(self.codec(store.name), store)
@@ -65,12 +68,7 @@ class SegmentedKind(RecordKind):
         }
 
     def prepare(self, store: KeyValueStore) -> None:
-        if not store.keeps_marks:
-            raise ConfigError(
-                f"store {store.name!r} of {store.backend} keeps no marks, and a {self.kind} store needs them for its "
-                "stream time: choose a backend whose keeps_marks is True"
-            )
-        super().prepare(store)
+        super().prepare(preparable(store))
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
         own = self._whole_description()
@@ -83,7 +81,7 @@ class SegmentedKind(RecordKind):
             )
         # What is there stays as it is; new segments have timestamps. Source: KIP-258, "Upgrading window and session
         # stores".
-        old = mark_of(runs_from(existing_segments(store)))
+        old = mark_of(runs_from(existing_segments(store, 0, TIME_BOUND_MS)))
         write_description(store, own, {OLD_SEGMENTS: old})
 
 

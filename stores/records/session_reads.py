@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.codec import Codec
+from stores.records.data_marks import marks_of
 from stores.records.escaped_keys import escaped, packed
 from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
@@ -37,7 +38,7 @@ class SessionReads(Generic[K, V]):
         self._source, self._codec = source, codec
         self._retention, self._keys = kind.retention, kind.keys
         self._values = kind.values(codec, source)
-        self._scans = SegmentScans(source, kind.retention, self._keys.time_part)
+        self._scans = SegmentScans(source, marks_of(source), kind.retention, self._keys.time_part)
 
     def fetch_session(self, key: K, start_ms: int, end_ms: int) -> Any | None:
         """The value of the session of ``key`` with exactly this start and end, or None."""

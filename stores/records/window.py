@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar, cast
 
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
-from stores.records.escaped_keys import packed
 from stores.records.record_kind import Description, TypedStore, TypedView
-from stores.records.segment_marks import SEQUENCE, number
 from stores.records.segment_writes import SegmentWrites
 from stores.records.segmented_kind import SegmentedKind, check_flag, check_segmented, check_span_ms
 from stores.records.serdes import Serde
@@ -108,10 +106,10 @@ class WindowStore(WindowReads[K, V], TypedStore):
         if not self._keys.sequenced:
             self._writes.put(self._keys.logged(encoded, window_start_ms), window_start_ms, data, timestamp_ms)
         elif data is not None:
-            sequence = number(self.store, SEQUENCE)
+            sequence = self._writes.next_number()
             logged = self._keys.logged(encoded, window_start_ms, sequence)
             if self._writes.put(logged, window_start_ms, data, timestamp_ms):
-                self.store.set_mark(SEQUENCE, packed(sequence + 1))
+                self._writes.took_number(sequence)
 
     @property
     def late_total(self) -> int:

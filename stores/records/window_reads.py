@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.codec import Codec
+from stores.records.data_marks import marks_of
 from stores.records.escaped_keys import SEGMENT_BYTES, TIME_BYTES, escaped, packed
 from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
@@ -38,7 +39,7 @@ class WindowReads(Generic[K, V]):
         self._source, self._codec = source, codec
         self._retention, self._keys, self._size_ms = kind.retention, kind.keys, kind.size_ms
         self._values = kind.values(codec, source)
-        self._scans = SegmentScans(source, kind.retention, self._keys.time_part)
+        self._scans = SegmentScans(source, marks_of(source), kind.retention, self._keys.time_part)
 
     def fetch_one(self, key: K, window_start_ms: int) -> Any | None:
         """The value of ``key`` in the window that starts then, or None; of several the one written last."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stores import ConfigError, IsolationLevel, KeyValueStore, StoreIncompatibleError, TopicPartition, open_store
+from stores import IsolationLevel, KeyValueStore, StoreIncompatibleError, TopicPartition, open_store
 from stores.records import (
     BYTES,
     INT64,
@@ -396,12 +396,3 @@ def test_records_expire_as_fast_as_they_come(path: Path) -> None:
             windows.commit()
             # What is expired is the round before at most.
             assert len(list(windows.store.all())) <= 6000
-
-
-def test_a_store_that_keeps_no_marks_is_refused() -> None:
-    class Unmarked:
-        keeps_marks, name, backend = False, "store", "other"
-
-    for described in (window(), session()):
-        with pytest.raises(ConfigError):
-            described.prepare(Unmarked())  # type: ignore[arg-type]
