@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock, current_thread
+from threading import Lock, current_thread, get_ident
 from typing import ClassVar, Self, cast
 from weakref import WeakSet
 
@@ -68,6 +68,8 @@ class NativeStore(EngineStore):
         self._key_bytes = 0
         """Of the staged keys alone, which are all of it that is kept in memory."""
         self._ranges = KeyRanges()
+        self._has_ranges = False
+        """For readers without the lock: whether there are any, or soon will be."""
         self._undo = Undo()
 
     # Staging
@@ -101,6 +103,7 @@ class NativeStore(EngineStore):
             if self._is_watched():
                 # To note each key would copy the range, which may be all there is; this copies what is staged.
                 self._part(self._copy(transaction))
+            self._has_ranges = True
             transaction.delete_range(start, end)
             for key, length in self._lengths.discard_range(start, end):
                 self._num_bytes -= len(key) + length
@@ -189,14 +192,23 @@ class NativeStore(EngineStore):
     # Reading
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
-        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
+        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None and self._may_change((key,)):
             with self._lock:
                 if self._transaction is not None:
                     return self._transaction.get(key)
         return self._engine.get(key)
 
+    def _may_change(self, keys: Sequence[bytes]) -> bool:
+        """Whether one of ``keys`` must be looked up in the open transaction: all that the writer asks for, which waits
+        for nobody, and of a reader what is staged. What is not, is what is committed, and no commit is waited for."""
+        if get_ident() == self._writer:
+            return True
+        staged = self._lengths.writes
+        # In this order: a range delete takes keys from the staged ones, and says so before.
+        return any(key in staged for key in keys) or self._has_ranges
+
     def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
+        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None and self._may_change(keys):
             # All of one moment: nothing is staged or committed while the lock is held.
             with self._lock:
                 if self._transaction is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event, get_ident
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, open_store
+from stores.ranges import KeyRanges
 from stores.strategies.native import NativeStore
 from stores.strategies.undo import Undo
 from stores.tests.overtaken_lock import LONG_S, OvertakenLock
@@ -81,6 +82,80 @@ def test_a_writer_is_kept_out_of_a_transaction_while_a_reader_is_in_it(path: Pat
         assert held.overlaps == []
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("backend", NATIVE)
+@pytest.mark.parametrize("deleted", [False, True])
+def test_only_a_lookup_of_what_may_be_staged_waits_for_a_commit(path: Path, backend: str, deleted: bool) -> None:
+    with open_store(backend, path) as store:
+        store.put_all((key, b"committed") for key in KEYS)
+        store.commit()
+    with ThreadPoolExecutor(1) as writer, ThreadPoolExecutor(4) as readers:
+        store = writer.submit(open_store, backend, path).result(LONG_S)
+        assert isinstance(store, NativeStore)
+        writer.submit(store.put, KEYS[0], b"staged").result(LONG_S)
+        if deleted:
+            writer.submit(store.delete_range, KEYS[1], KEYS[2]).result(LONG_S)
+        transaction = HeldCommit(store._transaction)
+        store._transaction = transaction  # type: ignore[assignment]
+        committing = writer.submit(store.commit)
+        assert transaction.begun.wait(LONG_S)
+        view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+        untouched: list[Future[Any]] = [readers.submit(view.get, KEYS[9]), readers.submit(view.get_many, KEYS[8:10])]
+        if deleted:
+            # Nobody knows which keys: all wait.
+            assert not wait(untouched, WRITER_GETS_S).done
+        else:
+            assert [each.result(LONG_S) for each in untouched] == [b"committed", [b"committed"] * 2]
+        touched: list[Future[Any]] = [readers.submit(view.get, KEYS[0]), readers.submit(view.get_many, KEYS[:4])]
+        assert not wait(touched, WRITER_GETS_S).done
+        transaction.go_on.set()
+        committing.result(LONG_S)
+        gone = [None] * 2 if deleted else [b"committed"] * 2
+        assert [each.result(LONG_S) for each in touched] == [b"staged", [b"staged", *gone, b"committed"]]
+        writer.submit(store.close).result(LONG_S)
+
+
+class HeldCommit:
+    """A transaction whose commit waits until it may go on."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+        self.begun, self.go_on = Event(), Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transaction, name)
+
+    def commit(self, meta: Any) -> None:
+        self.begun.set()
+        assert self.go_on.wait(LONG_S)
+        self._transaction.commit(meta)
+
+
+@pytest.mark.parametrize("backend", NATIVE)
+def test_no_lookup_goes_back_to_before_a_staged_value_that_a_range_delete_takes_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """The reader is held where the key is no longer among the staged ones, and the transaction not told all yet."""
+    with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
+        assert isinstance(store, NativeStore)
+        store.put(b"key", b"committed")
+        store.commit()
+        store.put(b"key", b"staged")
+        view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
+        assert pool.submit(view.get, b"key").result(LONG_S) == b"staged"
+        add = KeyRanges.add
+        answers: list[Future[bytes | None]] = []
+
+        def add_later(ranges: KeyRanges, start: bytes | None, end: bytes | None) -> None:
+            assert b"key" not in store._lengths.writes
+            answers.append(pool.submit(view.get, b"key"))
+            wait(answers, WRITER_GETS_S)
+            add(ranges, start, end)
+
+        monkeypatch.setattr(KeyRanges, "add", add_later)
+        store.delete_range(b"k", None)
+        assert [each.result(LONG_S) for each in answers] == [None]
 
 
 @pytest.mark.parametrize("backend", NATIVE)
