@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from stores.errors import ConfigError, SerdeMismatchError, StoreError
-from stores.records.serdes import BytesSerde, Serde
+from stores.records.serdes import BytesSerde, Serde, StrSerde
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class Codec(Generic[K, V]):
@@ -36,7 +37,7 @@ class Codec(Generic[K, V]):
             if not isinstance(data, bytes):
                 raise TypeError(f"serde {self._key.name} returned {type(data).__name__}, not bytes")
         except Exception as error:
-            raise self._refused(f"key {key!r} of type {type(key).__name__}", self._key.name, error) from error
+            raise self._refused(f"key {key!r} of type {type(key).__name__}", self._key, key, error) from error
         return data
 
     def encode_value(self, key: K, value: V) -> bytes:
@@ -47,7 +48,7 @@ class Codec(Generic[K, V]):
                 raise TypeError(f"serde {self._value.name} returned {type(data).__name__}, not bytes")
         except Exception as error:
             what = f"value of type {type(value).__name__} for key {key!r}"
-            raise self._refused(what, self._value.name, error) from error
+            raise self._refused(what, self._value, value, error) from error
         return data
 
     def encode_prefix(self, prefix: K) -> bytes:
@@ -84,8 +85,11 @@ class Codec(Generic[K, V]):
             "with the serde that wrote it"
         )
 
-    def _refused(self, what: str, serde: str, error: Exception) -> Exception:
+    def _refused(self, what: str, serde: Serde[T], given: T, error: Exception) -> Exception:
         if isinstance(error, StoreError | MemoryError):
             return error
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        return kind(f"store {self._store!r}: serde {serde} refuses the {what}: {error}")
+        # The text of str.encode speaks of a descriptor.
+        unfit = isinstance(serde, StrSerde) and not isinstance(given, str)
+        reason = f"a str is expected, not {type(given).__name__}" if unfit else error
+        return kind(f"store {self._store!r}: serde {serde.name} refuses the {what}: {reason}")

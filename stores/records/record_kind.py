@@ -57,7 +57,7 @@ class RecordKind(ABC):
     def over(self, store: KeyValueStore) -> TypedStore:
         """The typed store over ``store``, which it closes: closing either closes both.
 
-        Raises: as ``prepare``.
+        Raises: as ``prepare``; ``store`` then stays open, and is the caller's to close.
         """
         self.prepare(store)
         return self.staged(StoreStaging(store))
