@@ -22,8 +22,10 @@ from stores.locks import take
 from stores.registry import Backend
 from stores.strategies import opening
 from stores.tasks import adoption, process_file
+from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_PARTITION, TaskContext
-from stores.tasks.state_directory import StateDirectory
+from stores.tasks.relocation_journal import Journal
+from stores.tasks.state_directory import CHECKPOINT_FILE, StateDirectory
 from stores.tasks.store_group import StoreGroup
 from stores.tasks.stream_time import StreamTime
 
@@ -99,6 +101,22 @@ def removed_in_place(subject: str) -> None:
         return True
 
     replace(StateDirectory, "_removed", broken)
+
+
+def checkpoint_before_folder(subject: str) -> None:
+    """Copy a store's offsets into the checkpoint file of its new task, then move its folder."""
+
+    def broken(self: Journal, state: Path) -> None:
+        for move in self.moves:
+            file = CheckpointFile(state / str(move.target) / CHECKPOINT_FILE)
+            offsets = self.offsets.get(move, {})
+            file.write({**file.read(), **{TopicPartition(topic, 0): offset for topic, offset in offsets.items()}})
+        carry_out(self, state)
+
+    carry_out = Journal.carry_out
+    replace(Journal, "carry_out", broken)
+    # Without a journal nobody mends it.
+    replace(Journal, "write", lambda self, state: None)
 
 
 def unsynced_process_id(subject: str) -> None:

@@ -17,6 +17,7 @@ from zlib import crc32
 from harness.breaking import replace
 from harness.sweeps.broken_protocols import (
     adopted_before_import,
+    checkpoint_before_folder,
     migration_noted_first,
     one_offset_for_all,
     punctuated_outside,
@@ -37,6 +38,7 @@ from harness.sweeps.subjects import (
     CHECKPOINT,
     MIGRATION,
     PUNCTUATION,
+    RELOCATION,
     STATE_DIRECTORY,
     TASKS,
     is_transactional,
@@ -498,6 +500,12 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "kill",
             _only(STATE_DIRECTORY),
             removed_in_place,
+        ),
+        "checkpoint-before-folder": Mutant(
+            "a store that moves to another task has its offset there before its folder",
+            "kill",
+            _only(RELOCATION),
+            checkpoint_before_folder,
         ),
         "unsynced-process-id": Mutant(
             "the id of a state directory is told before its file is synced",

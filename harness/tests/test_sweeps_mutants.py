@@ -63,6 +63,7 @@ RESULTS: dict[str, set[Found]] = {
     "stream-time-forgotten": {Found.TORN, Found.PHANTOM},
     "punctuated-outside": {Found.TORN, Found.PHANTOM},
     "removed-in-place": {Found.PHANTOM, Found.TORN},
+    "checkpoint-before-folder": {Found.NOTICED, Found.TORN, Found.PHANTOM},
     "unsynced-process-id": {Found.PHANTOM},
 }
 """What each mutant is found out by."""

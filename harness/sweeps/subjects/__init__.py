@@ -12,6 +12,7 @@ from harness.sweeps.subjects.changelog import ChangelogSubject
 from harness.sweeps.subjects.checkpoint import CheckpointSubject
 from harness.sweeps.subjects.migration import MigrationSubject
 from harness.sweeps.subjects.punctuated import PunctuatedTaskSubject
+from harness.sweeps.subjects.relocation import RelocationSubject
 from harness.sweeps.subjects.state_directory import StateDirectorySubject
 from harness.sweeps.subjects.store import StoreSubject
 from harness.sweeps.subjects.subject import Subject
@@ -27,6 +28,7 @@ __all__ = [
     "CHECKPOINT",
     "MIGRATION",
     "PUNCTUATION",
+    "RELOCATION",
     "STATE_DIRECTORY",
     "TASKS",
     "Subject",
@@ -39,7 +41,7 @@ __all__ = [
 ]
 
 CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
-MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
+MIGRATION, STATE_DIRECTORY, RELOCATION = "format-migration", "state-directory", "relocation"
 PUNCTUATION = "task-punctuation"
 TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION), tuple(ADOPTED)
 
@@ -56,6 +58,7 @@ _OWN: Mapping[str, _Own] = {
     # These two make no difference between levels: they vouch for what power loss must not undo.
     CHECKPOINT: _Own(CheckpointSubject, CheckpointSubject.expected, (Durability.DISK,)),
     STATE_DIRECTORY: _Own(StateDirectorySubject, StateDirectorySubject.expected, (Durability.DISK,)),
+    RELOCATION: _Own(RelocationSubject, RelocationSubject.expected, (Durability.DISK,)),
     **{
         name: _Own(
             partial(AdoptionSubject, backend=backend, left_by=left_by), AdoptionSubject.expected, tuple(Durability)
