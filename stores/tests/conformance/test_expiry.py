@@ -140,6 +140,19 @@ def test_one_commit_examines_no_more_than_what_was_written_pays_for(times: Times
     assert list(times.store.all()) == remaining
 
 
+def test_what_stays_does_not_keep_commits_from_what_has_expired_behind_it(times: Times | None) -> None:
+    if times is None:
+        return
+    for number in range(40):
+        times.store.put(b"a-%02d" % number, b"\xff" * 8)
+        times.put(f"z-{number}", "", 0)
+    times.commit()
+    for number in range(60):
+        times.put("now", "", 100 + number)
+        times.commit()
+    assert len(list(times.store.all())) == 41
+
+
 def test_the_longest_keys_expire_as_well(times: Times | None) -> None:
     if times is None:
         return
