@@ -154,6 +154,14 @@ class Engine(ABC):
         """
         return [self.scan(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
 
+    def has_records(self) -> bool:
+        """Whether anything is committed in the first data family in use. It looks for the first record."""
+        scan = self.scan(None, None)
+        try:
+            return bool(scan.fetch())
+        finally:
+            scan.close()
+
     @abstractmethod
     def meta(self) -> dict[bytes, bytes]:
         """All meta entries: few, of a kilobyte at most."""

@@ -92,12 +92,8 @@ class SplitEngine(TransactionalEngine):
         return {**self.engine.metrics(), "num_old_entries": self.engine.approximate_num_entries()}
 
     def has_old(self) -> bool:
-        """Whether any record of the older format is left. It looks for the first one."""
-        [scan] = self.engine.scans([ScanRange(None, None)])
-        try:
-            return bool(scan.fetch())
-        finally:
-            scan.close()
+        """Whether any record of the older format is left."""
+        return self.engine.has_records()
 
     def close(self) -> None:
         self.engine.close()
