@@ -7,9 +7,9 @@ from harness.effect_scenario import EffectScenario
 
 SCENARIO = EffectScenario(
     faults=("kill", "kill_twice", "power gate"),
-    backends=("format-migration",),
+    backends=("format-migration", "lazy-upgrade"),
     points_max=6,
-    mutants=("migration-noted-first",),
+    mutants=("migration-noted-first", "upgraded-outside"),
 )
 
 

@@ -9,16 +9,19 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness.breaking import replace
 from stores.directory import StoreDirectory
-from stores.engines.engine import Engine
+from stores.engines.engine import Engine, Writes
+from stores.engines.split import OLD
 from stores.errors import StoreLockedError
 from stores.files import replace_file
 from stores.identity import STEPS, OpenEngine, present_version
 from stores.interface import TopicPartition
 from stores.locks import take
+from stores.records.split import UpgradingReader
+from stores.records.timestamps import SURROGATE
 from stores.registry import Backend
 from stores.strategies import opening
 from stores.tasks import adoption, process_file
@@ -42,6 +45,22 @@ def migration_noted_first(subject: str) -> None:
             STEPS[version - 1](directory.path, opened)
 
     replace(opening, "migrate", broken)
+
+
+def upgraded_outside(subject: str) -> None:
+    """Remove an old record at once when it is moved, and write the new one with the commit."""
+
+    def broken(self: UpgradingReader, key: bytes) -> bytes | None:
+        store: Any = self._staging.store
+        old = store.get(OLD + key) if store.is_split else None
+        if old is None:
+            return get(self, key)
+        store._engine.write([Writes((), {OLD + key: None})], {})
+        self._staging.put_unlogged(key, SURROGATE + old)
+        return SURROGATE + cast(bytes, old)
+
+    get = UpgradingReader.get
+    replace(UpgradingReader, "get", broken)
 
 
 def adopted_before_import(subject: str) -> None:

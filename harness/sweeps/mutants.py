@@ -24,6 +24,7 @@ from harness.sweeps.broken_protocols import (
     removed_in_place,
     stream_time_forgotten,
     unsynced_process_id,
+    upgraded_outside,
 )
 from harness.sweeps.broken_spills import (
     decided_before_seal,
@@ -36,6 +37,7 @@ from harness.sweeps.subjects import (
     ADOPTIONS,
     CHANGELOG,
     CHECKPOINT,
+    LAZY_UPGRADE,
     MIGRATION,
     PUNCTUATION,
     RELOCATION,
@@ -470,6 +472,12 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "migration-noted-first": Mutant(
             "a store says that it has the next format before it has", "kill", _only(MIGRATION), migration_noted_first
+        ),
+        "upgraded-outside": Mutant(
+            "a lazy upgrade removes the old record first, outside of the transaction that writes the new one",
+            "kill",
+            _only(LAZY_UPGRADE),
+            upgraded_outside,
         ),
         "adopted-before-import": Mutant(
             "a store says that it keeps its offsets before it has them",

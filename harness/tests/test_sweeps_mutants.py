@@ -58,6 +58,7 @@ RESULTS: dict[str, set[Found]] = {
     "unchecked-checkpoint": {Found.PHANTOM},
     "trusted-meta-pages": {Found.LOST, Found.NOTICED},
     "migration-noted-first": {Found.PHANTOM, Found.TORN},
+    "upgraded-outside": {Found.TORN, Found.PHANTOM},
     "adopted-before-import": {Found.TORN, Found.NOTICED},
     "one-offset-for-all": {Found.LOST, Found.TORN, Found.PHANTOM},
     "stream-time-forgotten": {Found.TORN, Found.PHANTOM},

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from harness.sweeps.subjects.adoption import ADOPTED, AdoptionSubject
 from harness.sweeps.subjects.changelog import ChangelogSubject
 from harness.sweeps.subjects.checkpoint import CheckpointSubject
+from harness.sweeps.subjects.lazy_upgrade import LazyUpgradeSubject
 from harness.sweeps.subjects.migration import MigrationSubject
 from harness.sweeps.subjects.punctuated import PunctuatedTaskSubject
 from harness.sweeps.subjects.relocation import RelocationSubject
@@ -26,6 +27,7 @@ __all__ = [
     "ADOPTIONS",
     "CHANGELOG",
     "CHECKPOINT",
+    "LAZY_UPGRADE",
     "MIGRATION",
     "PUNCTUATION",
     "RELOCATION",
@@ -42,6 +44,7 @@ __all__ = [
 
 CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
 MIGRATION, STATE_DIRECTORY, RELOCATION = "format-migration", "state-directory", "relocation"
+LAZY_UPGRADE = "lazy-upgrade"
 PUNCTUATION = "task-punctuation"
 TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION), tuple(ADOPTED)
 
@@ -65,6 +68,7 @@ _OWN: Mapping[str, _Own] = {
         )
         for name, (backend, left_by) in ADOPTED.items()
     },
+    LAZY_UPGRADE: _Own(LazyUpgradeSubject, LazyUpgradeSubject.expected, tuple(Durability)),
     MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
     CHANGELOG: _Own(ChangelogSubject, ChangelogSubject.expected, (Durability.PROCESS, Durability.DISK)),
     **{
