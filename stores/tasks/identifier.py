@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Self
 
-from stores.tasks.names import check_number
+from stores.tasks.names import check_number, check_subtopology
 
 
 class _Numbers(NamedTuple):
@@ -16,20 +16,21 @@ class _Numbers(NamedTuple):
 class TaskId(_Numbers):
     """A sub-topology and the input partition that the task works on; both 0 or more. As text: ``0_3``.
 
-    Raises, when made: TypeError; ConfigError for a number that is negative or takes more than 31 bits.
+    Raises, when made: TypeError; ConfigError for a number that is negative or takes more than 31 bits,
+    64 of a sub-topology.
     """
 
     __slots__ = ()
 
     def __new__(cls, subtopology: int, partition: int) -> Self:
-        check_number("a sub-topology", subtopology)
+        check_subtopology(subtopology)
         check_number("a partition", partition)
         return super().__new__(cls, subtopology, partition)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The id that ``str`` gave. Raises: ValueError for any other text."""
-        match = re.fullmatch(r"(0|[1-9][0-9]{0,9})_(0|[1-9][0-9]{0,9})", text, re.ASCII)
+        match = re.fullmatch(r"(0|[1-9][0-9]{0,19})_(0|[1-9][0-9]{0,9})", text, re.ASCII)
         if match is None:
             raise ValueError(f"{text!r} is no task id: one looks like 0_3")
         return cls(int(match[1]), int(match[2]))

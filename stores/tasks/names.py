@@ -16,6 +16,8 @@ _RESERVED_ENDS = (".former", ".new", ".position", ".prepare", ".removed", ".swap
 """Endings of files beside a store's folder, in this release or in earlier ones."""
 NUMBER_BOUND = 1 << 31
 """Above every number of a partition. Source: Kafka, whose protocol has 32 bits for one, with a sign."""
+SUBTOPOLOGY_BOUND = 1 << 64
+"""Above every number of a sub-topology, which may be a hash of its topics. Source: KIP-816, "Alternative 2"."""
 
 
 def check_application(name: object) -> None:
@@ -67,12 +69,17 @@ def check_topic(topic: object) -> None:
         )
 
 
-def check_number(what: str, number: object) -> None:
-    """Check the number of a partition or sub-topology. Raises: TypeError, ConfigError."""
+def check_subtopology(number: object) -> None:
+    """Check the number of a sub-topology. Raises: TypeError, ConfigError."""
+    check_number("a sub-topology", number, SUBTOPOLOGY_BOUND)
+
+
+def check_number(what: str, number: object, bound: int = NUMBER_BOUND) -> None:
+    """Check the number of a partition, or another one below ``bound``, a power of 2. Raises: TypeError, ConfigError."""
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"{what} is an int, not {type(number).__name__}")
-    if not 0 <= number < NUMBER_BOUND:
-        raise ConfigError(f"{what} is 0 or more, and below 2**31, not {number}")
+    if not 0 <= number < bound:
+        raise ConfigError(f"{what} is 0 or more, and below 2**{bound.bit_length() - 1}, not {number}")
 
 
 def _check_name(what: str, name: object) -> str:

@@ -13,13 +13,15 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import count
 from os import PathLike
 from typing import Self
 
 from stores.directory import checked_path
 from stores.errors import ConfigError
 from stores.files import system_errors_told
-from stores.tasks.names import check_number, check_stores, check_topic
+from stores.tasks.murmur2 import murmur2_64
+from stores.tasks.names import check_stores, check_subtopology, check_topic
 
 _BYTES_MAX = 16 << 20
 _FIELDS = ("stores", "inputs")
@@ -58,7 +60,7 @@ class Topology:
         object.__setattr__(self, "subtopologies", dict(self.subtopologies))
         numbers: dict[str, int] = {}
         for number, subtopology in self.subtopologies.items():
-            check_number("a sub-topology", number)
+            check_subtopology(number)
             if not isinstance(subtopology, Subtopology):
                 raise TypeError(f"sub-topology {number} is a Subtopology, not {type(subtopology).__name__}")
             for store in subtopology.stores:
@@ -68,6 +70,31 @@ class Topology:
                         f"{number}: a store belongs to one, drop the other"
                     )
         object.__setattr__(self, "_numbers", numbers)
+
+    @classmethod
+    def by_topics(cls, subtopologies: Iterable[Subtopology]) -> Self:
+        """A topology whose numbers depend on the input topics of each sub-topology alone, in whatever order they come.
+
+        The number is a hash (murmur2, 64 bits) of the topics in lexical order: adding or removing another sub-topology
+        changes none. Of two with the same hash, the one whose topics come later in lexical order takes another, made
+        with the next seed. Raises: ConfigError where two have the same topics, or one has none; as when made.
+        Source: KIP-816, "Alternative 2".
+        """
+        by_topics: dict[tuple[str, ...], Subtopology] = {}
+        for subtopology in subtopologies:
+            topics = tuple(sorted(subtopology.inputs))
+            if not topics:
+                raise ConfigError("a sub-topology without input topics has no hash of them: declare its inputs")
+            if topics in by_topics:
+                raise ConfigError(f"two sub-topologies have the input topics {', '.join(topics)}: join them")
+            by_topics[topics] = subtopology
+        numbers: dict[int, Subtopology] = {}
+        for topics, subtopology in sorted(by_topics.items(), key=lambda each: each[0]):
+            # No topic's name has a comma.
+            told = ",".join(topics).encode()
+            number = next(number for seed in count() if (number := murmur2_64(told, seed)) not in numbers)
+            numbers[number] = subtopology
+        return cls(numbers)
 
     @classmethod
     def from_dict(cls, told: object) -> Self:
@@ -155,7 +182,7 @@ def check_relocation(topology: object, automatic: object) -> None:
 
 
 def _number(name: object) -> int:
-    if isinstance(name, str) and len(name) <= 10 and name.isascii() and name.isdecimal() and str(int(name)) == name:
+    if isinstance(name, str) and len(name) <= 20 and name.isascii() and name.isdecimal() and str(int(name)) == name:
         return int(name)
     if isinstance(name, int) and not isinstance(name, bool):
         return name

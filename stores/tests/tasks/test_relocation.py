@@ -212,6 +212,16 @@ def test_a_cycle_of_tasks_and_stores_that_meet_are_no_conflict(tmp_path: Path) -
     check_laid_out(tmp_path, inodes, former)
 
 
+def test_stores_move_to_numbers_from_their_topics_and_back(tmp_path: Path) -> None:
+    inodes = lay_out(tmp_path)
+    hashed = Topology.by_topics(
+        Subtopology(subtopology.stores, (f"input-{number}",)) for number, subtopology in FORMER.subtopologies.items()
+    )
+    for topology in (hashed, PRESENT, hashed, FORMER):
+        relocate(tmp_path, topology)
+        check_laid_out(tmp_path, inodes, topology)
+
+
 def test_stores_and_tasks_that_stay_are_not_touched(tmp_path: Path) -> None:
     present = Topology({**FORMER.subtopologies, 4: Subtopology(), 7: Subtopology(("rates",))})
     lay_out(tmp_path)

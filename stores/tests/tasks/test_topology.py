@@ -42,7 +42,7 @@ def test_a_topology_is_read_from_an_object_by_number_or_a_list_and_from_a_file(t
         {"subtopologies": {"01": {}}},
         {"subtopologies": {"-1": {}}},
         {"subtopologies": {"9" * 5_000: {}}},
-        {"subtopologies": {str(2**31): {}}},
+        {"subtopologies": {str(2**64): {}}},
         {"subtopologies": {"0": []}},
         {"subtopologies": {"0": {"store": ["a"]}}},
         {"subtopologies": {"0": {"stores": "counts"}}},

@@ -1,0 +1,53 @@
+"""Numbers of sub-topologies from a hash of their topics: the same as long as the topics are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stores.errors import ConfigError
+from stores.tasks import Subtopology, TaskId, Topology, topology
+from stores.tasks.murmur2 import murmur2_64
+
+TOPIC = st.text("abc.-_0", min_size=1, max_size=8).filter(lambda name: name not in (".", ".."))
+TOPICS = st.lists(TOPIC, min_size=1, max_size=4, unique=True)
+
+
+def numbers(subtopologies: list[list[str]]) -> dict[frozenset[str], int]:
+    found = Topology.by_topics(Subtopology(inputs=tuple(topics)) for topics in subtopologies)
+    return {frozenset(subtopology.inputs): number for number, subtopology in found.subtopologies.items()}
+
+
+def test_the_hash_is_that_of_smhasher() -> None:
+    """Source: SMHasher, ``VerificationTest`` in KeysetTest.cpp; the value for MurmurHash64A is in main.cpp."""
+    hashes = b"".join(murmur2_64(bytes(range(length)), 256 - length).to_bytes(8, "little") for length in range(256))
+    assert murmur2_64(hashes) & 0xFFFFFFFF == 0x1F0D3804
+
+
+@given(st.lists(TOPICS, min_size=1, max_size=6, unique_by=frozenset), st.randoms(use_true_random=False))
+def test_a_number_depends_on_its_topics_alone(subtopologies: list[list[str]], random: object) -> None:
+    found = numbers(subtopologies)
+    assert len(set(found.values())) == len(subtopologies)
+    shuffled = [random.sample(topics, len(topics)) for topics in subtopologies]  # type: ignore[attr-defined]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert numbers(shuffled) == found
+    for topics in subtopologies:
+        assert numbers([topics]) == {frozenset(topics): found[frozenset(topics)]}
+        assert str(TaskId.parse(f"{found[frozenset(topics)]}_7")) == f"{found[frozenset(topics)]}_7"
+
+
+@given(st.lists(TOPICS, min_size=2, max_size=6, unique_by=frozenset), st.randoms(use_true_random=False))
+def test_colliding_hashes_are_told_apart_whatever_the_order(subtopologies: list[list[str]], random: object) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(topology, "murmur2_64", lambda data, seed=0: seed)
+        found = numbers(subtopologies)
+        assert sorted(found.values()) == list(range(len(subtopologies)))
+        random.shuffle(subtopologies)  # type: ignore[attr-defined]
+        assert numbers(subtopologies) == found
+
+
+@pytest.mark.parametrize("subtopologies", [[[]], [["a", "b"], ["b", "a"]]])
+def test_what_has_no_hash_of_its_own_is_refused(subtopologies: list[list[str]]) -> None:
+    with pytest.raises(ConfigError):
+        numbers(subtopologies)
