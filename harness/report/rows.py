@@ -110,6 +110,7 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
         "visibility": {
             "backend": _TEXT,
             "durability": _TEXT,
+            "committed_by": _TEXT,
             "isolation_level": _TEXT,
             "commit_interval_s": _REAL,
             "writes": _COUNT,

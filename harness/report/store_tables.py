@@ -42,7 +42,8 @@ def visibility_tables(figures: Figures) -> list[Table]:
     """One table per level of durability: a line per backend, commit interval and isolation level."""
     head = (
         "backend",
-        "commits every",
+        "committed by",
+        "every",
         "isolation level",
         "writes",
         "seen after, median",
@@ -57,6 +58,7 @@ def visibility_tables(figures: Figures) -> list[Table]:
             [
                 [
                     figure["backend"],
+                    figure["committed_by"],
                     text.duration(figure["commit_interval_s"]),
                     figure["isolation_level"],
                     text.exact(figure["writes"]),
@@ -65,11 +67,16 @@ def visibility_tables(figures: Figures) -> list[Table]:
                 ]
                 for figure in sorted(
                     figures["visibility"],
-                    key=lambda one: (one["isolation_level"], one["backend"], one["commit_interval_s"]),
+                    key=lambda one: (
+                        one["isolation_level"],
+                        one["backend"],
+                        one["committed_by"],
+                        one["commit_interval_s"],
+                    ),
                 )
                 if figure["durability"] == durability
             ],
-            (1, 3, 4, 5, 6, 7),
+            (2, 4, 5, 6, 7, 8),
         )
         for (durability,) in distinct(figures["visibility"], "durability")
     ]

@@ -227,6 +227,7 @@ def _visibility() -> list[dict[str, Any]]:
             "kind": "visibility",
             "backend": "rocksdb-indexed-batch",
             "durability": "CHANGELOG",
+            "committed_by": committed_by,
             "isolation_level": level,
             "commit_interval_s": interval_s,
             "writes": 500,
@@ -234,6 +235,7 @@ def _visibility() -> list[dict[str, Any]]:
             "lag_p99_s": lag_s,
             "lag_max_s": 2 * lag_s,
         }
+        for committed_by in ("writer", "task")
         for interval_s in (0.02, 0.1)
         for level, lag_s in (("READ_UNCOMMITTED", 0.001), ("READ_COMMITTED", interval_s))
     ]

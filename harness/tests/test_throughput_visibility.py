@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from harness.report.rows import COLUMNS
-from harness.throughput.visibility import INTERVALS_S, seen, visibility_rows
+from harness.throughput.visibility import INTERVALS_S, seen, seen_of_task, visibility_rows
 from stores.interface import IsolationLevel
 from stores.registry import open_store
 
@@ -29,10 +29,22 @@ def test_committed_data_are_seen_with_the_commit_and_others_at_once(backend: str
     assert (max(lags_s[COMMITTED]) > 0.4) is transactional
 
 
+def test_what_a_task_writes_is_seen_with_the_commit_by_its_interval_or_at_once(tmp_path: Path) -> None:
+    """Source: KIP-892, "Interactive Queries"; the interval is kept by the system's clock."""
+    lags_s = seen_of_task("rocksdb-indexed-batch", 0.5, 2, tmp_path)
+    assert len(lags_s[COMMITTED]) == len(lags_s[UNCOMMITTED]) > 20
+    assert median(lags_s[COMMITTED]) > 0.15
+    assert max(lags_s[COMMITTED]) > 0.4
+    assert median(lags_s[UNCOMMITTED]) < 0.1
+
+
 def test_there_is_a_row_for_each_interval_and_level() -> None:
     rows = visibility_rows("smoke", None)
-    assert [(row["commit_interval_s"], row["isolation_level"]) for row in rows] == [
-        (interval_s, str(level)) for interval_s in INTERVALS_S["smoke"] for level in IsolationLevel
+    assert [(row["commit_interval_s"], row["committed_by"], row["isolation_level"]) for row in rows] == [
+        (interval_s, committed_by, str(level))
+        for interval_s in INTERVALS_S["smoke"]
+        for committed_by in ("writer", "task")
+        for level in IsolationLevel
     ]
     for row in rows:
         assert set(row) == {*COLUMNS["visibility"], "kind"}

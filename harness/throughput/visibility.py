@@ -2,8 +2,8 @@
 
 A writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at each level
 looks the key up again and again. A write has been seen when it, or a later one, is shown. How often a reader looks
-bounds what can be told: about a millisecond. A process per backend,
-``python -m harness.throughput.visibility FOLDER``.
+bounds what can be told: about a millisecond. The same is measured of a task, which commits by its interval. A process
+per backend, ``python -m harness.throughput.visibility FOLDER``.
 
 Source: KIP-892, "Interactive Queries": what is committed is visible after at most the commit interval; what is not, at
 once.
@@ -12,7 +12,7 @@ once.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -20,9 +20,12 @@ from time import perf_counter, sleep
 from typing import Any
 
 from harness.throughput.apart import figures_apart, measure
+from stores.changelog.interface import Record
+from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, TopicPartition
 from stores.registry import backends, open_store
+from stores.tasks import StreamTask, TaskContext, TaskId
 
 INTERVALS_S: Mapping[str, Sequence[float]] = {"smoke": (0.05,), "default": (0.02, 0.1), "full": (0.02, 0.1, 1.0)}
 """A tenth of a second is what Kafka Streams has under exactly once (``commit.interval.ms``)."""
@@ -34,11 +37,12 @@ SEEN_WITHIN_S = 10.0
 DEADLINE_S = 120
 _WRITE_EVERY_S, _LOOK_EVERY_S = 2e-3, 2e-4
 _KEY = b"latest"
-_CHANGELOG = TopicPartition("changelog", 0)
+_CHANGELOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
+_STORE = "store"
 
 
 def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Rows of kind "visibility" at level CHANGELOG, one per backend, interval and isolation level.
+    """Rows of kind "visibility" at level CHANGELOG, one per backend, interval, committer and isolation level.
 
     The default backend alone, and in the full profile all there are; ``chosen`` leaves others out.
     Raises: MeasurementFailedError.
@@ -72,25 +76,76 @@ class Looker:
             sleep(_LOOK_EVERY_S)
 
 
-def seen(store: KeyValueStore, interval_s: float, commits: int) -> dict[IsolationLevel, list[float]]:
-    """Write for so many intervals with a commit at the end of each; how long each write took to be seen, by level."""
+Lags = dict[IsolationLevel, list[float]]
+"""How long each write took to be seen, by level."""
+
+
+def seen(store: KeyValueStore, interval_s: float, commits: int) -> Lags:
+    """Write for so many intervals with a commit at the end of each."""
     written: array[float] = array("d")
+
+    def write() -> None:
+        ends = perf_counter()
+        for _ in range(_intervals(interval_s, commits)):
+            ends += interval_s
+            while perf_counter() < ends:
+                written.append(perf_counter())
+                store.put(_KEY, b"%d" % len(written))
+                sleep(_WRITE_EVERY_S)
+            store.commit({_CHANGELOG: len(written)})
+
+    return _looked_at({level: store.read_only(level) for level in IsolationLevel}, written, write)
+
+
+def seen_of_task(backend: str, interval_s: float, commits: int, folder: Path) -> Lags:
+    """Let a task write for so many of its commit intervals, which it keeps by the system's clock."""
+    written: array[float] = array("d")
+
+    def put(record: Record, context: TaskContext) -> None:
+        context.store(_STORE).put(_KEY, record.value)
+
+    with SqliteChangelog(folder / "log.sqlite", Durability.PROCESS) as log:
+        log.create_topic(_INPUT.topic)
+        task = StreamTask(
+            "visibility",
+            TaskId(0, 0),
+            state_dir=folder / "state",
+            changelog=log,
+            stores={_STORE: StoreConfig(backend)},
+            process=put,
+            inputs=[_INPUT],
+            commit_interval_ms=round(1_000 * interval_s),
+        )
+
+        def write() -> None:
+            ends = perf_counter() + interval_s * _intervals(interval_s, commits)
+            while perf_counter() < ends:
+                written.append(perf_counter())
+                task.process(_INPUT, Record(len(written) - 1, None, b"%d" % len(written)))
+                sleep(_WRITE_EVERY_S)
+            task.commit()
+
+        task.open()
+        try:
+            return _looked_at({level: task.store(_STORE, level) for level in IsolationLevel}, written, write)
+        finally:
+            task.close()
+
+
+def _intervals(interval_s: float, commits: int) -> int:
+    return max(commits, round(SECONDS_AT_LEAST / interval_s))
+
+
+def _looked_at(views: Mapping[IsolationLevel, KeyValueView], written: array[float], write: Callable[[], None]) -> Lags:
+    """Let a reader of each level look while ``write`` notes in ``written`` when it makes each write."""
     over = Event()
-    lookers = {level: Looker(store.read_only(level), written, over) for level in IsolationLevel}
+    lookers = {level: Looker(view, written, over) for level, view in views.items()}
     with ThreadPoolExecutor(len(lookers)) as pool:
         looking = [pool.submit(looker.look) for looker in lookers.values()]
         try:
-            ends = perf_counter()
-            for _ in range(max(commits, round(SECONDS_AT_LEAST / interval_s))):
-                ends += interval_s
-                while perf_counter() < ends:
-                    written.append(perf_counter())
-                    store.put(_KEY, b"%d" % len(written))
-                    sleep(_WRITE_EVERY_S)
-                store.commit({_CHANGELOG: len(written)})
-            while perf_counter() < ends + SEEN_WITHIN_S and any(
-                len(looker.lags_s) < len(written) for looker in lookers.values()
-            ):
+            write()
+            ends = perf_counter() + SEEN_WITHIN_S
+            while perf_counter() < ends and any(len(looker.lags_s) < len(written) for looker in lookers.values()):
                 sleep(_WRITE_EVERY_S)
         finally:
             over.set()
@@ -100,25 +155,30 @@ def seen(store: KeyValueStore, interval_s: float, commits: int) -> dict[Isolatio
 
 
 def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: Path) -> list[dict[str, Any]]:
-    """A row per interval and level."""
+    """A row per interval, isolation level, and who commits: the store's writer or a task."""
     rows = []
     for number, interval_s in enumerate(intervals_s):
         with open_store(backend, folder / f"{number}", durability=Durability.CHANGELOG) as store:
-            found = seen(store, interval_s, commits)
-        for level, lags_s in found.items():
-            lags_s.sort()
-            rows.append(
-                {
-                    "backend": backend,
-                    "durability": "CHANGELOG",
-                    "isolation_level": str(level),
-                    "commit_interval_s": interval_s,
-                    "writes": len(lags_s),
-                    "lag_p50_s": lags_s[len(lags_s) // 2],
-                    "lag_p99_s": lags_s[len(lags_s) * 99 // 100],
-                    "lag_max_s": lags_s[-1],
-                }
-            )
+            by_writer = seen(store, interval_s, commits)
+        of_task = folder / f"task-{number}"
+        of_task.mkdir()
+        by_task = seen_of_task(backend, interval_s, commits, of_task)
+        for committed_by, found in (("writer", by_writer), ("task", by_task)):
+            for level, lags_s in found.items():
+                lags_s.sort()
+                rows.append(
+                    {
+                        "backend": backend,
+                        "durability": "CHANGELOG",
+                        "committed_by": committed_by,
+                        "isolation_level": str(level),
+                        "commit_interval_s": interval_s,
+                        "writes": len(lags_s),
+                        "lag_p50_s": lags_s[len(lags_s) // 2],
+                        "lag_p99_s": lags_s[len(lags_s) * 99 // 100],
+                        "lag_max_s": lags_s[-1],
+                    }
+                )
     return rows
 
 
