@@ -21,6 +21,7 @@ from harness.trials.admission import admitted
 from harness.trials.operations import Mix
 from harness.trials.plan import LOG_FAILPOINTS, crash_matrix
 from harness.trials.trial import DURABILITIES, Trial
+from harness.typed_maps import IN_TURN, PLAIN
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends
@@ -73,8 +74,9 @@ class CrashScenario:
     ``backends`` are all there are unless given; a fault whose failpoints a backend does not have is left out for it, a
     durability that it cannot carry and an option that it does not have too. ``mix``, ``commit_every``,
     ``uncommitted_max_bytes`` and ``options`` are for faults given one by one: a ``KillAtEach`` brings its own.
-    ``sabotage`` names a defect built in on purpose; a backend in ``caught`` must then be found out in one trial or
-    more, and every other one must still be valid.
+    Stores of bytes and typed ones take turns, but for those with a defect built in. ``sabotage`` names a defect built
+    in on purpose; a backend in ``caught`` must then be found out in one trial or more, and every other one must still
+    be valid.
     """
 
     faults: tuple[Fault | KillAtEach, ...]
@@ -101,8 +103,8 @@ class CrashScenario:
             for durability in self.durabilities
             if durability in backend_named(name).durabilities
             for number in range(seed, seed + self.seeds)
-            for fault in self.faults
-            for trial in self._trials(fault, name, durability, number)
+            for turn, fault in enumerate(self.faults, number)
+            for trial in self._trials(fault, name, durability, number, turn)
         ]
         if not trials:
             raise ConfigError("this scenario has no trial: its backends have none of its failpoints or durabilities")
@@ -130,7 +132,7 @@ class CrashScenario:
             else:
                 check_known("failpoint", known, *_failpoints(fault))
 
-    def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int) -> list[Trial]:
+    def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int, turn: int) -> list[Trial]:
         if isinstance(fault, KillAtEach):
             matrix = crash_matrix([backend], [durability], [seed], "full")
             # At least once nothing is in a transaction of the changelog, and none of its steps is ever reached.
@@ -151,6 +153,7 @@ class CrashScenario:
             "commit_every": self.commit_every,
             "uncommitted_max_bytes": self.uncommitted_max_bytes,
             "options": tuple(option for option in self.options if option[0] in chosen.options),
+            "records": PLAIN if self.sabotage else IN_TURN[turn % len(IN_TURN)],
         }
         return [Trial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
 

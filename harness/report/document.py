@@ -68,7 +68,8 @@ _METHOD = """\
 * Crash trials: a task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint;
   fresh processes recover (some are killed again) and finish the input. Checkers that share no code with the stores
   judge atomicity, durability, visibility of uncommitted writes, convergence with the changelog, exactly-once outputs
-  and the length of the restore. *Unknown* fails as *anomaly* does.
+  and the length of the restore. *Unknown* fails as *anomaly* does. Stores of bytes, of timestamped values, of windows
+  and of sessions take turns.
 * Figures are compared within one durability level only. Medians; spreads are the lowest and the highest repeat.
 """
 

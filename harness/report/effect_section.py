@@ -30,7 +30,8 @@ and read again, and judged against a model that shares no code with the stores; 
 Syncs fail, too, also the one in a write through O_DSYNC: the process is killed upon that, another one goes on, and what
 the failed sync had covered stays unsure whatever it syncs. Where it was a folder's, *gate* takes nothing more of the
 other one, as ext4 and xfs do without their journal; *strict* lets it go on. A second kill is tried before each effect
-of a recovery, but for those which change nothing that anybody reads.
+of a recovery, but for those which change nothing that anybody reads. Stores of bytes, of timestamped values, of windows
+and of sessions take turns over backends and levels; in those of windows and sessions records expire at every commit.
 """
 _MODELS = """\
 | model | which names of files are sure |

@@ -144,6 +144,7 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "backend": _TEXT,
             "durability": _TEXT,
             "guarantee": _TEXT,
+            "records": _TEXT,
             "scenario": _TEXT,
             "fault": _TEXT,
             "failpoint": _TEXT,

@@ -138,6 +138,7 @@ def _verdict_rows(planned: Planned, found: Mapping[str, Any]) -> list[Row]:
         "backend": trial.backend,
         "durability": trial.durability,
         "guarantee": trial.guarantee,
+        "records": trial.records,
         "scenario": planned.scenario,
         "fault": fault_text(trial.fault),
         "failpoint": failpoint_of(trial.fault),

@@ -12,6 +12,7 @@ from harness.faults.registry import unknown
 from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.subjects import check_subject
 from harness.sweeps.workload import COMMITS
+from harness.typed_maps import PLAIN
 from stores.errors import ConfigError
 
 VARIANTS: Mapping[str, tuple[str, ...]] = {
@@ -38,9 +39,10 @@ class Case:
     """What one sweep explores. ``subject`` is a backend's name or another of ``subjects``.
 
     ``variant`` is one of the fault's, the first unless given. ``recording`` is a file with a recording of this subject
-    and level, for faults that need one: it is made where none is given. ``mutant`` names a defect that is built in on
-    purpose. ``commits`` is how many the victim makes. ``states_per_position`` is how many of the states that power loss
-    may leave at a position are judged, 2 or more: all of them unless given.
+    and level, for faults that need one: it is made where none is given. ``records`` is the kind of a backend's store,
+    one of ``harness.typed_maps.KINDS``, and empty for bytes. ``mutant`` names a defect that is built in on purpose.
+    ``commits`` is how many the victim makes. ``states_per_position`` is how many of the states that power loss may
+    leave at a position are judged, 2 or more: all of them unless given.
     """
 
     subject: str
@@ -50,6 +52,7 @@ class Case:
     commits: int = COMMITS
     mutant: str = ""
     recording: str = ""
+    records: str = PLAIN
     states_per_position: int | None = None
 
     def __post_init__(self) -> None:
@@ -66,10 +69,10 @@ class Case:
             raise ConfigError(f"a victim makes 1 to {COMMITS_MAX:,} commits, not {self.commits}")
         if self.states_per_position is not None and self.states_per_position < 2:
             raise ConfigError(f"at a position 2 states or more are judged, not {self.states_per_position}")
-        check_subject(self.subject, self.level)
+        check_subject(self.subject, self.level, self.records)
 
     def _check_types(self) -> None:
-        for name in ("subject", "level", "fault", "variant", "mutant", "recording"):
+        for name in ("subject", "level", "fault", "variant", "mutant", "recording", "records"):
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise ConfigError(f"{name} of a case is a text, not {value!r}")

@@ -16,6 +16,7 @@ _CASE: Mapping[str, pa.DataType] = {
     "durability": _TEXT,
     "fault": _TEXT,
     "variant": _TEXT,
+    "records": _TEXT,
     "seed": _COUNT,
 }
 KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(

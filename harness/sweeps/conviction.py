@@ -41,7 +41,9 @@ def case_of(mutant: str, subject: str, fault: str = "") -> Case:
     told = MUTANTS[mutant]
     variant = told.variant if fault in ("", told.fault) else ""
     states = STATES_PER_POSITION if (fault or told.fault) == "power" else None
-    return Case(subject, LEVEL, fault or told.fault, variant, mutant=mutant, states_per_position=states)
+    return Case(
+        subject, LEVEL, fault or told.fault, variant, mutant=mutant, records=told.records, states_per_position=states
+    )
 
 
 def convict(

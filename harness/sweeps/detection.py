@@ -26,11 +26,12 @@ from harness.sweeps.workshop import Workshop
 def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[Swept]:
     """The sweeps that ``profile_name`` makes of ``subject`` with the fault of ``mutant``, which is built in.
 
-    Those of the mutant's own variant of the fault, if it has one, come first.
+    They are made in a store of the kind that the mutant needs. Those of the mutant's own variant of the fault, if it
+    has one, come first.
     """
     told = MUTANTS[mutant]
     made = [
-        replace(swept, case=replace(swept.case, mutant=mutant))
+        replace(swept, case=replace(swept.case, mutant=mutant, records=told.records or swept.case.records))
         for swept in profile(profile_name, seed, [subject])
         if (swept.case.fault, swept.case.level) == (told.fault, LEVEL)
     ]

@@ -7,17 +7,18 @@ other. Runs in a child of the nursery.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.checkers.prefix import Remains
 from harness.effects import steering
 from harness.sweeps.mutants import build_in
-from harness.sweeps.subjects import Subject, subject
+from harness.sweeps.subjects import Subject, shown, subject
 from harness.sweeps.victim import to_plan, wants_wiping
-from harness.sweeps.workload import afterwards, model
+from harness.sweeps.workload import State, afterwards, model
 from stores import directory
 from stores.errors import StoreError
 
@@ -35,21 +36,25 @@ def run(
     root: str,
     boot: str,
     verify: bool = False,
+    records: str = "",
 ) -> dict[str, Any]:
     """Look at the subject below ``root``; ``verify`` it before it is read. ``boot`` names the machine's present boot,
     "" the real one."""
     build_in(mutant, name)
     _boot(boot)
-    return _Judge(subject(name, Path(root), level), seed, commits, attempted).look(verify=verify)
+    judge = _Judge(
+        subject(name, Path(root), level, records), partial(shown, name, records=records), seed, commits, attempted
+    )
+    return judge.look(verify=verify)
 
 
 def recover(
-    *, name: str, level: str, mutant: str, root: str, plan: list[Any], recording: str = "", boot: str
+    *, name: str, level: str, mutant: str, root: str, plan: list[Any], recording: str = "", boot: str, records: str = ""
 ) -> dict[str, Any]:
     """Only open the subject below ``root``, and close it, under ``plan``: the recovery that a second fault strikes."""
     build_in(mutant, name)
     _boot(boot)
-    recovering = subject(name, Path(root), level)
+    recovering = subject(name, Path(root), level, records)
     steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
     leaked = ""
     for call in (recovering.open, recovering.close):
@@ -73,8 +78,10 @@ def remains(told: Mapping[str, Any]) -> Remains:
 
 
 class _Judge:
-    def __init__(self, subject: Subject, seed: int, commits: int, attempted: int) -> None:
-        self._subject, self._seed = subject, seed
+    def __init__(
+        self, subject: Subject, expected: Callable[[State], State], seed: int, commits: int, attempted: int
+    ) -> None:
+        self._subject, self._expected, self._seed = subject, expected, seed
         self._commits, self._attempted = commits, attempted
         self._told: dict[str, Any] = {}
 
@@ -108,12 +115,12 @@ class _Judge:
         self._subject.open()
         later, offset, position = self._subject.read()
         self._subject.close()
-        self._told |= {"added": _text(self._subject.expected(added)), "later": _text(later)}
+        self._told |= {"added": _text(self._expected(added)), "later": _text(later)}
         self._told |= {"added_number": self._commits + number, "later_offset": offset, "later_position": position}
 
     def _restore(self) -> None:
         wanted = model(self._seed, self._attempted)
-        self._told |= {"wanted": _text(self._subject.expected(wanted)), "wanted_number": self._attempted}
+        self._told |= {"wanted": _text(self._expected(wanted)), "wanted_number": self._attempted}
         stage = "close"
         try:
             with suppress(StoreError):

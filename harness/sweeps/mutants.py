@@ -46,6 +46,7 @@ from harness.sweeps.subjects import (
     is_transactional,
     subjects,
 )
+from harness.typed_maps import PLAIN
 from stores import creation, directory
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError, ConfigError
@@ -56,6 +57,8 @@ from stores.registry import backends
 from stores.strategies.marker import MARKER_WRITTEN
 from stores.strategies.store import EngineStore
 
+SEGMENT_BYTES = 8
+"""What a key of a window or session store begins with."""
 LEVEL = "DISK"
 """Where a mutant is judged: it is the level that promises most."""
 
@@ -64,7 +67,8 @@ LEVEL = "DISK"
 class Mutant:
     """A defect: what it does, and the fault that must convict it in a subject at DISK that it fits.
 
-    ``unseen_by`` is a fault that can't see it, which is shown too: empty where that would say nothing.
+    ``records`` is the kind of store that it needs. ``unseen_by`` is a fault that can't see it, which is shown too:
+    empty where that would say nothing.
     """
 
     meaning: str
@@ -73,6 +77,7 @@ class Mutant:
     apply: Callable[[str], None]
     variant: str = ""
     unseen_by: str = ""
+    records: str = PLAIN
 
     def subjects(self) -> list[str]:
         """The names of the subjects in which it is a defect."""
@@ -200,6 +205,28 @@ def _write_per_key(subject: str) -> None:
             for key, value in layer.writes.items():
                 write(self, [Writes((), {key: value}, layer.family)], {}, durable=durable)
         write(self, [], meta, durable=durable)
+
+    replace(engine, "write", broken)
+
+
+def _write_per_segment(subject: str) -> None:
+    engine = _written_engine(subject)
+    write = engine.write
+
+    def broken(
+        self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
+    ) -> None:
+        segments = {key[:SEGMENT_BYTES] for layer in layers for key in layer.writes}
+        newest = max(segments, default=b"")
+        for segment in sorted(segments | {newest}, reverse=True):
+            part = [
+                Writes(
+                    layer.ranges if segment == newest else (),
+                    {key: value for key, value in layer.writes.items() if key[:SEGMENT_BYTES] == segment},
+                )
+                for layer in layers
+            ]
+            write(self, part, meta if segment == newest else {}, durable=durable)
 
     replace(engine, "write", broken)
 
@@ -379,6 +406,13 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "offsets are a write of their own, after the data", "kill", _writes_once, _offsets_apart(first=False)
         ),
         "write-per-key": Mutant("a commit is one write for each key", "kill", _writes_once, _write_per_key),
+        "segments-one-by-one": Mutant(
+            "a window store commits segment by segment, the newest first, with the offsets (KIP-258, as in Kafka)",
+            "kill",
+            _writes_once,
+            _write_per_segment,
+            records="window",
+        ),
         "unsynced-marker": Mutant(
             "a marker is put in place without a sync", "power", _marks, _unsynced_marker, unseen_by="kill"
         ),

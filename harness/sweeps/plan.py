@@ -11,6 +11,8 @@ from harness.sweeps.case import VARIANTS, Case
 from harness.sweeps.drawing import Group, drawn
 from harness.sweeps.mutants import LEVEL, MUTANTS
 from harness.sweeps.subjects import ADOPTIONS, PUNCTUATION, TASKS, subjects
+from harness.typed_maps import IN_TURN, PLAIN
+from stores.registry import backends
 
 POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
     {
@@ -66,6 +68,8 @@ class _Share:
     states_per_position: int | None = None
 
 
+LEVELS = ("CHANGELOG", "PROCESS", "DISK")
+_MOST_TRIED = ("kill", "tear", "power gate")
 _BELOW_DISK = ("CHANGELOG", "PROCESS")
 _ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
 _DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
@@ -211,10 +215,33 @@ def sweeps(
     wanted = tuple(levels)
     most_states = states_per_position if kind in ("power", "failed_sync") else None
     return [
-        Swept(Case(subject, level, kind, variant, states_per_position=most_states), seed, points_max)
+        Swept(
+            Case(
+                subject,
+                level,
+                kind,
+                variant,
+                records=kind_in_turn(subject, level, fault, seed),
+                states_per_position=most_states,
+            ),
+            seed,
+            points_max,
+        )
         for subject, level in subjects()
         if level in wanted and _is_chosen(subject, chosen)
     ]
+
+
+def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
+    """The kind of store that a backend has under ``fault``: backends, levels and seeds take turns.
+
+    The faults that default tries at most points take one turn and all others the next but one, so that two recordings
+    do for a backend at a level. Subjects that are no backends have the stores that they have.
+    """
+    if subject not in backends():
+        return PLAIN
+    turn = list(backends()).index(subject) + LEVELS.index(level) + (0 if fault in _MOST_TRIED else 2)
+    return IN_TURN[(turn + seed) % len(IN_TURN)]
 
 
 def picked(swept: Swept, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:

@@ -42,17 +42,21 @@ class Victim:
     commits: int
     seed: int
     mutant: str = ""
+    records: str = ""
 
     @classmethod
     def of(cls, swept: Swept) -> Victim:
         """The victim of a case."""
-        return cls(swept.case.subject, swept.case.level, swept.case.commits, swept.seed, swept.case.mutant)
+        return cls(
+            swept.case.subject, swept.case.level, swept.case.commits, swept.seed, swept.case.mutant, swept.case.records
+        )
 
     @property
     def name(self) -> str:
         """A file's name."""
         mutant = f"-{self.mutant}" if self.mutant else ""
-        return f"{self.subject}-{self.level}-{self.commits}-{self.seed}{mutant}"
+        records = f"-{self.records}" if self.records else ""
+        return f"{self.subject}{records}-{self.level}-{self.commits}-{self.seed}{mutant}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,9 @@ def make_recording(victim: Victim, file: Path, nursery: Nursery | None = None) -
     # What a process of the same number left when it was killed would be taken for the recording.
     beside.unlink(missing_ok=True)
     try:
-        case = Case(victim.subject, victim.level, "kill", commits=victim.commits, mutant=victim.mutant)
+        case = Case(
+            victim.subject, victim.level, "kill", commits=victim.commits, mutant=victim.mutant, records=victim.records
+        )
         record(case, victim.seed, str(beside), nursery)
         beside.replace(file)
         recording = read_recording(file)
@@ -216,7 +222,13 @@ def _trials(slice_: Slice, nursery: Nursery | None) -> list[Row]:
 
 
 def _named(case: Case) -> Row:
-    return {"backend": case.subject, "durability": case.level, "fault": case.fault, "variant": case.variant}
+    return {
+        "backend": case.subject,
+        "durability": case.level,
+        "fault": case.fault,
+        "variant": case.variant,
+        "records": case.records,
+    }
 
 
 def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from harness.checkers.prefix import NOTICING
 from harness.effects import steering
 from harness.sweeps.mutants import build_in
-from harness.sweeps.subjects import Subject, is_transactional, subject
+from harness.sweeps.subjects import Subject, is_transactional, shown, subject
 from harness.sweeps.workload import changes, model, models, values_ever
 from stores.errors import StoreError
 
@@ -66,6 +66,7 @@ def run(
     plan: list[Any],
     recording: str = "",
     reached: int = 0,
+    records: str = "",
 ) -> dict[str, Any]:
     """Make ``commits`` commits on the subject below ``root`` under ``plan``, closing and opening it once between.
 
@@ -77,8 +78,8 @@ def run(
     build_in(mutant, name)
     with Account(Path(account)) as notes:
         steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
-        notes.note(signature(name, level, mutant, seed, commits))
-        victim = _Victim(name, subject(name, Path(root), level), notes, seed, commits, reached)
+        notes.note(signature(name, level, mutant, seed, commits, records))
+        victim = _Victim(name, subject(name, Path(root), level, records), notes, seed, commits, reached, records)
         try:
             finished = victim.work()
         except _LeakedError as leak:
@@ -95,9 +96,9 @@ def know(*, seed: int, commits: int) -> None:
     values_ever(seed, commits)
 
 
-def signature(name: str, level: str, mutant: str, seed: int, commits: int) -> str:
+def signature(name: str, level: str, mutant: str, seed: int, commits: int, records: str = "") -> str:
     """A victim's first note: whose work it is."""
-    return f"of {json.dumps([name, level, mutant, seed, commits])}"
+    return f"of {json.dumps([name, level, mutant, seed, commits, *filter(None, [records])])}"
 
 
 def to_plan(told: list[Any]) -> steering.Plan:
@@ -118,8 +119,10 @@ class _ReopenError(Exception):
 
 
 class _Victim:
-    def __init__(self, name: str, subject: Subject, notes: Account, seed: int, commits: int, reached: int) -> None:
-        self._name, self._subject, self._notes = name, subject, notes
+    def __init__(
+        self, name: str, subject: Subject, notes: Account, seed: int, commits: int, reached: int, records: str
+    ) -> None:
+        self._name, self._subject, self._notes, self._records = name, subject, notes, records
         self._seed, self._commits = seed, commits
         self._reached = reached
         self.error = ""
@@ -183,7 +186,7 @@ class _Victim:
             raise _ReopenError from error
         except Exception as error:
             raise _leak("read", error) from error
-        if (offset or 0) != number - 1 or state != self._subject.expected(model(self._seed, number - 1)):
+        if (offset or 0) != number - 1 or state != shown(self._name, model(self._seed, number - 1), self._records):
             self._notes.note(f"visible commit {number} failed, was to be tried again, and can be read")
 
     def _call(self, stage: str, function: Any, *arguments: Any) -> None:

@@ -24,6 +24,7 @@ from harness.effects.recording import Effect, Kind, read_recording
 from harness.folders import ROOT, RUNS, quick_folder
 from harness.sweeps.case import Case, repeat_command
 from harness.sweeps.judge import remains
+from harness.sweeps.passing import PASSING_KINDS, passing_ever
 from harness.sweeps.subjects import is_transactional, shown
 from harness.sweeps.victim import END, read_account, signature
 from harness.sweeps.workload import models, values_ever
@@ -75,13 +76,15 @@ class Workshop:
         self._deadline_s = DEADLINE_S
         self._prepare()
         states = models(seed, case.commits)
-        self._models = [shown(case.subject, state) for state in states]
+        self._models = [shown(case.subject, state, case.records) for state in states]
         self._given = {
             key: [
                 (number, value if value is None else shown(case.subject, {key: value})[key]) for number, value in given
             ]
             for key, given in values_ever(seed, case.commits + 1).items()
         }
+        if case.records in PASSING_KINDS:
+            self._given |= passing_ever(case.commits + 1)
 
     @property
     def root(self) -> Path:
@@ -208,6 +211,7 @@ class Workshop:
             "fault": case.fault,
             "variant": case.variant,
             "mutant": case.mutant,
+            "records": case.records,
             "seed": self.seed,
             "point": point,
             "only": only,
@@ -262,7 +266,7 @@ class Workshop:
         recording = read_recording(made)
         case = self.case
         notes = [effect.text for effect in recording if effect.kind is Kind.NOTE]
-        own = signature(case.subject, case.level, case.mutant, self.seed, case.commits)
+        own = signature(case.subject, case.level, case.mutant, self.seed, case.commits, case.records)
         if notes[:1] != [own] or notes[-1] != END:
             raise ConfigError(
                 f"{made} is no whole recording {own}, but {notes[0] if notes else 'empty'}: give the one that was made "
@@ -317,7 +321,12 @@ class Workshop:
 
     @property
     def _subject(self) -> dict[str, str]:
-        return {"name": self.case.subject, "level": self.case.level, "mutant": self.case.mutant}
+        return {
+            "name": self.case.subject,
+            "level": self.case.level,
+            "mutant": self.case.mutant,
+            "records": self.case.records,
+        }
 
     def _keep_recording(self) -> Path:
         """A copy of this case's own recording that outlives the workshop: a find is repeated from it.

@@ -39,6 +39,7 @@ def effect(**settings: Any) -> dict[str, Any]:
         "durability": "DISK",
         "fault": "power",
         "variant": "gate",
+        "records": "",
         "seed": 1,
         "point": 4,
         "only": "",
@@ -77,6 +78,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "durability": level,
             "fault": fault,
             "variant": variant,
+            "records": "",
             "points": 10,
             "points_in_all": 25,
             "states": 40,
@@ -87,7 +89,9 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         for level, fault, variant in keys
         for _ in range(2)
     ]
-    shared = {name: effect()[name] for name in ("scenario", "slice", "backend", "durability", "variant", "seed")}
+    shared = {
+        name: effect()[name] for name in ("scenario", "slice", "backend", "durability", "variant", "records", "seed")
+    }
     mutants = [
         {
             **shared,

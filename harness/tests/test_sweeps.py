@@ -64,6 +64,33 @@ def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str) -> None:
     assert broken(rows) == []
 
 
+@pytest.mark.parametrize("fault", ["kill", "power", "error", "damage"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("window", "sqlite-native"), ("session", "lmdb-indexed-batch"), ("timestamped-key-value", "rocksdb-dual-store")],
+)
+def test_typed_stores_whose_records_expire_keep_the_same_promises(kind: str, name: str, fault: str) -> None:
+    case = Case(name, "DISK", fault, records=kind, commits=COMMITS, states_per_position=2)
+    rows = explore(case, places=4)
+    assert len(rows) >= 4
+    assert {row["records"] for row in rows} == {kind}
+    assert broken(rows) == []
+
+
+def test_what_a_store_with_a_retention_shows_changes_with_each_commit_by_what_passed() -> None:
+    shows = [shown("sqlite-native", state, "window") for state in workload.models(SEED, 5)]
+    brief = [sorted(key for key in state if key.startswith(b"brief")) for state in shows]
+    assert brief[0] == []
+    assert brief[2] == [b"brief-1", b"brief-2"]
+    assert brief[5] == [b"brief-3", b"brief-4", b"brief-5"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("lmdb-indexed-batch", "windows"), (CHECKPOINT, "window")])
+def test_a_kind_of_store_that_a_subject_does_not_have_is_refused(name: str, kind: str) -> None:
+    with pytest.raises(ConfigError):
+        Case(name, "DISK", "kill", records=kind)
+
+
 def test_a_kill_between_the_commit_of_an_adoption_and_its_checksum_is_no_damage() -> None:
     """The store was closed cleanly before, when its meta pages must fit, and the adoption is repeated."""
     case = Case(ADOPTIONS[0], "DISK", "kill", commits=COMMITS)

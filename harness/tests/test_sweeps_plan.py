@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +22,8 @@ from harness.sweeps.mutants import MUTANTS
 from harness.sweeps.plan import Swept, convictions, cut, measured_seeds, picked, profile
 from harness.sweeps.slices import Recorded, Victim, explore, make_recording, slices_of
 from harness.sweeps.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
+from harness.typed_maps import IN_TURN
+from stores.registry import backends
 
 PROFILES = ("smoke", "default", "full")
 EVERYWHERE = set(subjects())
@@ -97,11 +100,30 @@ def test_the_gate_is_measured_by_the_trials_that_it_makes_of_sound_code() -> Non
                 (replace(swept.case, mutant=""), swept.points_max) for swept in trials_of("default", mutant, subject, 7)
             }
             assert made == {
-                (swept.case, swept.points_max)
+                (replace(swept.case, records=told.records or swept.case.records), swept.points_max)
                 for swept in profile("default", 7)
                 if (swept.case.subject, swept.case.fault, swept.case.level) == (subject, told.fault, "DISK")
             }
             assert made
+
+
+def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_and_add_no_trial() -> None:
+    for name in ("default", "full"):
+        of_backends = [swept.case for swept in profile(name, 1) if swept.case.subject in backends()]
+        kinds = Counter(case.records for case in of_backends)
+        assert set(kinds) == set(IN_TURN)
+        assert max(kinds.values()) < 2 * min(kinds.values())
+        for subject, level in subjects():
+            mine = {case.records for case in of_backends if (case.subject, case.level) == (subject, level)}
+            assert len(mine) <= 2
+    turns = {
+        case.records
+        for seed in range(1, 5)
+        for case in (swept.case for swept in profile("default", seed))
+        if (case.subject, case.level, case.fault) == ("lmdb-indexed-batch", "DISK", "kill")
+    }
+    assert turns == set(IN_TURN)
+    assert not any(swept.case.records for swept in profile("full", 1) if swept.case.subject not in backends())
 
 
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:

@@ -26,6 +26,7 @@ from harness.trials.row import failures, row
 from harness.trials.run import Outcome, examine
 from harness.trials.sabotage import SABOTAGES
 from harness.trials.trial import Trial, repeat_command
+from harness.typed_maps import KINDS
 from stores.registry import backends
 
 SOUND = "sqlite-indexed-batch"
@@ -38,6 +39,7 @@ ABORT_UNDER_PRESSURE = Abort(220, flush_pressure=True, then="kill")
 DEFECTIVE = {
     "offsets_before_data": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS"),
     "torn_commit": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS"),
+    "segments_apart": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS", records="window"),
     "early_acknowledgement": Trial(SOUND, KillAfter(25), "PROCESS"),
     "write_through": Trial(SOUND, KillAfter(60), "PROCESS"),
     "skipped_wipe": Trial(DIRECT, ABORT_UNDER_PRESSURE, **UNDER_PRESSURE),
@@ -77,6 +79,11 @@ def test_a_backend_killed_inside_a_transaction_keeps_every_promise(backend: str)
     """Source: KIP-844, "crash between 1 and 3"."""
     level = "PROCESS" if "PROCESS" in backends()[backend].durabilities else "CHANGELOG"
     assert_valid(examine(Trial(backend, KillAfter(60), level, seed=1)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_typed_stores_killed_between_two_of_a_task_keep_every_promise(kind: str) -> None:
+    assert_valid(examine(Trial("sqlite-native", Kill("task.between_stores", 4), records=kind)))
 
 
 @pytest.mark.parametrize("fault", [Abort(60), Abort(60, then="kill"), Abort(60, then="go_on"), Stop(60)], ids=str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from harness.faults import Kill, steps
@@ -49,6 +51,18 @@ def test_a_plan_is_the_same_every_time_and_has_no_trial_twice(profile: str) -> N
 def test_every_planned_trial_is_admitted() -> None:
     for trial in crash_matrix(profile="full"):
         assert admitted(trial) == trial
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_kind_of_store_has_its_turn_and_none_more_than_others(profile: str) -> None:
+    kinds = Counter(trial.records for trial in crash_matrix(profile=profile))
+    assert set(kinds) == {"", "timestamped-key-value", "window", "session"}
+    assert max(kinds.values()) < 1.5 * min(kinds.values())
+
+
+def test_a_kind_of_store_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        Trial("lmdb", Kill("task.after_log_commit"), records="windows")
 
 
 def test_both_guarantees_are_planned_for() -> None:

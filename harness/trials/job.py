@@ -26,12 +26,13 @@ from harness.trials.occupation import occupied
 from harness.trials.operations import READING, apply, decoded, encoded, inputs, output
 from harness.trials.oracle import output_key
 from harness.trials.trial import Trial
+from harness.typed_maps import as_map, record_kind
 from stores import failpoints
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
-from stores.interface import Durability, ProcessingGuarantee, ReadOnlyKeyValueStore, TopicPartition
+from stores.interface import Durability, ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named
 from stores.tasks.commit_interval import NO_INTERVAL
 from stores.tasks.context import TaskContext
@@ -79,6 +80,7 @@ class Job:
             durability=Durability(trial.durability),
             options=store_options(trial),
             uncommitted_max_bytes=trial.uncommitted_max_bytes,
+            records=record_kind(trial.records),
         )
         return StreamTask(
             APPLICATION,
@@ -99,7 +101,7 @@ class Job:
 
     def states(self) -> dict[str, dict[str, str]]:
         """All pairs of each store."""
-        return {store: dump(self._task.store(store)) for store in STORES}
+        return {store: dump(as_map(self._trial.records, self._task.store(store))) for store in STORES}
 
     def told(self, reports: Sequence[RestoreReport]) -> dict[str, dict[str, Any]]:
         """Each store as it is once it is restored, and what was told of that."""
@@ -183,9 +185,10 @@ class Job:
 
     def _process(self, record: Record, context: TaskContext) -> None:
         reads = []
-        self._transactional = {store for store in STORES if context.store(store).transactional}
+        stores = {store: as_map(self._trial.records, context.store(store)) for store in STORES}
+        self._transactional = {name for name, store in stores.items() if store.transactional}
         for operation in decoded(record.value or b""):
-            read = apply(operation, context.store(operation.store))
+            read = apply(operation, stores[operation.store])
             if operation.kind in READING:
                 reads.append(read)
         context.forward(OUTPUT_TOPIC, record.key, output(reads))
@@ -247,8 +250,8 @@ def store_options(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in pressure.items() if name in known} | dict(trial.options)
 
 
-def dump(store: ReadOnlyKeyValueStore) -> dict[str, str]:
-    """All pairs of a store, as text that a history can hold."""
+def dump(store: Any) -> dict[str, str]:
+    """All pairs of a store, or of a typed one as a map, as text that a history can hold."""
     with store.all() as pairs:
         return {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
 

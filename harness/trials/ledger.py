@@ -8,10 +8,13 @@ from pathlib import Path
 
 from harness.checkers.evidence import Log, LogRecord
 from harness.trials.layout import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, STORES, changelog_topic
+from harness.typed_maps import PLAIN, logged_key
 
 
-def read_ledger(path: Path) -> Log:
+def read_ledger(path: Path, records: str = PLAIN) -> Log:
     """The committed records of every topic of a trial, and the next input; an empty log where there is no file.
+
+    Keys are those that the records of a store of the kind ``records`` are about; as they lie there unless it is given.
 
     Opening the file changes it (SQLite folds its write-ahead log in): give a copy.
     """
@@ -23,14 +26,14 @@ def read_ledger(path: Path) -> Log:
             (APPLICATION, INPUT_TOPIC),
         ).fetchone()
         return Log(
-            stores={store: _committed(connection, changelog_topic(store)) for store in STORES},
+            stores={store: _committed(connection, changelog_topic(store), records) for store in STORES},
             outputs=_committed(connection, OUTPUT_TOPIC),
             next_input=next_input[0] if next_input else 0,
         )
 
 
-def _committed(connection: sqlite3.Connection, topic: str) -> tuple[LogRecord, ...]:
+def _committed(connection: sqlite3.Connection, topic: str, records: str = PLAIN) -> tuple[LogRecord, ...]:
     rows = connection.execute(
         "select offset, key, value from records where topic = ? and state = 'COMMITTED' order by offset", (topic,)
     )
-    return tuple(LogRecord(offset, key, value) for offset, key, value in rows)
+    return tuple(LogRecord(offset, logged_key(records, key), value) for offset, key, value in rows)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.faults.registry import check_known
 from harness.trials.operations import Mix
 from harness.trials.trial import DURABILITIES, Trial
+from harness.typed_maps import IN_TURN
 from stores.changelog import producer
 from stores.registry import Backend, backend_named, backends
 from stores.tasks import task
@@ -55,6 +57,7 @@ def crash_matrix(
 
     ``full``: every fault at every durability with every seed. ``default``: every failpoint with every seed, all other
     faults with the first one, the durabilities taking turns. ``smoke``: every fault once, backends taking turns too.
+    In all of them stores of bytes and typed ones take turns.
 
     Raises: ConfigError for an unknown backend, durability or profile.
     """
@@ -63,11 +66,11 @@ def crash_matrix(
     chosen = [backend_named(name) for name in (backends() if backend_names is None else backend_names)]
     if profile == "full":
         return [
-            trial
+            _of_kind(trial, turn + seed + number)
             for backend in chosen
-            for level in _carried(backend, durabilities)
+            for turn, level in enumerate(_carried(backend, durabilities))
             for seed in seeds
-            for trial in _cases(backend, level, seed).values()
+            for number, trial in enumerate(_cases(backend, level, seed).values())
         ]
     if profile == "smoke":
         return list(_each_once(chosen, durabilities, seeds[:1]))
@@ -85,7 +88,7 @@ def _in_turns(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Seq
             by_level = [_cases(backend, level, seed) for level in levels]
             for number, case in enumerate(by_level[0] if by_level else ()):
                 if turn == 0 or case in _failpoints(backend):
-                    yield by_level[(turn + number) % len(by_level)][case]
+                    yield _of_kind(by_level[(turn + number) % len(by_level)][case], turn + number)
 
 
 def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[Trial]:
@@ -100,7 +103,12 @@ def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Se
             able.setdefault(case, []).append(trial)
     for number, trials in enumerate(able.values()):
         # A step that shares no factor with the number of levels, so that levels change along with backends.
-        yield trials[7 * number % len(trials)]
+        yield _of_kind(trials[7 * number % len(trials)], number)
+
+
+def _of_kind(trial: Trial, turn: int) -> Trial:
+    """``trial`` with stores of the kind whose turn it is."""
+    return replace(trial, records=IN_TURN[turn % len(IN_TURN)])
 
 
 def _failpoints(backend: Backend) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ TEXT_COLUMNS = (
     "fault",
     "failpoint",
     "sabotage",
+    "records",
     "result",
     "verdicts",
     "complaint",
@@ -40,6 +41,7 @@ def row(outcome: Outcome, attempt: int = 0) -> Row:
         "fault": name_of(trial.fault),
         "failpoint": failpoint_of(trial.fault),
         "sabotage": trial.sabotage or "",
+        "records": trial.records,
         "seed": trial.seed,
         "result": str(outcome.result),
         "verdicts": outcome.verdicts_text,
@@ -66,6 +68,7 @@ def _failure(found: Mapping[str, Any]) -> str:
     if found["complaint"]:
         told.append(f"  the process said: {found['complaint']}")
     title = (
-        f"trial {found['trial']} of {found['backend']} at {found['durability']}, {found['fault']} {found['failpoint']}"
+        f"trial {found['trial']} of {found['backend']} at {found['durability']}, {found['records'] or 'plain'} stores, "
+        f"{found['fault']} {found['failpoint']}"
     )
     return "\n".join([title.rstrip() + ":", *told, f"  repeat it with: {found['repeat']}"])

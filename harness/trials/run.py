@@ -20,6 +20,7 @@ from harness.trials.ledger import read_ledger
 from harness.trials.observation import Observation, evidence, mishap, missing
 from harness.trials.trial import Trial
 from harness.trials.truncation import truncate
+from harness.typed_maps import PLAIN
 
 DEADLINE_S = 60.0
 """How long one process of a trial may take. RocksDB may loop for ever while it opens what a crash has left."""
@@ -61,10 +62,10 @@ def run(
     histories, endings, logs = [], [], []
     for number in range(len(steps(trial.fault)) + 1):
         if number:
-            logs.append(_log(work))
+            logs.append(_log(work, trial.records))
             _copy_state(work)
             if isinstance(steps(trial.fault)[number - 1], Truncate):
-                truncate(work / CHANGELOG_FILE, logs[-1])
+                truncate(work / CHANGELOG_FILE, _log(work), trial.records)
         module = "harness.trials.survivor" if number else "harness.trials.victim"
         if nursery is None:
             ending = run_child(module, [str(number)], work, deadline_s, code)
@@ -74,7 +75,7 @@ def run(
         endings.append(ending)
         if mishap(trial, number, ending, histories[-1]):
             break
-    logs.append(_log(work))
+    logs.append(_log(work, trial.records))
     return Observation(histories, endings, logs)
 
 
@@ -114,13 +115,13 @@ def examine(
     return Outcome(trial, verdicts, time.monotonic() - begun, complaint)
 
 
-def _log(work: Path) -> Log:
+def _log(work: Path, records: str = PLAIN) -> Log:
     """The committed log, read from a copy: even looking at the file itself would change it."""
     with tempfile.TemporaryDirectory(dir=work) as aside:
         for file in work.glob(f"{CHANGELOG_FILE}*"):
             if not file.name.endswith("-shm"):
                 shutil.copyfile(file, Path(aside, file.name))
-        return read_ledger(Path(aside, CHANGELOG_FILE))
+        return read_ledger(Path(aside, CHANGELOG_FILE), records)
 
 
 def _copy_state(work: Path) -> None:

@@ -23,6 +23,9 @@ from stores.tasks import task_store
 from stores.tasks.restore import restore
 from stores.tasks.store_group import StoreGroup
 
+SEGMENT_BYTES = 8
+"""What a key of a window or session store begins with."""
+
 HALF_WRITTEN = declare("sabotage.half_written", "a commit that should be one write has done the first of two")
 BETWEEN = declare("sabotage.between", "of outputs and input offsets, one is committed and the other is not")
 
@@ -65,6 +68,21 @@ def _torn_commit(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
         )
 
     return _in_two_writes(engine, first_and_rest, meta_first=False)
+
+
+def _segments_apart(engine: type[Engine], strategy: type[EngineStore]) -> Settings:
+    def first_and_rest(layers: Sequence[Writes]) -> tuple[list[Writes], list[Writes]]:
+        newest = max((key[:SEGMENT_BYTES] for layer in layers for key in layer.writes), default=b"")
+
+        def part(layer: Writes, *, is_newest: bool) -> dict[bytes, bytes | None]:
+            return {key: value for key, value in layer.writes.items() if key.startswith(newest) is is_newest}
+
+        return (
+            [Writes(layer.ranges, part(layer, is_newest=True)) for layer in layers],
+            [Writes((), part(layer, is_newest=False)) for layer in layers],
+        )
+
+    return _in_two_writes(engine, first_and_rest, meta_first=True)
 
 
 def _in_two_writes(
@@ -246,6 +264,12 @@ SABOTAGES: Mapping[str, Sabotage] = MappingProxyType(
             "a commit writes half of its data first, and the rest with its offsets in a second write",
             "atomicity",
             _torn_commit,
+        ),
+        "segments_apart": Sabotage(
+            "a window store commits its newest segment with the offsets first, and the older ones in a second write, "
+            "as in Kafka",
+            "atomicity",
+            _segments_apart,
         ),
         "early_acknowledgement": Sabotage(
             "every other commit of a store returns at once, and is made up for by the next one",

@@ -17,6 +17,7 @@ from harness.trials.job import INPUT, TASK, Job, arm, changelog_partition, dump,
 from harness.trials.layout import FOUND_FOLDER, STATE_FOLDER, STORES, TRIAL_FILE, history_file
 from harness.trials.sabotage import sabotage
 from harness.trials.trial import Trial, from_text
+from harness.typed_maps import view_as_map
 from stores.interface import IsolationLevel
 from stores.registry import backend_named, open_store
 from stores.tasks import StateDirectory
@@ -49,7 +50,7 @@ def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
         trial.backend, path, name=store, durability=trial.durability, options=store_options(trial)
     ) as opened:
         return {
-            "state": dump(opened),
+            "state": dump(view_as_map(trial.records, opened.read_only(IsolationLevel.READ_COMMITTED))),
             "committed_offset": opened.committed_offset(changelog_partition(store)),
             "position": opened.position(IsolationLevel.READ_COMMITTED).get(INPUT),
             "recovery": opened.recover().outcome,

@@ -13,6 +13,7 @@ from harness import faults
 from harness.faults import Fault
 from harness.faults.registry import check_known
 from harness.trials.operations import Mix
+from harness.typed_maps import PLAIN, check_kind
 from stores.errors import ConfigError
 
 DURABILITIES = ("CHANGELOG", "PROCESS", "DISK")
@@ -24,8 +25,9 @@ class Trial:
     """What one trial does. Equal trials have equal ids, and lead to equal verdicts.
 
     The task commits after every ``commit_every`` records, and where its stores may not stage more
-    (``uncommitted_max_bytes``, -1 for no limit). ``options`` are the backend's own. ``sabotage`` names a
-    defect that is built in on purpose (``harness.trials.sabotage``), to see that a checker notices.
+    (``uncommitted_max_bytes``, -1 for no limit). ``options`` are the backend's own. ``records`` is the kind of its
+    stores, one of ``harness.typed_maps.KINDS``, and empty for bytes. ``sabotage`` names a defect that is built in on
+    purpose (``harness.trials.sabotage``), to see that a checker notices.
     """
 
     backend: str
@@ -38,12 +40,16 @@ class Trial:
     options: tuple[tuple[str, str | int | bool], ...] = ()
     sabotage: str | None = None
     uncommitted_max_bytes: int = -1
+    records: str = PLAIN
 
     def __post_init__(self) -> None:
         """Raises: ConfigError for what is out of its bounds or of another type; a trial may come from a user's file."""
         for name, type_ in (("backend", str), ("seed", int), ("commit_every", int), ("uncommitted_max_bytes", int)):
             if type(getattr(self, name)) is not type_:
                 raise ConfigError(f"a trial's {name!r} is of type {type_.__name__}, not {getattr(self, name)!r}")
+        if not isinstance(self.records, str):
+            raise ConfigError(f"a trial's 'records' is a kind of store, not {self.records!r}")
+        check_kind(self.records)
         if not isinstance(self.sabotage, str | None):
             raise ConfigError(f"a trial's 'sabotage' is a name, not {self.sabotage!r}")
         check_known("durability", DURABILITIES, self.durability)
@@ -72,7 +78,7 @@ class Trial:
 def to_json(trial: Trial) -> dict[str, Any]:
     """A trial as plain JSON values; settings at their defaults are left out."""
     row: dict[str, Any] = {"backend": trial.backend, "fault": faults.to_json(trial.fault)}
-    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage", "uncommitted_max_bytes"):
+    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage", "uncommitted_max_bytes", "records"):
         value = getattr(trial, name)
         if value != _defaults(Trial)[name]:
             row[name] = value

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.sweeps.passing import PASSING_KINDS, with_passing
 from harness.sweeps.subjects.adoption import ADOPTED, AdoptionSubject
 from harness.sweeps.subjects.changelog import ChangelogSubject
 from harness.sweeps.subjects.checkpoint import CheckpointSubject
@@ -19,6 +20,7 @@ from harness.sweeps.subjects.store import StoreSubject
 from harness.sweeps.subjects.subject import Subject
 from harness.sweeps.subjects.task import PAIRS, TaskSubject
 from harness.sweeps.workload import State
+from harness.typed_maps import PLAIN, check_kind
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends
@@ -79,11 +81,11 @@ _OWN: Mapping[str, _Own] = {
 }
 
 
-def subject(name: str, root: Path, level: str) -> Subject:
-    """The subject called ``name``: a backend's name, or that of a protocol of the library's own."""
+def subject(name: str, root: Path, level: str, records: str = PLAIN) -> Subject:
+    """The subject called ``name``: a backend's, with stores of the kind ``records``, or a protocol of the library's."""
     if name in _OWN:
         return _OWN[name].make(root, Durability(level))
-    return StoreSubject(root, Durability(level), name)
+    return StoreSubject(root, Durability(level), name, records)
 
 
 def subject_named(name: str) -> str:
@@ -103,9 +105,11 @@ def subjects() -> list[tuple[str, str]]:
     return [*carried, *((name, str(level)) for name, own in _OWN.items() for level in own.levels)]
 
 
-def shown(name: str, state: State) -> State:
+def shown(name: str, state: State, records: str = PLAIN) -> State:
     """What the subject called ``name`` must show where the workload's model says ``state``."""
-    return _OWN[name].expected(state) if name in _OWN else Subject.expected(state)
+    if name in _OWN:
+        return _OWN[name].expected(state)
+    return with_passing(state) if records in PASSING_KINDS else state
 
 
 def is_transactional(name: str) -> bool:
@@ -115,8 +119,11 @@ def is_transactional(name: str) -> bool:
     return backend is None or backend.transactional
 
 
-def check_subject(name: str, level: str) -> None:
-    """Raises: ConfigError where there is no such subject, or it does not carry the level."""
+def check_subject(name: str, level: str, records: str = PLAIN) -> None:
+    """Raises: ConfigError where there is no such subject, or it does not carry the level or that kind of stores."""
+    check_kind(records)
+    if records and name in _OWN:
+        raise ConfigError(f"{name} has the kinds of stores that it has: leave out {records!r}, or choose a backend")
     if (name, level) not in subjects():
         if name not in _OWN:
             backend_named(name)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.sweeps.passing import PASSING_KINDS, passing_changes, passing_place, with_passing
 from harness.sweeps.subjects.neighbours import Neighbours
 from harness.sweeps.subjects.subject import COMMITS, NAME, Subject
-from harness.sweeps.workload import Change, State
+from harness.sweeps.workload import NUMBER_KEY, Change, State
+from harness.typed_maps import PLAIN, as_map, record_kind, view_as_map
 from stores.directory import wipe
 from stores.errors import StoreCorruptedError
 from stores.identity import read_identity
 from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.records import TypedStore
 from stores.registry import backend_named, open_store
 
 PRESSURE: Mapping[str, object] = {
@@ -45,10 +48,15 @@ def under_pressure(backend: str) -> dict[str, object]:
 
 
 class StoreSubject(Subject):
-    """The store, with options that put it under pressure. Who opens it the first time spills, the second time not."""
+    """The store, with options that put it under pressure. Who opens it the first time spills, the second time not.
 
-    def __init__(self, root: Path, level: Durability, backend: str) -> None:
+    A typed one, of the kind ``records``, makes the same changes as a map.
+    """
+
+    def __init__(self, root: Path, level: Durability, backend: str, records: str = PLAIN) -> None:
         super().__init__(root, level)
+        self._records = records
+        self._typed: TypedStore | None = None
         self._backend = backend_named(backend)
         self._options = under_pressure(backend)
         self._store: KeyValueStore | None = None
@@ -64,29 +72,34 @@ class StoreSubject(Subject):
         self._openings += 1
         options = {name: value for name, value in self._options.items() if name != _SPILLS or self._openings % 2}
         self._store = open_store(self._backend.name, self.path, name=NAME, durability=self.level, options=options)
+        kind = record_kind(self._records)
+        self._typed = None if kind is None else kind.over(self._store)
         if not self._store.manages_offsets:
             return None
         return self._store.committed_offset(COMMITS) or 0
 
     def stage(self, made: Sequence[Change], after: State) -> None:
+        if self._passes and NUMBER_KEY in after:
+            made = [*made, *(Change(key, value) for key, value in passing_changes(int(after[NUMBER_KEY])).items())]
+        store = as_map(self._records, self._typed or self._open, passing_place)
         for change in made:
             if change.end is not None:
-                self._open.delete_range(change.key, change.end)
+                store.delete_range(change.key, change.end)
             elif change.value is None:
-                self._open.delete(change.key)
+                store.delete(change.key)
             else:
-                self._open.put(change.key, change.value)
+                store.put(change.key, change.value)
 
     def commit(self, number: int) -> None:
         self._open.advance_position(COMMITS, number)
-        self._open.commit({COMMITS: number})
+        (self._typed or self._open).commit({COMMITS: number})
 
     def add(self, pairs: State, number: int) -> None:
         self.stage([Change(key, value) for key, value in pairs.items()], pairs)
         self.commit(number)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
-        committed = self._open.read_only(IsolationLevel.READ_COMMITTED)
+        committed = view_as_map(self._records, self._open.read_only(IsolationLevel.READ_COMMITTED), passing_place)
         with committed.all() as pairs:
             state = dict(pairs)
         for key, value in state.items():
@@ -112,4 +125,13 @@ class StoreSubject(Subject):
 
     def restore(self, state: State, number: int) -> None:
         self._neighbours.check()
-        self._open.restore(list(state.items()), {COMMITS: number})
+        if self._typed is None:
+            self._open.restore(list(state.items()), {COMMITS: number})
+            return
+        whole = with_passing(state) if self._passes else state
+        self.stage([Change(key, value) for key, value in whole.items()], {})
+        self.commit(number)
+
+    @property
+    def _passes(self) -> bool:
+        return self._records in PASSING_KINDS

@@ -1,0 +1,125 @@
+"""Typed stores seen as maps: they do what a dict does, and nothing out of its place passes for what should be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.typed_maps import KINDS, RETENTION_MS, SEGMENT_MS, as_map, logged_key, place, view_as_map
+from stores.interface import IsolationLevel, KeyValueStore
+from stores.records import Windowed
+from stores.records.staging import StoreStaging
+from stores.registry import open_store
+
+KEYS = [b"k%02d" % number + (b"", b"\0", b"\xff", b"\0\xff")[number % 4] for number in range(24)]
+
+
+class LoggingStaging(StoreStaging):
+    """Keeps what a changelog would be told."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        super().__init__(store)
+        self.told: list[tuple[bytes, bytes | None]] = []
+
+    logs = True
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        super().put(key, kept, log_key, log_value, timestamp_ms)
+        self.told.append((log_key, log_value))
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[tuple[Any, LoggingStaging]]:
+    with open_store("sqlite", folder / "store") as store:
+        record_kind = KINDS[kind].kind
+        record_kind.prepare(store)
+        staging = LoggingStaging(store)
+        yield as_map(kind, record_kind.staged(staging)), staging
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_typed_store_does_what_a_dict_does_and_logs_the_same_keys(kind: str, tmp_path: Path) -> None:
+    choose, model = Random(f"typed map {kind}"), dict[bytes, bytes]()
+    logged: list[tuple[bytes, bytes | None]] = []
+    with opened(kind, tmp_path) as (typed, staging):
+        for number in range(300):
+            key, value = choose.choice(KEYS), choose.choice((b"", b"%d" % number))
+            action = choose.choice(("put", "put", "absent", "delete", "range"))
+            if action == "put":
+                typed.put(key, value)
+                model[key] = value
+                logged.append((key, value))
+            elif action == "absent":
+                assert typed.put_if_absent(key, value) == model.get(key)
+                if key not in model:
+                    model[key] = value
+                    logged.append((key, value))
+            elif action == "delete":
+                assert typed.delete(key) == model.pop(key, None)
+                logged.append((key, None))
+            elif number % 5 == 0:
+                last = max(key, choose.choice(KEYS))
+                typed.delete_range(key, last)
+                gone = sorted(each for each in model if key <= each <= last)
+                logged += [(each, None) for each in gone]
+                for each in gone:
+                    del model[each]
+            first, last = sorted(choose.choices(KEYS, k=2))
+            for reverse in (False, True):
+                wanted = sorted((pair for pair in model.items() if first <= pair[0] <= last), reverse=reverse)
+                with typed.range(first, last, reverse=reverse) as pairs:
+                    assert list(pairs) == wanted
+        assert [(logged_key(kind, key), value) for key, value in staging.told] == logged
+        typed.typed.store.commit()
+        view = view_as_map(kind, typed.typed.store.read_only(IsolationLevel.READ_COMMITTED))
+        with view.all() as pairs:
+            assert list(pairs) == sorted(model.items())
+        assert view.get_many(KEYS) == [model.get(key) for key in KEYS]
+
+
+def test_the_keys_of_a_commit_lie_in_several_segments() -> None:
+    assert len({place(key) // SEGMENT_MS for key in KEYS}) > 3
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_what_lies_elsewhere_passes_for_no_key(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as (typed, staging):
+        at = place(b"k") + 1
+        if kind == "window":
+            typed.typed.put(b"k", b"v", at)
+        else:
+            typed.typed.put(Windowed(b"k", at - 1, at), b"v", 1)
+        assert typed.get(b"k") is None
+        with typed.all() as pairs:
+            (pair,) = pairs
+        assert pair[0] != b"k"
+        assert logged_key(kind, staging.told[0][0]) != b"k"
+
+
+@pytest.mark.parametrize("kind", ["session", "timestamped-key-value"])
+def test_a_value_with_another_time_passes_for_no_value(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as (typed, _):
+        typed.put(b"k", b"v")
+        (key, _), *_ = typed.typed.fetch_range(None, None) if kind == "session" else typed.typed.all()
+        typed.typed.put(key, b"v", 7)
+        assert typed.get(b"k") not in (None, b"v")
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_what_is_older_than_the_retention_is_gone(kind: str, tmp_path: Path) -> None:
+    def late(key: bytes) -> int:
+        return place(b"old") + (RETENTION_MS if key == b"new" else 0)
+
+    with opened(kind, tmp_path) as (typed, _):
+        moved = as_map(kind, typed.typed, late)
+        moved.put(b"old", b"v")
+        moved.put(b"new", b"v")
+        with moved.all() as pairs:
+            assert list(pairs) == [(b"new", b"v")]
