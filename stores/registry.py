@@ -25,6 +25,7 @@ from stores.files import sync_folder, system_errors_told
 from stores.forks import keep_for_good, watch
 from stores.identity import FILE as IDENTITY_FILE
 from stores.interface import Durability, IsolationLevel, KeyValueStore
+from stores.refusals import close_refused, note_opened
 from stores.strategies.forked import disown
 from stores.strategies.store import EngineStore, Traits
 
@@ -286,7 +287,10 @@ def open_store(
         member(IsolationLevel, "isolation level", isolation_level),
     )
     folder = checked_path(path)
-    return chosen.open(folder, given, traits)
+    close_refused(folder)
+    store = chosen.open(folder, given, traits)
+    note_opened(folder, store)
+    return store
 
 
 def nearest(name: str, names: Mapping[str, object]) -> str:

@@ -20,7 +20,7 @@ from stores.records.converters import PlainConverter, RecordConverter
 from stores.records.iterators import RecordIterator
 from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
 from stores.records.serdes import Serde
-from stores.records.staging import StagedWrite, Staging, StoreStaging
+from stores.records.staging import StagedWrite, Staging
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,8 +39,7 @@ class KeyValue(RecordKind, Generic[K, V]):
         return {"key": self.key.name, "value": self.value.name}
 
     def over(self, store: KeyValueStore) -> TypedKeyValueStore[K, V]:
-        self.prepare(store)
-        return self.staged(StoreStaging(store))
+        return self.staged(self.taken(store))
 
     def staged(self, staging: Staging) -> TypedKeyValueStore[K, V]:
         return TypedKeyValueStore(self, staging)

@@ -21,6 +21,7 @@ from stores.interface import (
 from stores.metrics import StoreMetrics
 from stores.records.converters import RecordConverter
 from stores.records.staging import Staging, StoreStaging
+from stores.refusals import note_refused
 
 RECORDS: Final = "records"
 """The mark that holds a store's description."""
@@ -57,10 +58,19 @@ class RecordKind(ABC):
     def over(self, store: KeyValueStore) -> TypedStore:
         """The typed store over ``store``, which it closes: closing either closes both.
 
-        Raises: as ``prepare``; ``store`` then stays open, and is the caller's to close.
+        Raises: as ``prepare``; ``store`` then stays open until it is closed, or its folder is opened again in this
+        process.
         """
-        self.prepare(store)
-        return self.staged(StoreStaging(store))
+        return self.staged(self.taken(store))
+
+    def taken(self, store: KeyValueStore) -> StoreStaging:
+        """The staging of a typed store by itself over ``store``, which is prepared. Raises: as ``prepare``."""
+        try:
+            self.prepare(store)
+        except BaseException:
+            note_refused(store)
+            raise
+        return StoreStaging(store)
 
     def prepare(self, store: KeyValueStore) -> None:
         """Write the description into ``store`` if that is empty, else check that it is of this kind.

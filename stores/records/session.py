@@ -14,7 +14,7 @@ from stores.records.segmented_kind import SegmentedKind, check_segmented
 from stores.records.serdes import Serde
 from stores.records.session_keys import SessionKeys
 from stores.records.session_reads import SessionReads
-from stores.records.staging import Staging, StoreStaging
+from stores.records.staging import Staging
 from stores.records.values import Windowed, check_time_ms
 
 K = TypeVar("K")
@@ -48,8 +48,7 @@ class Session(SegmentedKind, Generic[K, V]):
         return SessionKeys()
 
     def over(self, store: KeyValueStore) -> SessionStore[K, V]:
-        self.prepare(store)
-        return self.staged(StoreStaging(store))
+        return self.staged(self.taken(store))
 
     def staged(self, staging: Staging) -> SessionStore[K, V]:
         return SessionStore(self, staging)

@@ -29,7 +29,7 @@ from stores.records.record_kind import (
 )
 from stores.records.serdes import BytesSerde, Serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
-from stores.records.staging import StagedWrite, Staging, StoreStaging
+from stores.records.staging import StagedWrite, Staging
 from stores.records.timestamps import TIME, TIME_BYTES, FoundBytes, StrippingSerde, TimestampedSerde
 from stores.records.values import ValueAndTimestamp, check_time_ms
 
@@ -61,8 +61,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         return {"key": self.key.name, "value": self.value.name}
 
     def over(self, store: KeyValueStore) -> TimestampedKeyValueStore[K, V]:
-        self.prepare(store)
-        return self.staged(StoreStaging(store))
+        return self.staged(self.taken(store))
 
     def prepare(self, store: KeyValueStore) -> None:
         """As ``RecordKind.prepare``. Raises also: ConfigError for a ``ttl_ms`` with a store that can't carry it."""

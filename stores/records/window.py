@@ -10,7 +10,7 @@ from stores.records.record_kind import Description, TypedStore, TypedView
 from stores.records.segment_writes import SegmentWrites
 from stores.records.segmented_kind import SegmentedKind, check_flag, check_segmented, check_span_ms
 from stores.records.serdes import Serde
-from stores.records.staging import Staging, StoreStaging
+from stores.records.staging import Staging
 from stores.records.values import check_time_ms
 from stores.records.window_keys import WindowKeys
 from stores.records.window_reads import WindowReads
@@ -62,8 +62,7 @@ class Window(SegmentedKind, Generic[K, V]):
         return {**super().description(), "size_ms": self.size_ms, "retain_duplicates": self.retain_duplicates}
 
     def over(self, store: KeyValueStore) -> WindowStore[K, V]:
-        self.prepare(store)
-        return self.staged(StoreStaging(store))
+        return self.staged(self.taken(store))
 
     def staged(self, staging: Staging) -> WindowStore[K, V]:
         return WindowStore(self, staging)
