@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from harness.cli import main
+from harness.tests.shared_jvm import SharedJvm
 
 ROOT = Path(__file__).parents[2]
 BAD_SCENARIO = """
@@ -119,7 +120,9 @@ def test_a_scenario_runs_from_any_folder_and_says_whether_its_claim_holds(tmp_pa
     assert "WARN" not in run.stderr
 
 
-def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_trial(tmp_path: Path) -> None:
+def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_trial(
+    tmp_path: Path, shared_jvm: SharedJvm
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "from harness.faults import Kill\n"
@@ -129,13 +132,15 @@ def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_tria
             "sabotage='inputs_before_outputs')",
         )
     )
-    run = harness(tmp_path, "-m", "harness", "scenario", str(file), "--runs", "runs")
+    run = harness(tmp_path, "-m", "harness", "scenario", str(file), "--runs", "runs", **shared_jvm.variables)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "python -m harness trial" in run.stdout
     assert run.stdout.splitlines()[-1] == "mine does not hold (seed 1)."
 
 
-def test_a_users_log_without_the_key_column_is_an_error_that_lists_its_columns(tmp_path: Path) -> None:
+def test_a_users_log_without_the_key_column_is_an_error_that_lists_its_columns(
+    tmp_path: Path, shared_jvm: SharedJvm
+) -> None:
     (tmp_path / "log.csv").write_text("customer,amount\na,1\nb,2\n")
     run = harness(
         tmp_path,
@@ -150,6 +155,7 @@ def test_a_users_log_without_the_key_column_is_an_error_that_lists_its_columns(t
         "custmer",
         "--runs",
         "runs",
+        **shared_jvm.variables,
     )
     assert run.returncode == 2, run.stdout + run.stderr
     assert "customer, amount" in run.stderr.splitlines()[-1]

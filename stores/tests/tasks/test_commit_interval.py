@@ -95,6 +95,17 @@ def test_run_waits_for_input_and_keeps_the_interval_meanwhile(tmp_path: Path, lo
     task.close()
 
 
+def test_run_does_not_wait_once_it_has_as_many_records_as_it_was_to_process(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    feed(log, range(3))
+    clock = HandClock()
+    task = clocked(tmp_path, log, clock)
+    assert task.run(2, wait_s=10) == 2
+    assert clock.slept == []
+    task.close()
+
+
 def test_commits_before_the_interval_is_up_are_counted_as_early_and_begin_it_anew(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
