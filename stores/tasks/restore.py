@@ -65,6 +65,8 @@ class RestoreReport:
     wiped: bool = False
     reason: str | None = None
     recovery: RecoveryOutcome = RecoveryOutcome.NOTHING_TO_DO
+    upgraded: bool = False
+    """Whether the store's last record of an older format was found gone (``Recovery.upgraded``)."""
 
 
 OnRestore = Callable[[RestoreProgress], None]

@@ -220,6 +220,7 @@ class TaskStore:
             reason is not None,
             reason,
             self.store.recover().outcome,
+            self.store.recover().upgraded,
         )
         return self.report
 

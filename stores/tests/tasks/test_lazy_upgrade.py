@@ -68,10 +68,12 @@ def test_a_restart_is_the_whole_upgrade_of_a_store(
             assert [tuple(each) for each in seen] == list(old.values())
             new = {key_of(number): (number, sent(number)[1]) for number in range(COUNT, 2 * COUNT)}
             assert shown(task) == {**old, **new}
-        with closing(typed_task(tmp_path, log, "timestamped", backend, process=upgrade)) as task:
-            [report] = task.open()
-            assert (report.wiped, report.records) == (False, 0)
-            assert shown(task) == {**old, **new}
+        # What the function looked up was the last of the old records.
+        for upgraded in (True, False):
+            with closing(typed_task(tmp_path, log, "timestamped", backend, process=upgrade)) as task:
+                [report] = task.open()
+                assert (report.wiped, report.records, report.upgraded) == (False, 0, upgraded)
+                assert shown(task) == {**old, **new}
         with closing(typed_task(tmp_path / "restored", log, "timestamped", backend, process=upgrade)) as task:
             task.open()
             # What only moved was not logged: the changelog has the time of the record that wrote it.
