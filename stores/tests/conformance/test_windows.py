@@ -206,6 +206,17 @@ def test_closing_the_store_closes_its_iterators(windows: Store, filled: bool) ->
         windows.put(b"k", b"v", 1)
 
 
+def test_a_record_lives_until_the_stream_time_is_its_retention_later(windows: Store) -> None:
+    for stream_time, living in ((99, [75, 76]), (100, [76]), (101, [])):
+        windows.put(b"k", b"v", 75)
+        windows.put(b"k", b"v", 76)
+        windows.put(b"other", b"v", stream_time)
+        assert [start for start, _ in windows.fetch(b"k", 0, 200)] == living
+        assert [start for start in (75, 76) if windows.fetch_one(b"k", start)] == living
+        assert [window.start_ms for window, _ in windows.all() if window.key == b"k"] == living
+    assert windows.late_total == 1
+
+
 def test_an_expired_record_is_dropped_and_counted(windows: Store) -> None:
     windows.put(b"k", b"v", 100)
     windows.put(b"k", b"late", 75)
@@ -296,6 +307,8 @@ def test_a_reader_sees_whole_commits_wherever_the_writer_is(case: Case, windows:
     before, after = [(76, b"1"), (100, b"1")], [(100, b"2"), (104, b"2")]
     seen: list[list[tuple[int, bytes]]] = []
     windows.put(b"k", b"2", 100)
+    for number in range(20):
+        windows.put(b"other %d" % number, b"2", 100)
     windows.put(b"k", b"2", 104)
 
     def look() -> None:
@@ -313,6 +326,26 @@ def test_a_reader_sees_whole_commits_wherever_the_writer_is(case: Case, windows:
     if carries(windows.store, ISOLATED):
         assert all(found in (before, after) for found in seen)
         assert seen == sorted(seen, key=lambda found: found == after)
+
+
+def test_a_commit_between_the_stream_time_and_the_scans_is_not_seen_in_half(
+    windows: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows.put(b"k", b"1", 76)
+    windows.put(b"k", b"1", 100)
+    windows.commit()
+    below = windows.store.read_only(IsolationLevel.READ_COMMITTED)
+    view = kind().view(below)
+    windows.put(b"k", b"2", 100)
+    windows.put(b"k", b"2", 104)
+    scan = below.range_many
+
+    def commit_first(*bounds: Any, **how: Any) -> Any:
+        windows.commit()
+        return scan(*bounds, **how)
+
+    monkeypatch.setattr(below, "range_many", commit_first)
+    assert list(view.fetch(b"k", 0, 200)) == [(100, b"2"), (104, b"2")]
 
 
 def test_far_more_segments_than_records_are_not_looked_through(store: KeyValueStore) -> None:
