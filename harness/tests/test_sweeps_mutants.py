@@ -41,6 +41,7 @@ RESULTS: dict[str, set[Found]] = {
     "offsets-before": {Found.TORN},
     "offsets-after": {Found.TORN},
     "write-per-key": {Found.TORN},
+    "segments-one-by-one": {Found.TORN},
     "unsynced-marker": {Found.TORN, Found.NOTICED},
     "unsynced-marker-folder": {Found.TORN},
     "marker-removed-early": {Found.LOST, Found.TORN},
