@@ -7,7 +7,6 @@ this project.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stores import IsolationLevel, KeyValueStore, StoreClosedError, failpoints
+from stores import IsolationLevel, KeyValueStore, StoreClosedError
 from stores.records import BYTES, ValueAndTimestamp, Window, Windowed, WindowStore, WindowView
 from stores.tests.conformance.cases import Case
 from stores.tests.conformance.gaps import ISOLATED, carries
@@ -298,56 +297,6 @@ def test_a_timestamped_store_keeps_each_value_with_its_time(store: KeyValueStore
     assert list(windows.fetch(b"k", 0, 10)) == [(4, (b"v", 17)), (5, (b"w", -1))]
 
 
-def test_a_reader_sees_whole_commits_wherever_the_writer_is(case: Case, windows: Store) -> None:
-    """A commit that changes an older window, adds a later one and lets another expire is seen whole or not at all."""
-    windows.put(b"k", b"1", 76)
-    windows.put(b"k", b"1", 100)
-    windows.commit()
-    view = windows.read_only(IsolationLevel.READ_COMMITTED)
-    before, after = [(76, b"1"), (100, b"1")], [(100, b"2"), (104, b"2")]
-    seen: list[list[tuple[int, bytes]]] = []
-    windows.put(b"k", b"2", 100)
-    for number in range(20):
-        windows.put(b"other %d" % number, b"2", 100)
-    windows.put(b"k", b"2", 104)
-
-    def look() -> None:
-        seen.append(pool.submit(lambda: list(view.fetch(b"k", 0, 200))).result(30))
-
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            for failpoint in case.backend.failpoints:
-                failpoints.arm(failpoint, look)
-            windows.commit()
-        finally:
-            failpoints.disarm()
-        look()
-    assert seen[-1] == after
-    if carries(windows.store, ISOLATED):
-        assert all(found in (before, after) for found in seen)
-        assert seen == sorted(seen, key=lambda found: found == after)
-
-
-def test_a_commit_between_the_stream_time_and_the_scans_is_not_seen_in_half(
-    windows: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    windows.put(b"k", b"1", 76)
-    windows.put(b"k", b"1", 100)
-    windows.commit()
-    below = windows.store.read_only(IsolationLevel.READ_COMMITTED)
-    view = kind().view(below)
-    windows.put(b"k", b"2", 100)
-    windows.put(b"k", b"2", 104)
-    scan = below.range_many
-
-    def commit_first(*bounds: Any, **how: Any) -> Any:
-        windows.commit()
-        return scan(*bounds, **how)
-
-    monkeypatch.setattr(below, "range_many", commit_first)
-    assert list(view.fetch(b"k", 0, 200)) == [(100, b"2"), (104, b"2")]
-
-
 def test_far_more_segments_than_records_are_not_looked_through(store: KeyValueStore) -> None:
     windows = kind(retention_ms=10**15, segment_ms=1).over(store)
     starts = [3, 10**9, 10**12, 10**14]
@@ -356,12 +305,3 @@ def test_far_more_segments_than_records_are_not_looked_through(store: KeyValueSt
     assert [start for start, _ in windows.fetch(b"k", 0, 10**15)] == starts
     assert [window.start_ms for window, _ in windows.backward_all()] == starts[::-1]
     assert [window.start_ms for window, _ in windows.read_only(IsolationLevel.READ_UNCOMMITTED).all()] == starts
-
-
-def test_a_view_shows_its_level_and_the_stream_time_of_that(windows: Store) -> None:
-    windows.put(b"k", b"v", 1)
-    windows.commit()
-    windows.put(b"k", b"v", 100)
-    assert list(windows.read_only(IsolationLevel.READ_UNCOMMITTED).fetch(b"k", 0, 200)) == [(100, b"v")]
-    # The stream time is kept apart until the commit by every backend.
-    assert list(windows.read_only(IsolationLevel.READ_COMMITTED).fetch(b"k", 0, 200)) == [(1, b"v")]

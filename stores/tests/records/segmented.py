@@ -1,0 +1,55 @@
+"""Descriptions of small windows and sessions, and a staging that keeps what it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stores import KeyValueStore
+from stores.records import INT64, STR, Session, Window
+from stores.records.staging import Staging
+
+Opened = Callable[[], KeyValueStore]
+WINDOW: dict[str, Any] = {"size_ms": 5, "retention_ms": 30, "segment_ms": 10}
+SESSION: dict[str, Any] = {"retention_ms": 30, "segment_ms": 10}
+
+
+def window(**given: Any) -> Window[str, int]:
+    return Window(STR, INT64, **{**WINDOW, **given})
+
+
+def session(**given: Any) -> Session[str, int]:
+    return Session(STR, INT64, **{**SESSION, **given})
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A changelog record."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+
+
+class LoggingStaging(Staging):
+    """Keeps what is logged in a list."""
+
+    def __init__(self, store: KeyValueStore, log: list[Logged]) -> None:
+        self.store, self.log = store, log
+
+    @property
+    def timestamp_ms(self) -> int:
+        return 7
+
+    def put(
+        self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
+    ) -> None:
+        self.store.put(key, kept)
+        self.log.append(Logged(log_key, log_value, 7 if timestamp_ms is None else timestamp_ms))
+
+    def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
+        self.store.put(key, kept)
+
+    def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
+        self.store.delete_range(start, end)
