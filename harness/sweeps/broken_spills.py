@@ -54,12 +54,12 @@ def offsets_before_copy(subject: str) -> None:
 def unsynced_spill(subject: str) -> None:
     """Open the second store without syncs."""
 
-    def broken(kind: type[Engine], folder: Path, options: Mapping[str, object]) -> Engine:
+    def broken(kind: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
         opened = open_engine(kind, folder, Durability.PROCESS, options)
         replace(opened, "persist", lambda: None)
         return opened
 
-    replace(second_store, "_opened", broken)
+    replace(second_store, "open_engine", broken)
 
 
 def unsynced_spill_folders(subject: str) -> None:
