@@ -1,5 +1,7 @@
 """A store of an older format is brought to the present one however often that is killed or loses its power half-way.
 
+A task's upgrade to a format of the user's, built beside the store and swapped, is swept like the library's own steps.
+
 Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
 """
 
@@ -7,9 +9,9 @@ from harness.effect_scenario import EffectScenario
 
 SCENARIO = EffectScenario(
     faults=("kill", "kill_twice", "power gate"),
-    backends=("format-migration", "lazy-upgrade"),
+    backends=("format-migration", "lazy-upgrade", "format-upgrade"),
     points_max=6,
-    mutants=("migration-noted-first", "upgraded-outside"),
+    mutants=("migration-noted-first", "upgraded-outside", "swapped-without-note"),
 )
 
 

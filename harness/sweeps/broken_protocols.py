@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.breaking import replace
+from stores.creation import wipe
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
 from stores.engines.split import OLD
 from stores.errors import StoreLockedError
-from stores.files import replace_file
+from stores.files import replace_file, sync_folder
 from stores.identity import STEPS, OpenEngine, present_version
 from stores.interface import TopicPartition
 from stores.locks import take
@@ -24,13 +25,14 @@ from stores.records.split import UpgradingReader
 from stores.records.timestamps import SURROGATE
 from stores.registry import Backend
 from stores.strategies import opening
-from stores.tasks import adoption, process_file
+from stores.tasks import adoption, process_file, upgrading
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_PARTITION, TaskContext
 from stores.tasks.relocation_journal import Journal
 from stores.tasks.state_directory import CHECKPOINT_FILE, StateDirectory
 from stores.tasks.store_group import StoreGroup
 from stores.tasks.stream_time import StreamTime
+from stores.tasks.swap import PREPARE_END, beside
 
 
 def migration_noted_first(subject: str) -> None:
@@ -61,6 +63,17 @@ def upgraded_outside(subject: str) -> None:
 
     get = UpgradingReader.get
     replace(UpgradingReader, "get", broken)
+
+
+def swapped_without_note(subject: str) -> None:
+    """Remove the old store, then let the new one take its place, without a note that it counts."""
+
+    def broken(path: Path) -> None:
+        wipe(path)
+        beside(path, PREPARE_END).rename(path)
+        sync_folder(path.parent)
+
+    replace(upgrading, "swap", broken)
 
 
 def adopted_before_import(subject: str) -> None:

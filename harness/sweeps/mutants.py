@@ -23,6 +23,7 @@ from harness.sweeps.broken_protocols import (
     punctuated_outside,
     removed_in_place,
     stream_time_forgotten,
+    swapped_without_note,
     unsynced_process_id,
     upgraded_outside,
 )
@@ -43,6 +44,7 @@ from harness.sweeps.subjects import (
     RELOCATION,
     STATE_DIRECTORY,
     TASKS,
+    UPGRADE,
     is_transactional,
     subjects,
 )
@@ -512,6 +514,9 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "kill",
             _only(LAZY_UPGRADE),
             upgraded_outside,
+        ),
+        "swapped-without-note": Mutant(
+            "an upgrade removes the old store before the new one counts", "kill", _only(UPGRADE), swapped_without_note
         ),
         "adopted-before-import": Mutant(
             "a store says that it keeps its offsets before it has them",

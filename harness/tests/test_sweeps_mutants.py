@@ -60,6 +60,7 @@ RESULTS: dict[str, set[Found]] = {
     "trusted-meta-pages": {Found.LOST, Found.NOTICED},
     "migration-noted-first": {Found.PHANTOM, Found.TORN},
     "upgraded-outside": {Found.TORN, Found.PHANTOM},
+    "swapped-without-note": {Found.LOST},
     "adopted-before-import": {Found.TORN, Found.NOTICED},
     "one-offset-for-all": {Found.LOST, Found.TORN, Found.PHANTOM},
     "stream-time-forgotten": {Found.TORN, Found.PHANTOM},

@@ -19,6 +19,7 @@ from harness.sweeps.subjects.state_directory import StateDirectorySubject
 from harness.sweeps.subjects.store import StoreSubject
 from harness.sweeps.subjects.subject import Subject
 from harness.sweeps.subjects.task import PAIRS, TaskSubject
+from harness.sweeps.subjects.upgrade import UpgradeSubject
 from harness.sweeps.workload import State
 from harness.typed_maps import PLAIN, check_kind
 from stores.errors import ConfigError
@@ -35,6 +36,7 @@ __all__ = [
     "RELOCATION",
     "STATE_DIRECTORY",
     "TASKS",
+    "UPGRADE",
     "Subject",
     "check_subject",
     "is_transactional",
@@ -46,7 +48,7 @@ __all__ = [
 
 CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
 MIGRATION, STATE_DIRECTORY, RELOCATION = "format-migration", "state-directory", "relocation"
-LAZY_UPGRADE = "lazy-upgrade"
+LAZY_UPGRADE, UPGRADE = "lazy-upgrade", "format-upgrade"
 PUNCTUATION = "task-punctuation"
 TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION), tuple(ADOPTED)
 
@@ -72,6 +74,11 @@ _OWN: Mapping[str, _Own] = {
     },
     LAZY_UPGRADE: _Own(LazyUpgradeSubject, LazyUpgradeSubject.expected, tuple(Durability)),
     MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
+    UPGRADE: _Own(
+        partial(UpgradeSubject, backend="lmdb-indexed-batch"),
+        UpgradeSubject.expected,
+        (Durability.PROCESS, Durability.DISK),
+    ),
     CHANGELOG: _Own(ChangelogSubject, ChangelogSubject.expected, (Durability.PROCESS, Durability.DISK)),
     **{
         name: _Own(partial(TaskSubject, backends=pair), TaskSubject.expected, tuple(Durability))
