@@ -19,7 +19,7 @@ from stores.records.codec import Codec
 from stores.records.converters import PlainConverter, RecordConverter
 from stores.records.iterators import RecordIterator
 from stores.records.record_kind import Description, RecordKind, TypedStore, TypedView
-from stores.records.serdes import Serde
+from stores.records.serdes import Serde, check_serde
 from stores.records.staging import StagedWrite, Staging
 
 K = TypeVar("K")
@@ -28,12 +28,19 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class KeyValue(RecordKind, Generic[K, V]):
-    """Describes a store of ``key`` to ``value``. Over a plain store with data it takes that as it is."""
+    """Describes a store of ``key`` to ``value``. Over a plain store with data it takes that as it is.
+
+    Raises: TypeError for what is no serde.
+    """
 
     kind: ClassVar[str] = "key-value"
 
     key: Serde[K]
     value: Serde[V]
+
+    def __post_init__(self) -> None:
+        check_serde("key", self.key)
+        check_serde("value", self.value)
 
     def description(self) -> Description:
         return {"key": self.key.name, "value": self.value.name}

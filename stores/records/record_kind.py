@@ -65,6 +65,8 @@ class RecordKind(ABC):
 
     def taken(self, store: KeyValueStore) -> StoreStaging:
         """The staging of a typed store by itself over ``store``, which is prepared. Raises: as ``prepare``."""
+        if not isinstance(store, KeyValueStore):
+            raise TypeError(f"a typed store lies over a store of bytes, as of open_store, not {type(store).__name__}")
         try:
             self.prepare(store)
         except BaseException:

@@ -45,4 +45,4 @@ def check_span(what: str, start_ms: object, end_ms: object) -> None:
     start = check_time_ms(f"the start of {what}", start_ms)
     end = check_time_ms(f"the end of {what}", end_ms)
     if end < start:
-        raise ValueError(f"{what} begins at {start}, behind its end {end}")
+        raise ValueError(f"{what} starts at {start}, after its end {end}")

@@ -16,8 +16,8 @@ from stores.records.segment_converter import LoggedKeys, SegmentConverter
 from stores.records.segment_marks import OLD_SEGMENTS, mark_of, runs_from
 from stores.records.segment_scans import existing_segments
 from stores.records.segment_values import SegmentValues
-from stores.records.serdes import Serde
-from stores.records.values import TIME_BOUND_MS
+from stores.records.serdes import Serde, check_serde
+from stores.records.values import TIME_BOUND_MS, check_span_ms
 
 
 class SegmentedKind(RecordKind):
@@ -85,14 +85,6 @@ class SegmentedKind(RecordKind):
         write_description(store, own, {OLD_SEGMENTS: old})
 
 
-def check_span_ms(what: str, given: object) -> None:
-    """Check the length of a time, in milliseconds. Raises: TypeError, ValueError."""
-    if type(given) is not int:
-        raise TypeError(f"{what} is an int, in milliseconds, not {type(given).__name__}")
-    if not 0 < given < TIME_BOUND_MS:
-        raise ValueError(f"{what} is 1 or more, and below 2**62 milliseconds, not {given}")
-
-
 def check_flag(what: str, given: object) -> None:
     """Check a choice. Raises: TypeError."""
     if not isinstance(given, bool):
@@ -101,9 +93,8 @@ def check_flag(what: str, given: object) -> None:
 
 def check_segmented(kind: SegmentedKind) -> None:
     """Check what is the same in every description. Raises: TypeError, ValueError."""
-    for what, serde in (("key", kind.key), ("value", kind.value)):
-        if not callable(getattr(serde, "serialize", None)) or not callable(getattr(serde, "deserialize", None)):
-            raise TypeError(f"{what} is a serde, such as STR or JSON, not {serde!r}")
+    check_serde("key", kind.key)
+    check_serde("value", kind.value)
     check_span_ms("retention_ms", kind.retention_ms)
     if kind.segment_ms is not None:
         check_span_ms("segment_ms", kind.segment_ms)

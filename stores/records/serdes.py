@@ -40,6 +40,13 @@ class Serde(Protocol[T]):
     def deserialize(self, data: bytes, /) -> T: ...
 
 
+def check_serde(what: str, given: object) -> None:
+    """Check that ``given`` has what a serde has. Raises: TypeError."""
+    whole = callable(getattr(given, "serialize", None)) and callable(getattr(given, "deserialize", None))
+    if not whole or not isinstance(getattr(given, "name", None), str):
+        raise TypeError(f"{what} is a serde, such as STR or JSON, not {given!r}")
+
+
 class BytesSerde:
     """Bytes, as they are."""
 

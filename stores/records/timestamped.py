@@ -27,11 +27,11 @@ from stores.records.record_kind import (
     is_empty,
     write_description,
 )
-from stores.records.serdes import BytesSerde, Serde
+from stores.records.serdes import BytesSerde, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
 from stores.records.staging import StagedWrite, Staging
 from stores.records.timestamps import TIME, TIME_BYTES, FoundBytes, StrippingSerde, TimestampedSerde
-from stores.records.values import ValueAndTimestamp, check_time_ms
+from stores.records.values import ValueAndTimestamp, check_span_ms, check_time_ms
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -44,7 +44,7 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     With ``ttl_ms``, 1 or more, a record whose time lies so much or more behind the highest time ever put is never
     seen, and is removed by a later commit, which examines a number of records that is proportional to what was written.
     A record whose time is unknown (-1) stays. ``ttl_ms`` may be another one each time the store is opened.
-    Raises: TypeError, ValueError for a ``ttl_ms`` that is none.
+    Raises: TypeError, ValueError for a ``ttl_ms`` that is none; TypeError for what is no serde.
     """
 
     kind: ClassVar[str] = "timestamped-key-value"
@@ -54,8 +54,10 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
     ttl_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.ttl_ms is not None and check_time_ms("ttl_ms", self.ttl_ms) == 0:
-            raise ValueError("ttl_ms is 1 or more, not 0")
+        check_serde("key", self.key)
+        check_serde("value", self.value)
+        if self.ttl_ms is not None:
+            check_span_ms("ttl_ms", self.ttl_ms)
 
     def description(self) -> Description:
         return {"key": self.key.name, "value": self.value.name}

@@ -74,3 +74,11 @@ def check_time_ms(what: str, given: object) -> int:
     if not 0 <= given < TIME_BOUND_MS:
         raise ValueError(f"{what} is 0 or more, and below 2**62 milliseconds, not {given}")
     return given
+
+
+def check_span_ms(what: str, given: object) -> None:
+    """Check the length of a time, in milliseconds. Raises: TypeError, ValueError."""
+    if type(given) is not int:
+        raise TypeError(f"{what} is an int, in milliseconds, not {type(given).__name__}")
+    if not 0 < given < TIME_BOUND_MS:
+        raise ValueError(f"{what} is 1 or more, and below 2**62 milliseconds, not {given}")

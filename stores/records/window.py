@@ -8,10 +8,10 @@ from typing import ClassVar, Generic, TypeVar, cast
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.records.record_kind import Description, TypedStore, TypedView
 from stores.records.segment_writes import SegmentWrites
-from stores.records.segmented_kind import SegmentedKind, check_flag, check_segmented, check_span_ms
+from stores.records.segmented_kind import SegmentedKind, check_flag, check_segmented
 from stores.records.serdes import Serde
 from stores.records.staging import Staging
-from stores.records.values import check_time_ms
+from stores.records.values import check_span_ms, check_time_ms
 from stores.records.window_keys import WindowKeys
 from stores.records.window_reads import WindowReads
 

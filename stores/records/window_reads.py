@@ -84,12 +84,12 @@ class WindowReads(Generic[K, V]):
     def fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
         """``(Windowed(key, start_ms, end_ms), value)`` of all keys for the windows that start from ``start_ms`` to
         ``end_ms``: by time, then by key. Holds one segment's records of these times in memory."""
-        check_span("a window start", start_ms, end_ms)
+        check_span("a range of window starts", start_ms, end_ms)
         return self._in_time_order(start_ms, end_ms, reverse=False)
 
     def backward_fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
         """As ``fetch_all``, from its end."""
-        check_span("a window start", start_ms, end_ms)
+        check_span("a range of window starts", start_ms, end_ms)
         return self._in_time_order(start_ms, end_ms, reverse=True)
 
     def all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
@@ -101,7 +101,7 @@ class WindowReads(Generic[K, V]):
         return self._in_time_order(0, None, reverse=True)
 
     def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, Any]]:
-        check_span("a window start", start_ms, end_ms)
+        check_span("a range of window starts", start_ms, end_ms)
         encoded = self._codec.encode_key(key)
         part = escaped(encoded)
         live = self._scans.open(start_ms, end_ms, part, part, reverse=reverse)
@@ -125,7 +125,7 @@ class WindowReads(Generic[K, V]):
     def _in_key_order(
         self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int, *, reverse: bool
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
-        check_span("a window start", start_ms, end_ms)
+        check_span("a range of window starts", start_ms, end_ms)
         first, last = self._codec.encode_bound(key_from), self._codec.encode_bound(key_to)
         live = self._scans.open(
             start_ms,

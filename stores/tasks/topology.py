@@ -123,21 +123,16 @@ class Topology:
     def from_file(cls, path: str | PathLike[str]) -> Self:
         """A topology from a JSON file. Raises: ConfigError, TypeError; StoreUnavailableError if it can't be read."""
         file = checked_path(path)
-        with system_errors_told(file):
-            try:
-                with open(file, "rb") as opened:
-                    text = opened.read(_BYTES_MAX + 1)
-                if len(text) > _BYTES_MAX:
-                    raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: it is no topology")
-                told = json.loads(text, object_pairs_hook=_unrepeated)
-            except (ValueError, RecursionError) as error:
-                if isinstance(error, ConfigError):
-                    raise
-                raise ConfigError(f"{file} is no JSON: {error}") from error
+        with system_errors_told(file), open(file, "rb") as opened:
+            text = opened.read(_BYTES_MAX + 1)
+        if len(text) > _BYTES_MAX:
+            raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: it is no topology")
         try:
-            return cls.from_dict(told)
+            return cls.from_dict(json.loads(text, object_pairs_hook=_unrepeated))
         except (ConfigError, TypeError) as error:
             raise ConfigError(f"{file}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{file} is no JSON: {error}") from error
 
     def check_task(self, subtopology: int, stores: Iterable[str], topics: Iterable[str]) -> None:
         """Check that the sub-topology has these stores and, if it names any inputs, these. Raises: ConfigError."""
@@ -190,7 +185,7 @@ def _number(name: object) -> int:
 
 
 def _names(what: str, names: object) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    if isinstance(names, str | bytes | Mapping) or not isinstance(names, Iterable):
         raise TypeError(f"the {what} of a sub-topology are a list of names, not {type(names).__name__}")
     return tuple(names)
 

@@ -12,12 +12,14 @@ from stores.records import (
     BYTES,
     INT64,
     STR,
+    KeyValue,
     Session,
     TimestampedKeyValue,
     ValueAndTimestamp,
     Window,
     Windowed,
 )
+from stores.records.record_kind import RecordKind
 from stores.records.segment_marks import OLD_SEGMENTS, mark_of, runs_from, runs_of, runs_without
 from stores.tests.records.segmented import SESSION, WINDOW, Opened, session, window
 
@@ -49,6 +51,41 @@ def test_a_description_that_is_none_is_refused(given: dict[str, Any], error: typ
     if not given.keys() & {"size_ms", "retain_duplicates"}:
         with pytest.raises(error):
             Session(**{"key": STR, "value": INT64, **SESSION, **given})
+
+
+class Nameless:
+    """As a serde, but for its name, which the store would have to keep."""
+
+    serialize = staticmethod(bytes)
+    deserialize = staticmethod(bytes)
+
+
+@pytest.mark.parametrize("serde", [str, None, "str", Nameless()])
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize("kind", [KeyValue, TimestampedKeyValue, Window, Session])
+def test_a_description_takes_nothing_but_serdes(kind: type[RecordKind], part: str, serde: object) -> None:
+    sizes = {Window: WINDOW, Session: SESSION}.get(kind, {})
+    with pytest.raises(TypeError):
+        kind(**{"key": STR, "value": INT64, **sizes, part: serde})
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1, 1 << 62, 1.0, True, "1"])
+def test_what_is_no_time_to_live_is_refused(ttl_ms: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        TimestampedKeyValue(STR, INT64, ttl_ms)
+
+
+@pytest.mark.parametrize(
+    "kind", [KeyValue(STR, INT64), TimestampedKeyValue(STR, INT64), Window(STR, INT64, **WINDOW)], ids=lambda k: k.kind
+)
+def test_a_typed_store_lies_over_a_store_of_bytes_alone(opened: Opened, kind: RecordKind) -> None:
+    for given in ("folder", None):
+        with pytest.raises(TypeError):
+            kind.over(given)  # type: ignore[arg-type]
+    with kind.over(opened()) as typed:
+        with pytest.raises(TypeError):
+            kind.over(typed)  # type: ignore[arg-type]
+        assert typed.is_open
 
 
 def test_segments_are_half_the_retention_and_a_minute_at_least() -> None:

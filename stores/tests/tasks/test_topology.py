@@ -48,6 +48,8 @@ def test_a_topology_is_read_from_an_object_by_number_or_a_list_and_from_a_file(t
         {"subtopologies": {"0": {"stores": "counts"}}},
         {"subtopologies": {"0": {"stores": 7}}},
         {"subtopologies": {"0": {"stores": [7]}}},
+        {"subtopologies": {"0": {"stores": {"counts": []}}}},
+        {"subtopologies": {"0": {"inputs": {"orders": []}}}},
         {"subtopologies": {"0": {"stores": ["../a"]}}},
         {"subtopologies": {"0": {"stores": ["a.new"]}}},
         {"subtopologies": {"0": {"inputs": ["a b"]}}},
