@@ -51,7 +51,7 @@ def _half_a_commit(replace: Callable[[type, str, Any], None]) -> None:
 
 
 def _shared_layer(replace: Callable[[type, str, Any], None]) -> None:
-    def freeze(self: IndexedBatch) -> tuple[Layer, ...]:
+    def freeze(self: IndexedBatch, pins: int = 1) -> tuple[Layer, ...]:
         # With an order of its own: one that a reader and the writer change at once may lead the writer round for ever.
         shared = []
         for layer in (*self._frozen, self._active):

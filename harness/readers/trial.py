@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +19,8 @@ from threading import Event
 from harness.checkers.isolation import Versions
 from harness.readers.mutants import sabotaged
 from harness.readers.reader import Reader, Sight
-from harness.readers.writer import Writer
+from harness.readers.writer import TypedWriter, Writer
+from harness.typed_maps import IN_TURN, KINDS, PLAIN, as_map
 from stores import failpoints
 from stores.interface import Durability, IsolationLevel
 from stores.registry import Backend, backend_named, open_store
@@ -46,6 +47,8 @@ class Trial:
     readers: int = 4
     """Of each level."""
     mutant: str = ""
+    kinds: Sequence[str] = IN_TURN
+    """Of stores, over which rounds take turns; a mutant is built into plain ones alone."""
 
     @property
     def id(self) -> str:
@@ -84,16 +87,24 @@ def _round(trial: Trial, path: Path, outcome: Outcome, until: float) -> None:
     tight = {name: value for name, value in wanted.items() if name in backend.options}
     random = Random(f"{trial.seed} {outcome.rounds}")
     over = Event()
+    turn = outcome.rounds // 2 + trial.seed - 1
+    # Where writes are seen at once and stay, marks are not and do not, the stream time of windows among them: such a
+    # store by itself can't show windows at any moment, and in a task it is restored.
+    kind = trial.kinds[turn % len(trial.kinds)] if backend.transactional and not trial.mutant else PLAIN
     with (
         _switching(_SWITCHES_S[outcome.rounds % len(_SWITCHES_S)]),
         _let_in(backend, Random(random.random())),
         open_store(backend.name, path, durability=Durability(trial.durability), options=tight) as store,
     ):
+        # Making one prepares the store, before anybody reads it.
+        typed = kind and KINDS[kind].kind.over(store)
         uncommitted = Versions()
         committed = Versions() if store.transactional else uncommitted
-        writer = Writer(store, committed, uncommitted, Random(random.random()))
+        writer_type = TypedWriter if kind else Writer
+        written = as_map(kind, typed or store)
+        writer = writer_type(store, written, committed, uncommitted, Random(random.random()))
         sights = [
-            Sight(store, level, committed if level is IsolationLevel.READ_COMMITTED else uncommitted)
+            Sight(store, level, committed if level is IsolationLevel.READ_COMMITTED else uncommitted, kind)
             for level in IsolationLevel
             for _ in range(trial.readers)
         ]
@@ -113,7 +124,10 @@ def _round(trial: Trial, path: Path, outcome: Outcome, until: float) -> None:
                 future.result(JOIN_TIMEOUT_S)
                 outcome.answers[str(reader.sight.level)] += reader.answers
                 if reader.anomaly:
-                    outcome.anomalies.append(f"round {outcome.rounds}, a {reader.sight.level} reader: {reader.anomaly}")
+                    outcome.anomalies.append(
+                        f"round {outcome.rounds}, a {reader.sight.level} reader of a {kind or 'plain'} store: "
+                        f"{reader.anomaly}"
+                    )
         outcome.operations += writer.operations
         outcome.commits += writer.commits
 

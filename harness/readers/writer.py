@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from random import Random
+from typing import Any
 
 from harness.checkers.isolation import Versions
 from stores.interface import KeyValueStore, TopicPartition
@@ -18,9 +19,15 @@ _WEIGHTS = {"put": 55, "delete": 10, "delete_range": 6, "put_all": 8, "commit": 
 
 
 class Writer:
-    """Works on ``store`` in the thread that opened it; ``position`` counts its operations as an input would."""
+    """Works on ``store`` in the thread that opened it; ``position`` counts its operations as an input would.
 
-    def __init__(self, store: KeyValueStore, committed: Versions, uncommitted: Versions, random: Random) -> None:
+    Keys and values are written to ``written``: ``store`` itself, or a typed one over it as a map.
+    """
+
+    def __init__(
+        self, store: KeyValueStore, written: Any, committed: Versions, uncommitted: Versions, random: Random
+    ) -> None:
+        self._written = written
         self._store, self._committed, self._uncommitted, self._random = store, committed, uncommitted, random
         self._state: dict[bytes, bytes] = {}
         self._kept: dict[bytes, bytes] = {}
@@ -37,25 +44,30 @@ class Writer:
         key, value = self._random.choice(KEYS), b"%d" % self.operations
         self._state[key] = value
         self._begin()
-        self._store.put(key, value)
+        self._written.put(key, value)
         self._end()
 
     def _delete(self) -> None:
         key = self._random.choice(KEYS)
         self._state.pop(key, None)
         self._begin()
-        self._store.delete(key)
+        self._written.delete(key)
         self._end()
 
     def _delete_range(self) -> None:
         start, end = sorted(self._random.choices(KEYS, k=2))
         low, high = self._random.choice([(start, end)] * 8 + [(None, end), (start, None), (None, None)])
-        for key in list(self._state):
+        reached = self._position
+        for key in sorted(self._state):
             if (low is None or low <= key) and (high is None or key <= high):
                 del self._state[key]
+                self._begin_removal(reached)
         self._begin()
-        self._store.delete_range(low, high)
+        self._written.delete_range(low, high)
         self._end()
+
+    def _begin_removal(self, position: int) -> None:
+        """A range of a plain store goes at once."""
 
     def _put_all(self) -> None:
         """Each pair is a version: nothing hides one from who reads what is uncommitted."""
@@ -67,7 +79,7 @@ class Writer:
             self._uncommitted.begin(self._state, reached)
         self._state.update(pairs[-1:])
         self._begin()
-        self._store.put_all(pairs)
+        self._written.put_all(pairs)
         self._end()
 
     def _commit(self) -> None:
@@ -98,3 +110,10 @@ class Writer:
     def _end(self) -> None:
         self._store.advance_position(INPUT, self._position)
         self._uncommitted.end()
+
+
+class TypedWriter(Writer):
+    """Works on a typed store: it commits that, and a range of it goes key by key."""
+
+    def _begin_removal(self, position: int) -> None:
+        self._uncommitted.begin(self._state, position)

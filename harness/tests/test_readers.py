@@ -11,6 +11,7 @@ from harness.cli import main
 from harness.readers.mutants import MUTANTS, fitting
 from harness.readers.trial import OPERATIONS_AT_LEAST, Trial, run
 from harness.readers_scenario import ReadersScenario
+from harness.typed_maps import KINDS
 from stores import failpoints
 from stores.buffer import IndexedBatch
 from stores.errors import ConfigError
@@ -33,10 +34,23 @@ def versions_of(*states: dict[bytes, bytes]) -> Versions:
 @pytest.mark.parametrize("backend", backends())
 def test_readers_see_nothing_that_was_not_there(backend: str, tmp_path: Path) -> None:
     """For minutes, and at every level of durability: make soak."""
-    outcome = run(Trial(backend, seconds=0.4), tmp_path)
+    outcome = run(Trial(backend, seconds=0.4, kinds=[""]), tmp_path)
     assert outcome.anomalies == []
     assert outcome.operations >= OPERATIONS_AT_LEAST
     assert min(outcome.answers.values()) > 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_readers_of_typed_stores_see_nothing_that_was_not_there(kind: str, tmp_path: Path) -> None:
+    """Source: KIP-258; views of windows and sessions at both levels."""
+    for backend in ("lmdb-native", "rocksdb-indexed-batch"):
+        outcome = run(Trial(backend, seconds=0.3, kinds=[kind]), tmp_path)
+        assert outcome.anomalies == []
+        assert min(outcome.answers.values()) > 20
+
+
+def test_rounds_of_readers_take_turns_over_the_kinds_of_stores() -> None:
+    assert set(Trial("lmdb").kinds) == {"", "window", "session", "timestamped-key-value"}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -1,4 +1,4 @@
-"""A stream task with punctuators: by stream time and by wall clock, each writes to both stores and to an output.
+"""A stream task with punctuators: by stream time and by wall clock, each writes to every store and to an output.
 
 What a punctuator by stream time has done follows from the records that are committed. How often the one by wall clock
 was called does not: it begins anew when the task is opened. Of both, stores and outputs must tell the same.
@@ -66,8 +66,7 @@ class PunctuatedTaskSubject(TaskSubject):
             context.schedule(interval_ms, kind, partial(self._punctuate, context, key))
 
     def _punctuate(self, context: TaskContext, key: bytes, timestamp_ms: int) -> None:
-        for name in self._stores:
-            store = context.store(name)
+        for store in self._maps(context.store).values():
             calls = b"%d" % (int(store.get(key) or b"0") + 1)
             store.put(key, calls)
         context.forward(_OUTPUT.topic, key, calls)

@@ -1,21 +1,25 @@
-"""Stream tasks: an embedded changelog, two stores of different engines below it, a checkpoint file, and their folder.
+"""Stream tasks: an embedded changelog, stores of two engines below it, a checkpoint file, and their folder.
 
-The changelog keeps what the level says, or PROCESS where that is CHANGELOG, which it can't be at; so does the second
-store. The first store keeps nothing by itself. Whatever becomes of the two, opening the task must end with what the
-changelog has. The first store is sent one record more per commit than the second, so that their changelogs' offsets
-differ.
+The changelog keeps what the level says, or PROCESS where that is CHANGELOG, which it can't be at; so do the
+stores of the second engine. Those of the first keep nothing by themselves. Of each engine one store has bytes, and the
+first has windows, the second sessions, of which some expire with each commit. Whatever becomes of them, opening the
+task must end with what the changelog has. The first store is sent one record more per commit than the second, so that
+their changelogs' offsets differ.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.sweeps.passing import PASSING_KINDS, passing_changes, passing_place, with_passing
 from harness.sweeps.subjects.store import under_pressure
 from harness.sweeps.subjects.subject import COMMITS, Subject
-from harness.sweeps.workload import Change, State
+from harness.sweeps.workload import NUMBER_KEY, Change, State
+from harness.typed_maps import PLAIN, as_map, record_kind
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
@@ -36,18 +40,29 @@ _PASSING_KEY = b"passing"
 
 
 class TaskSubject(Subject):
-    """Each commit is one input record, upon which the task makes the same changes in both of its stores."""
+    """Each commit is one input record, upon which the task makes the same changes in all of its stores."""
 
     def __init__(self, root: Path, level: Durability, backends: tuple[str, str]) -> None:
         super().__init__(root, level)
         self._log_level = max(level, Durability.PROCESS, key=list(Durability).index)
+        kept = dict(zip(backends, (Durability.CHANGELOG, level), strict=True))
+        plain = {name: StoreConfig(name, kept[name], options=under_pressure(name)) for name in backends}
+        self._kinds = {
+            **dict.fromkeys(backends, PLAIN),
+            **{f"{kind}s": kind for kind in PASSING_KINDS},
+        }
         self._stores = {
-            name: StoreConfig(name, kept, options=under_pressure(name))
-            for name, kept in zip(backends, (Durability.CHANGELOG, level), strict=True)
+            **plain,
+            **{
+                f"{kind}s": replace(plain[name], records=record_kind(kind))
+                for kind, name in zip(PASSING_KINDS, backends, strict=True)
+            },
         }
         self._log: SqliteChangelog | None = None
         self._task: StreamTask | None = None
         self._made: Sequence[Change] = ()
+        self._passing: State = {}
+        """What the stores with a retention are given beside it."""
         self._verifies = False
 
     def open(self) -> int | None:
@@ -80,39 +95,51 @@ class TaskSubject(Subject):
 
     def stage(self, made: Sequence[Change], after: State) -> None:
         assert self._task is not None
-        self._made = made
+        self._made, self._passing = made, passing_changes(int(after[NUMBER_KEY]))
         number = self._number()
         self._task.process(COMMITS, Record(number, b"commit", b"number", self._timestamp_ms(number)))
 
     def _process(self, record: Record, context: TaskContext) -> None:
-        for number, name in enumerate(self._stores):
-            store = context.store(name)
+        for number, (name, store) in enumerate(self._maps(context.store).items()):
             if not number:
                 store.put(_PASSING_KEY, record.value)
                 store.put(_PASSING_KEY, None)
+            if self._kinds[name] in PASSING_KINDS:
+                store.put_all(self._passing.items())
             for change in self._made:
                 if change.end is not None:
                     store.delete_range(change.key, change.end)
                 else:
                     store.put(change.key, change.value)
 
+    def _maps(self, store: Callable[[str], Any]) -> dict[str, Any]:
+        """Each store, as ``store`` returns it by its name, as a map."""
+        return {name: as_map(kind, store(name), passing_place) for name, kind in self._kinds.items()}
+
     def commit(self, number: int) -> None:
         assert self._task is not None
         self._task.commit()
 
     def add(self, pairs: State, number: int) -> None:
+        self._add(pairs, {}, number)
+
+    def _add(self, pairs: State, passing: State, number: int) -> None:
         assert self._task is not None
-        self._made = [Change(key, value) for key, value in pairs.items()]
+        self._made, self._passing = [Change(key, value) for key, value in pairs.items()], passing
         self._task.process(COMMITS, Record(number - 1, b"commit", b"number"))
         self.commit(number)
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         assert self._task is not None
-        states = []
-        for name in self._stores:
-            with self._task.store(name).all() as pairs:
-                states.append(dict(pairs))
-        state = states[0]
+        states: list[dict[bytes, bytes]] = []
+        passed: list[dict[bytes, bytes]] = []
+        for name, store in self._maps(self._task.store).items():
+            with store.all() as pairs:
+                (passed if self._kinds[name] in PASSING_KINDS else states).append(dict(pairs))
+        state = dict(states[0])
+        expected = with_passing(state)
+        for key in {key for other in passed for key in {**other, **expected} if other.get(key) != expected.get(key)}:
+            state[key] = b"a typed store differs"
         for key in {key for other in states for key in other if other.get(key) != state.get(key)}:
             # Where the stores differ no model is to fit.
             state[key] = b"two stores differ"
@@ -141,7 +168,7 @@ class TaskSubject(Subject):
         shutil.rmtree(self.path, ignore_errors=True)
 
     def restore(self, state: State, number: int) -> None:
-        self.add(state, number)
+        self._add(state, {key: value for key, value in with_passing(state).items() if key not in state}, number)
 
     def must_reopen(self, error: StoreError) -> bool:
         # What was staged is undone.
