@@ -544,8 +544,9 @@ class EngineStore(KeyValueStore):
         undone = bool(self._staged_position or self._staged_marks) or not self._is_clean()
         # Before the data, for the same reason.
         self._staged_position = {}
-        self._staged_marks = {}
         self._rollback()
+        # Behind the data: a reader that is shown what is staged needs the stream time that belongs to it.
+        self._staged_marks = {}
         self._counters.rollback_total += undone
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
