@@ -124,6 +124,20 @@ def kept_description(store: KeyValueStore) -> dict[str, object] | None:
     )
 
 
+def check_untyped(store: KeyValueStore) -> None:
+    """Check that ``store`` has plain keys and values, as a task without a description reads and logs them.
+
+    Raises: StoreIncompatibleError for a store of a kind that keeps more than those; StoreCorruptedError.
+    """
+    kept = kept_description(store) if store.keeps_marks else None
+    if kept is not None and kept["kind"] != "key-value":
+        told = ", ".join(f"{name} {value!r}" for name, value in kept.items() if name != "kind")
+        raise StoreIncompatibleError(
+            f"store {store.name!r} was made as a {kept['kind']} store with {told}, which plain keys and values would "
+            "damage: describe it in its configuration as records, or wipe it and restore it from its changelog"
+        )
+
+
 def write_description(
     store: KeyValueStore, description: Description, marks: Mapping[str, bytes | None] | None = None
 ) -> None:

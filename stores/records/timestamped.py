@@ -43,7 +43,9 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
 
     With ``ttl_ms``, 1 or more, a record whose time lies so much or more behind the highest time ever put is never
     seen, and is removed by a later commit, which examines a number of records that is proportional to what was written.
-    A record whose time is unknown (-1) stays. ``ttl_ms`` may be another one each time the store is opened.
+    A record whose time is unknown (-1) stays. ``ttl_ms`` may be another one each time the store is opened. A restore
+    knows the times that the changelog still has: where a value was replaced by one of an earlier time, the highest time
+    may be lower than before.
     Raises: TypeError, ValueError for a ``ttl_ms`` that is none; TypeError for what is no serde.
     """
 

@@ -14,7 +14,7 @@ from stores.creation import wipe
 from stores.errors import ChangelogError, CommitFailedError, StoreError, StoreIncompatibleError, StoreUnavailableError
 from stores.files import system_errors_told
 from stores.interface import KeyValueStore, TopicPartition
-from stores.records.record_kind import is_empty, kept_description
+from stores.records.record_kind import check_untyped, is_empty, kept_description
 from stores.tasks.conversion import Conversion, version_headers
 from stores.tasks.store_counters import TaskStoreCounters
 from stores.tasks.swap import PREPARE_END, beside, complete
@@ -97,7 +97,9 @@ class StoreFormat:
         """
         if kept_version(store) != self._version:
             keep_version(store, self._version)
-        if self.records is not None:
+        if self.records is None:
+            check_untyped(store)
+        else:
             self.records.prepare(store)
         if not self._online:
             # What an upgrade has left that nobody wants any more.

@@ -211,6 +211,36 @@ def test_a_store_of_another_description_is_refused_and_not_wiped(
         assert (report.wiped, report.records) == (False, 0)
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"key-value"}))
+def test_a_typed_store_is_no_store_of_bytes_for_a_task_and_is_left_as_it_is(
+    tmp_path: Path, log: MemoryChangelog, kind: str
+) -> None:
+    """What a function without the description would write, the next one with it could not read."""
+    feed_times(log, range(3))
+    with closing(typed_task(tmp_path, log, kind, INDEXED)) as task:
+        task.open()
+        task.run(commit=True)
+    before = kept(tmp_path, INDEXED)
+    with pytest.raises(StoreIncompatibleError):
+        single(tmp_path, log, lambda record, context: None, INDEXED).open()
+    assert kept(tmp_path, INDEXED) == before
+    with closing(typed_task(tmp_path, log, kind, INDEXED)) as task:
+        [report] = task.open()
+        assert (report.wiped, report.records) == (False, 0)
+        assert values(task, kind) == [0, 1, 2]
+
+
+def test_a_key_value_store_is_a_store_of_bytes_for_a_task(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed_times(log, range(1))
+    with closing(typed_task(tmp_path, log, "key-value", INDEXED)) as task:
+        task.open()
+        task.run(commit=True)
+        [key] = [key for key, _ in task.store("s").all()]
+    with closing(single(tmp_path, log, lambda record, context: None, INDEXED)) as task:
+        task.open()
+        assert task.store("s").get(key) == INT64.serialize(0)
+
+
 def test_the_changelog_of_a_plain_store_restores_into_a_timestamped_one(tmp_path: Path, log: MemoryChangelog) -> None:
     """The times come with the records. Source: KIP-258, "Upgrading"."""
     feed_times(log, range(3))
