@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from stores.records.codec import Codec
 from stores.records.data_marks import SegmentMarks
-from stores.records.segment_marks import OLD_SEGMENTS, is_old, runs_of
+from stores.records.segment_marks import OLD_SEGMENTS, Runs, is_old, runs_of
 from stores.records.timestamps import TIME, TIME_BYTES
 from stores.records.values import SURROGATE_MS, ValueAndTimestamp
 
@@ -25,6 +26,19 @@ class SegmentValues:
     ) -> None:
         self._codec, self._marks = codec, marks
         self._timestamped, self._takes_timestamps = timestamped, timestamped and takes_timestamps
+        self._old: Runs | None = None
+        """The old segments, where they are not those of the marks at each call."""
+
+    def now(self) -> Self:
+        """The values as the segments keep them now, also after a later commit has dropped an old one.
+
+        To be asked for before a lookup or a scan, whose records are decoded later.
+        """
+        if not self._takes_timestamps:
+            return self
+        fixed = copy(self)
+        fixed._old = runs_of(self._marks.mark(OLD_SEGMENTS))
+        return fixed
 
     def kept(self, data: bytes, timestamp_ms: int, segment: int) -> bytes:
         """What the segment keeps for ``data``, a serialized value."""
@@ -55,4 +69,7 @@ class SegmentValues:
         return ValueAndTimestamp(decode_value(key, kept[TIME_BYTES:]), _unpack_from(kept)[0])
 
     def _has_timestamps(self, segment: int) -> bool:
-        return self._takes_timestamps and not is_old(segment, runs_of(self._marks.mark(OLD_SEGMENTS)))
+        if not self._takes_timestamps:
+            return False
+        old = runs_of(self._marks.mark(OLD_SEGMENTS)) if self._old is None else self._old
+        return not is_old(segment, old)

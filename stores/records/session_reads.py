@@ -12,6 +12,7 @@ from stores.records.escaped_keys import escaped, packed
 from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
 from stores.records.segment_scans import SegmentPair, SegmentScans
+from stores.records.segment_values import SegmentValues
 from stores.records.values import Windowed, check_time_ms
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ class SessionReads(Generic[K, V]):
             return None
         segment = self._retention.segment(end_ms)
         kept_key = packed(segment) + self._keys.logged(encoded, start_ms, end_ms)
+        values = self._values.now()
         kept = self._source.get(kept_key)
-        return None if kept is None else self._values.decode(kept_key, kept, segment)
+        return None if kept is None else values.decode(kept_key, kept, segment)
 
     def fetch(self, key: K) -> Sessions[K]:
         """All sessions of ``key``, ascending."""
@@ -113,11 +115,14 @@ class SessionReads(Generic[K, V]):
         *,
         reverse: bool,
     ) -> Sessions[K]:
+        values = self._values.now()
         live = self._scans.open(earliest_end_ms, None, first, last, reverse=reverse)
-        return RecordIterator(self._decoded(live.in_key_order(), latest_start_ms), *live.pairs)
+        return RecordIterator(self._decoded(live.in_key_order(), values, latest_start_ms), *live.pairs)
 
-    def _decoded(self, pairs: Iterator[SegmentPair], latest_start_ms: int | None) -> Iterator[tuple[Windowed[K], Any]]:
-        codec, keys, values = self._codec, self._keys, self._values
+    def _decoded(
+        self, pairs: Iterator[SegmentPair], values: SegmentValues, latest_start_ms: int | None
+    ) -> Iterator[tuple[Windowed[K], Any]]:
+        codec, keys = self._codec, self._keys
         for logged, kept, segment in pairs:
             start_ms = keys.start(logged)
             if latest_start_ms is None or start_ms <= latest_start_ms:

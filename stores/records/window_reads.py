@@ -13,6 +13,7 @@ from stores.records.escaped_keys import SEGMENT_BYTES, TIME_BYTES, escaped, pack
 from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
 from stores.records.segment_scans import LiveScans, SegmentPair, SegmentScans
+from stores.records.segment_values import SegmentValues
 from stores.records.values import TIME_BOUND_MS, Windowed, check_time_ms
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ class WindowReads(Generic[K, V]):
             return None
         segment = self._retention.segment(window_start_ms)
         start = packed(segment) + self._keys.logged(encoded, window_start_ms)
+        values = self._values.now()
         if self._keys.sequenced:
             with self._source.reverse_range(start, start[:-TIME_BYTES] + b"\xff" * TIME_BYTES) as pairs:
                 kept = next((value for _, value in pairs), None)
         else:
             kept = self._source.get(start)
-        return None if kept is None else self._values.decode(start, kept, segment)
+        return None if kept is None else values.decode(start, kept, segment)
 
     def fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
         """``(window_start_ms, value)`` of ``key`` for the windows that start from ``start_ms`` to ``end_ms``,
@@ -104,11 +106,11 @@ class WindowReads(Generic[K, V]):
         check_span("a range of window starts", start_ms, end_ms)
         encoded = self._codec.encode_key(key)
         part = escaped(encoded)
+        values = self._values.now()
         live = self._scans.open(start_ms, end_ms, part, part, reverse=reverse)
-        return RecordIterator(self._windows(live, SEGMENT_BYTES + len(part)), *live.pairs)
+        return RecordIterator(self._windows(live, values, SEGMENT_BYTES + len(part)), *live.pairs)
 
-    def _windows(self, live: LiveScans, start_at: int) -> Iterator[tuple[int, Any]]:
-        values = self._values
+    def _windows(self, live: LiveScans, values: SegmentValues, start_at: int) -> Iterator[tuple[int, Any]]:
         for segment, pairs in live.scans:
             decode = values.decoder(segment)
             if decode is None:
@@ -127,6 +129,7 @@ class WindowReads(Generic[K, V]):
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
         check_span("a range of window starts", start_ms, end_ms)
         first, last = self._codec.encode_bound(key_from), self._codec.encode_bound(key_to)
+        values = self._values.now()
         live = self._scans.open(
             start_ms,
             end_ms,
@@ -134,16 +137,17 @@ class WindowReads(Generic[K, V]):
             None if last is None else escaped(last),
             reverse=reverse,
         )
-        return RecordIterator(self._decoded(live.in_key_order()), *live.pairs)
+        return RecordIterator(self._decoded(live.in_key_order(), values), *live.pairs)
 
     def _in_time_order(
         self, start_ms: int, end_ms: int | None, *, reverse: bool
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
+        values = self._values.now()
         live = self._scans.open(start_ms, end_ms, None, None, reverse=reverse)
-        return RecordIterator(self._decoded(live.in_time_order()), *live.pairs)
+        return RecordIterator(self._decoded(live.in_time_order(), values), *live.pairs)
 
-    def _decoded(self, pairs: Iterator[SegmentPair]) -> Iterator[tuple[Windowed[K], Any]]:
-        codec, keys, values, size_ms = self._codec, self._keys, self._values, self._size_ms
+    def _decoded(self, pairs: Iterator[SegmentPair], values: SegmentValues) -> Iterator[tuple[Windowed[K], Any]]:
+        codec, keys, size_ms = self._codec, self._keys, self._size_ms
         for logged, kept, segment in pairs:
             start_ms = keys.time(logged)
             end_ms = min(start_ms + size_ms, TIME_BOUND_MS - 1)

@@ -274,6 +274,36 @@ def test_with_its_last_old_segment_expired_a_store_is_one_that_never_was_old(ope
         assert list(windows.fetch("k", 0, 100)) == [(40, (40, 400)), (50, (50, 500))]
 
 
+def test_an_open_scan_still_knows_an_old_segment_that_a_commit_has_dropped(opened: Opened) -> None:
+    with window().over(opened()) as windows:
+        windows.put("k", 1, 1)
+        windows.put("k", 12, 12)
+        windows.commit()
+    with window(timestamped=True).over(opened()) as windows:
+        view = windows.read_only()
+        scans: list[Any] = []
+        for of in (windows, view):
+            scans += [of.fetch("k", 0, 100), of.backward_fetch("k", 0, 100)]
+            scans += [of.all(), of.fetch_range(None, None, 0, 100)]
+        windows.put("k", 60, 60, 600)
+        windows.commit()
+        assert windows.store.mark(OLD_SEGMENTS) is None
+        for scan in scans:
+            assert sorted(value.value for _, value in scan) == [1, 12]
+            scan.close()
+
+
+def test_an_open_scan_of_sessions_still_knows_an_old_segment_that_a_commit_has_dropped(opened: Opened) -> None:
+    with session().over(opened()) as sessions:
+        sessions.put(Windowed("k", 0, 5), 5)
+        sessions.commit()
+    with session(timestamped=True).over(opened()) as sessions, sessions.fetch("k") as scan:
+        sessions.put(Windowed("k", 80, 90), 90, 900)
+        sessions.commit()
+        assert sessions.store.mark(OLD_SEGMENTS) is None
+        assert [value for _, value in scan] == [(5, -1)]
+
+
 def test_a_timestamped_store_is_not_opened_as_a_plain_one(opened: Opened) -> None:
     with window(timestamped=True).over(opened()) as windows:
         windows.put("k", 1, 1, 10)
