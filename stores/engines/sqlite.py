@@ -231,14 +231,18 @@ class SqliteEngine(TransactionalEngine):
             raise _reading_error(error, self._file) from error
 
     def meta(self) -> dict[bytes, bytes]:
-        # Also a part of opening: a damaged tree may lead back to itself.
-        self._writer.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+        def look(reader: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+            # Also a part of opening: a damaged tree may lead back to itself.
+            reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+            try:
+                return reader.execute("select key, value from meta").fetchall()
+            finally:
+                reader.set_progress_handler(None, 0)
+
         try:
-            entries = self._writer.execute("select key, value from meta").fetchall()
+            entries = self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        finally:
-            self._writer.set_progress_handler(None, 0)
         return dict(self._seal.open_pairs(entries))
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:

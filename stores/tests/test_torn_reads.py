@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueIterator, TopicPartition, open_store
+from stores.engines.snapshots import Snapshots
 from stores.ranges import KeyRanges
 from stores.registry import backends
 from stores.sorted_map import SortedMap
@@ -51,6 +52,30 @@ def test_a_reader_sees_a_commit_of_the_memory_engine_whole_or_not_at_all(
         store.commit()
         assert seen
         assert {future.result(timeout=60) for future in seen} <= {b"old", b"new"}
+
+
+@pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native"])
+def test_a_reader_of_committed_data_sees_no_mark_of_a_transaction_that_is_being_committed(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
+        store.put(b"key", b"old")
+        store.set_mark("mark", b"old")
+        store.commit()
+        store.put(b"key", b"new")
+        store.set_mark("mark", b"new")
+        reader = store.read_only(IsolationLevel.READ_COMMITTED)
+        begin_writing, seen = Snapshots.begin_writing, []
+
+        def read_first(snapshots: Snapshots[Any]) -> None:
+            # All is written, and nothing is committed.
+            seen.append(pool.submit(lambda: (reader.mark("mark"), reader.get(b"key"))).result(timeout=60))
+            begin_writing(snapshots)
+
+        monkeypatch.setattr(Snapshots, "begin_writing", read_first)
+        store.commit()
+        assert seen == [(b"old", b"old")]
+        assert (reader.mark("mark"), reader.get(b"key")) == (b"new", b"new")
 
 
 @pytest.mark.parametrize("backend", [name for name in backends() if name.endswith("-indexed-batch")])
