@@ -66,17 +66,18 @@ class MemoryEngine(Engine):
             return [self._stored[family].writes.get(key) for family, key in keys]
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
+        with self._lock:
+            return self._scan(start, end, end_open, 0, reverse=reverse)
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         with self._lock:
-            made: list[Scan] = []
-            for start, end, end_open, family in ranges:
-                data = self._stored[family]
-                self._shared.add(family)
-                keys = data.merge(start, end, end_open=end_open, reverse=reverse)
-                made.append(_MemoryScan(data.writes, keys, reverse=reverse))
-            return made
+            return [self._scan(*bounds, reverse=reverse) for bounds in ranges]
+
+    def _scan(self, start: bytes | None, end: bytes | None, end_open: bool, family: int, *, reverse: bool) -> Scan:
+        """A scan of one family. The caller holds the lock."""
+        data = self._stored[family]
+        self._shared.add(family)
+        return _MemoryScan(data.writes, data.merge(start, end, end_open=end_open, reverse=reverse), reverse=reverse)
 
     def meta(self) -> dict[bytes, bytes]:
         return dict(self._meta)

@@ -192,7 +192,12 @@ class NativeStore(EngineStore):
     # Reading
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
-        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None and self._may_change((key,)):
+        if (
+            level is IsolationLevel.READ_UNCOMMITTED
+            and self._transaction is not None
+            # Looked at here, too: the call takes a good part of the writer's lookup.
+            and (get_ident() == self._writer or self._may_change((key,)))
+        ):
             with self._lock:
                 if self._transaction is not None:
                     return self._transaction.get(key)
@@ -214,6 +219,13 @@ class NativeStore(EngineStore):
                 if self._transaction is not None:
                     return list(map(self._transaction.get, keys))
         return self._engine.get_many(keys)
+
+    def _scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+        if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
+            return super()._scan(level, bounds, reverse=reverse)
+        start, end, end_open, _ = bounds
+        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+        return chunks_of(scan), Pin(scan.close)
 
     def _scans(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool

@@ -25,7 +25,7 @@ from stores.failpoints import reach
 from stores.interface import IsolationLevel, Position, TopicPartition
 from stores.merge import Pair, chunks_of
 from stores.ranges import Bounds, ScanRange
-from stores.strategies.held import hold
+from stores.strategies.held import HeldState, hold
 from stores.strategies.iterator import Pin
 from stores.strategies.spilled import Spill
 from stores.strategies.store import EngineStore, Traits, while_open
@@ -305,6 +305,17 @@ class SpillingStore(EngineStore):
             self._engine.get_many([key for key, value in zip(keys, staged, strict=True) if value is MISSING])
         )
         return [next(committed) if isinstance(value, Missing) else value for value in staged]
+
+    def _scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+        if level is IsolationLevel.READ_UNCOMMITTED:
+            batch = self._batch
+            start, end, end_open, _ = bounds
+            with batch.lock:
+                if self._spill is None:
+                    committed = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+                    held = HeldState(committed, None, batch, batch.freeze(), bounds, reverse=reverse)
+                    return held.chunks(), Pin(held.release)
+        return super()._scan(level, bounds, reverse=reverse)
 
     def _scans(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool

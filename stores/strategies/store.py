@@ -231,6 +231,10 @@ class EngineStore(KeyValueStore):
     def _is_clean(self) -> bool:
         """Whether no write is staged."""
 
+    def _scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+        """As ``_scans``, of one range. A strategy has its own where the usual scan needs less than that does."""
+        return self._scans(level, [bounds], reverse=reverse)[0]
+
     @abstractmethod
     def _scans(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
@@ -465,7 +469,14 @@ class EngineStore(KeyValueStore):
         reverse: bool = False,
     ) -> KeyValueIterator:
         """Any scan at any level, from any thread."""
-        return self.scan_many(level, [ScanRange(start, end, end_open)], reverse=reverse)[0]
+        check_bounds(start, end)
+        self._check_open()
+        try:
+            pairs, pin = self._scan(level, ScanRange(start, end, end_open), reverse=reverse)
+        except StoreUnavailableError:
+            self._check_open()
+            raise
+        return self._iterator(pairs, pin)
 
     @final
     def scan_many(
@@ -480,14 +491,16 @@ class EngineStore(KeyValueStore):
         except StoreUnavailableError:
             self._check_open()
             raise
+        return [self._iterator(pairs, pin) for pairs, pin in made]
+
+    def _iterator(self, pairs: Iterator[list[Pair]], pin: Pin) -> StoreIterator:
+        """An iterator that closing the store closes."""
         with self._pins_lock:
-            for _, pin in made:
-                self._pins.add(pin)
-        if not self.is_open:
-            # Closed meanwhile, by another thread, which may not have seen these pins.
-            for _, pin in made:
-                pin.close()
-        return [StoreIterator(pairs, pin) for pairs, pin in made]
+            self._pins.add(pin)
+        if not self._writer:
+            # Closed meanwhile, by another thread, which may not have seen this pin.
+            pin.close()
+        return StoreIterator(pairs, pin)
 
     @final
     def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:

@@ -259,10 +259,9 @@ class RocksDBEngine(Engine):
             raise _reading_error(error) from error
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return self._scan(ScanRange(start, end, end_open), reverse=reverse)
+        return self._scan(start, end, end_open, 0, reverse=reverse)
 
-    def _scan(self, bounds: ScanRange, *, reverse: bool) -> Scan:
-        start, end, end_open, family = bounds
+    def _scan(self, start: bytes | None, end: bytes | None, end_open: bool, family: int, *, reverse: bool) -> Scan:
         stored = self._stored[family]
         try:
             pairs = stored.items(backwards=reverse, from_key=end if reverse else start)
@@ -272,14 +271,11 @@ class RocksDBEngine(Engine):
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         if len(ranges) == 1:
-            [(start, end, end_open, family)] = ranges
-            if not family:
-                return [self.scan(start, end, end_open=end_open, reverse=reverse)]
-            return [self._scan(ranges[0], reverse=reverse)]
+            return [self._scan(*ranges[0], reverse=reverse)]
         while True:
             # Each has a snapshot of its own: they are of one moment where nothing was written between them.
             before = self._num_writes()
-            made = [self._scan(bounds, reverse=reverse) for bounds in ranges]
+            made = [self._scan(*bounds, reverse=reverse) for bounds in ranges]
             if self._num_writes() == before:
                 return made
 
