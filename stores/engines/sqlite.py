@@ -11,7 +11,8 @@ key that has gone with its page, ``verify`` finds, and a lookup does not.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
@@ -60,6 +61,19 @@ _FETCH_FIRST, _FETCH = 32, 512
 _POOL = 4
 
 
+class _Table:
+    """A table and its statements, each put together once: a string that is new costs a good part of a lookup."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lookup = f"select value from {name} where key = ?"
+        self.replace = f"replace into {name} values (?, ?)"
+        self.delete = f"delete from {name} where key = ?"
+
+
+_DATA, _META, _RECORDS = _Table("data"), _Table("meta"), _Table(_SECOND)
+
+
 class SqliteEngine(TransactionalEngine):
     """One file per store. PROCESS syncs at SQLite's own checkpoints only, DISK in every commit."""
 
@@ -95,13 +109,8 @@ class SqliteEngine(TransactionalEngine):
         self._snapshots = Snapshots(self._borrow, self._give_back)
         # Re-entrant: a finaliser may give a connection back while one is being borrowed.
         self._lock = RLock()
-        self._use_tables(["data"])
-
-    def _use_tables(self, tables: list[str]) -> None:
-        self._tables = tables
+        self._tables = [_DATA]
         """Of the data families in use."""
-        self._lookups = [f"select value from {table} where key = ?" for table in tables]
-        self.num_families = len(tables)
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -165,10 +174,11 @@ class SqliteEngine(TransactionalEngine):
             raise StoreCorruptedError(
                 f"{self._file} has no table {_SECOND}: wipe the store and restore it from its changelog"
             )
-        self._use_tables([("data", _SECOND)[place] for place in places])
+        self._tables = [(_DATA, _RECORDS)[place] for place in places]
+        self.num_families = len(places)
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
-        statement = self._lookups[family]
+        statement = self._tables[family].lookup
         try:
             # While a transaction is lent out, the writing connection shows what is in it.
             if get_ident() == self._owner and not self._writer.in_transaction:
@@ -183,15 +193,20 @@ class SqliteEngine(TransactionalEngine):
         return None if row is None else self._seal.open(key, row[0])
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self.get_each([(0, key) for key in keys])
+        return self._get_all(keys, repeat(self._tables[0].lookup))
 
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
-        lookups = self._lookups
+        tables = self._tables
+        return self._get_all([key for _, key in keys], (tables[family].lookup for family, _ in keys))
+
+    def _get_all(self, keys: Sequence[bytes], statements: Iterable[str]) -> list[bytes | None]:
+        """The values of ``keys``, each looked up by its statement, all of one moment."""
 
         def look(reader: sqlite3.Connection) -> list[bytes | None]:
             reader.execute("begin")
             try:
-                rows = [reader.execute(lookups[family], (key,)).fetchone() for family, key in keys]
+                lookups = zip(keys, statements, strict=False)
+                rows = [reader.execute(statement, (key,)).fetchone() for key, statement in lookups]
             finally:
                 reader.execute("rollback")
             return [None if row is None else row[0] for row in rows]
@@ -200,10 +215,13 @@ class SqliteEngine(TransactionalEngine):
             found = self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        return self._seal.open_many([key for _, key in keys], found)
+        return self._seal.open_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
+        try:
+            return _SqliteScan(self, self._snapshots.take(), ScanRange(start, end, end_open), reverse=reverse)
+        except sqlite3.Error as error:
+            raise _reading_error(error, self._file) from error
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         try:
@@ -224,7 +242,7 @@ class SqliteEngine(TransactionalEngine):
 
     def has_records(self) -> bool:
         # On the writing connection: another one takes a good part of what an opening does.
-        statement = f"select 1 from {self._tables[0]} limit 1"
+        statement = f"select 1 from {self._tables[0].name} limit 1"
         try:
             return self._asked(lambda reader: reader.execute(statement).fetchone()) is not None
         except sqlite3.Error as error:
@@ -255,7 +273,7 @@ class SqliteEngine(TransactionalEngine):
                     for start, end in layer.ranges:
                         _delete_range(writer, table, start, end)
                     _apply(writer, table, layer, self._seal)
-                _apply(writer, "meta", Writes((), meta), self._seal)
+                _apply(writer, _META, Writes((), meta), self._seal)
                 self._snapshots.begin_writing()
                 try:
                     writer.execute("commit")
@@ -295,7 +313,7 @@ class SqliteEngine(TransactionalEngine):
         """Every write is as durable as the level asks."""
 
     def approximate_num_entries(self, family: int = 0) -> int:
-        table, parts = self._tables[family], self.num_families
+        table, parts = self._tables[family].name, self.num_families
 
         # A count would read the table; SQLite keeps no estimate without ANALYZE, so size stands in for it.
         def look(reader: sqlite3.Connection) -> int:
@@ -451,11 +469,12 @@ class _SqliteTransaction(Transaction):
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
         self._writer, self._file, self._seal = engine._writer, engine._file, engine._seal
+        self._tables = engine._tables
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         self._check_open()
         try:
-            row = self._writer.execute(self._engine._lookups[family], (key,)).fetchone()
+            row = self._writer.execute(self._tables[family].lookup, (key,)).fetchone()
         except sqlite3.Error as error:
             raise self._failed(error) from error
         return None if row is None else self._seal.open(key, row[0])
@@ -466,7 +485,7 @@ class _SqliteTransaction(Transaction):
         self._check_open()
         try:
             selected = ScanRange(start, end, end_open, family)
-            rows = self._writer.execute(*_selection(self._engine._tables, selected, reverse=reverse))
+            rows = self._writer.execute(*_selection(self._tables, selected, reverse=reverse))
             try:
                 chunk, ended = take(rows, most)
             finally:
@@ -480,26 +499,26 @@ class _SqliteTransaction(Transaction):
 
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         self._check_open()
-        table = self._engine._tables[family]
+        table = self._tables[family]
         try:
             if value is None:
-                self._writer.execute(f"delete from {table} where key = ?", (key,))
+                self._writer.execute(table.delete, (key,))
             else:
-                self._writer.execute(f"replace into {table} values (?, ?)", (key, self._seal.seal(key, value)))
+                self._writer.execute(table.replace, (key, self._seal.seal(key, value)))
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
     def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
         self._check_open()
         try:
-            _delete_range(self._writer, self._engine._tables[family], start, end)
+            _delete_range(self._writer, self._tables[family], start, end)
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         self._check_open()
         try:
-            _apply(self._writer, "meta", Writes((), meta), self._seal)
+            _apply(self._writer, _META, Writes((), meta), self._seal)
             snapshots = self._engine._snapshots
             snapshots.begin_writing()
             try:
@@ -527,7 +546,7 @@ class _SqliteTransaction(Transaction):
         return told
 
 
-def _selection(tables: Sequence[str], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:
+def _selection(tables: Sequence[_Table], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:
     """A range as a statement and what is bound to it."""
     start, end, end_open, family = selected
     conditions, bounds = [], []
@@ -538,15 +557,15 @@ def _selection(tables: Sequence[str], selected: ScanRange, *, reverse: bool) -> 
         conditions.append("key < ?" if end_open else "key <= ?")
         bounds.append(end)
     where = f"where {' and '.join(conditions)} " if conditions else ""
-    return f"select key, value from {tables[family]} {where}order by key {'desc' if reverse else 'asc'}", bounds
+    return f"select key, value from {tables[family].name} {where}order by key {'desc' if reverse else 'asc'}", bounds
 
 
-def _delete_range(writer: sqlite3.Connection, table: str, start: bytes | None, end: bytes | None) -> None:
+def _delete_range(writer: sqlite3.Connection, table: _Table, start: bytes | None, end: bytes | None) -> None:
     # Two statements: with an alternative in one, SQLite looks at all keys from the start on.
     if end is None:
-        writer.execute(f"delete from {table} where key >= ?", (start or b"",))
+        writer.execute(f"delete from {table.name} where key >= ?", (start or b"",))
     else:
-        writer.execute(f"delete from {table} where key >= ? and key <= ?", (start or b"", end))
+        writer.execute(f"delete from {table.name} where key >= ? and key <= ?", (start or b"", end))
 
 
 def _create(writer: sqlite3.Connection, *, checksums: bool) -> None:
@@ -594,13 +613,13 @@ def _check_own(writer: sqlite3.Connection, file: Path) -> None:
         )
 
 
-def _apply(writer: sqlite3.Connection, table: str, layer: Writes, seal: Seal) -> None:
+def _apply(writer: sqlite3.Connection, table: _Table, layer: Writes, seal: Seal) -> None:
     writes = layer.writes
     if None in writes.values():
         gone = [(key,) for key, value in writes.items() if value is None]
-        writer.executemany(f"delete from {table} where key = ?", gone)
+        writer.executemany(table.delete, gone)
     for pairs in seal.seal_layer(layer):
-        writer.executemany(f"replace into {table} values (?, ?)", pairs)
+        writer.executemany(table.replace, pairs)
 
 
 def _check_header(file: Path) -> None:
