@@ -10,7 +10,8 @@ its page, ``verify`` finds, and a lookup does not.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, Self, cast
@@ -207,43 +208,60 @@ class LmdbEngine(TransactionalEngine):
         return None if kept is None else self._seal.open(key, kept)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self.get_each([(0, key) for key in keys])
+        return self._get_all(keys, repeat(self._stored[0]))
 
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
         stored = self._stored
+        return self._get_all([key for _, key in keys], (stored[family] for family, _ in keys))
+
+    def _get_all(self, keys: Sequence[bytes], databases: Iterable[Any]) -> list[bytes | None]:
+        """The values of ``keys``, each looked up in its database, all of one moment."""
+        longest = self.max_key_bytes
         with self._map:
             try:
                 with self._env.begin() as txn:
                     found = [
-                        txn.get(key, None, stored[family]) if 0 < len(key) <= self.max_key_bytes else None
-                        for family, key in keys
+                        txn.get(key, None, stored) if 0 < len(key) <= longest else None
+                        for key, stored in zip(keys, databases, strict=False)
                     ]
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return self._seal.open_many([key for _, key in keys], found)
+        return self._seal.open_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        return self.scans([ScanRange(start, end, end_open)], reverse=reverse)[0]
+        with self._map:
+            try:
+                return self._scan(self._snapshot(), ScanRange(start, end, end_open), reverse=reverse)
+            except lmdb.Error as error:
+                raise reading_error(error) from error
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         made: list[Scan] = []
         with self._map:
-            if self._snapshots.count >= self._snapshots_max:
-                raise StoreUnavailableError(
-                    f"{self._env.path()} has open scans of {self._snapshots.count:,} different commits: close "
-                    "iterators that nobody reads any more, or open it with a larger max_readers"
-                )
             try:
                 snapshot: Snapshot[Any] | None = None
                 for bounds in ranges:
                     # Each scan is one of its users: it is of the moment in which the first one took it.
-                    snapshot = self._snapshots.take() if snapshot is None else self._snapshots.share(snapshot)
-                    scan = LmdbScan(self, snapshot, self._stored[bounds.family], bounds, reverse=reverse)
-                    self._scans.add(scan)
-                    made.append(scan)
+                    snapshot = self._snapshot() if snapshot is None else self._snapshots.share(snapshot)
+                    made.append(self._scan(snapshot, bounds, reverse=reverse))
             except lmdb.Error as error:
                 raise reading_error(error) from error
         return made
+
+    def _scan(self, snapshot: Snapshot[Any], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
+        """A scan that is one of the users of ``snapshot``. The caller holds the lock of the map."""
+        scan = LmdbScan(self, snapshot, self._stored[bounds.family], bounds, reverse=reverse)
+        self._scans.add(scan)
+        return scan
+
+    def _snapshot(self) -> Snapshot[Any]:
+        """A snapshot for a scan. The caller holds the lock of the map."""
+        if self._snapshots.count >= self._snapshots_max:
+            raise StoreUnavailableError(
+                f"{self._env.path()} has open scans of {self._snapshots.count:,} different commits: close "
+                "iterators that nobody reads any more, or open it with a larger max_readers"
+            )
+        return self._snapshots.take()
 
     def _begin_snapshot(self) -> Any:
         txn = self._env.begin(self._stored[0])
@@ -314,7 +332,8 @@ class LmdbEngine(TransactionalEngine):
             # A cursor and an order of keys would take a quarter of such a commit.
             ((key, value),) = writes.items()
             if value is not None:
-                txn.put(key, self._seal.seal(key, value), db=stored)
+                # By position, as in ``LmdbTransaction.put``.
+                txn.put(key, self._seal.seal(key, value), True, True, False, stored)
             return
         with txn.cursor(stored) as cursor:
             # In key order: each page of the tree is then visited once.
