@@ -29,6 +29,7 @@ def note_refused(store: KeyValueStore) -> None:
 
 def close_refused(path: Path) -> None:
     """Close the store at ``path`` if it was refused. Raises as ``StateStore.close``."""
-    store = _refused.pop(path.absolute(), None)
-    if store is not None:
-        store.close()
+    if _refused:
+        store = _refused.pop(path.absolute(), None)
+        if store is not None:
+            store.close()
