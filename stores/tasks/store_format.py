@@ -119,6 +119,8 @@ class StoreFormat:
             new.open()
             while not new.step():
                 pass
+            # Here, while the old store is open: an engine may write what it still holds, and find the disk full.
+            new.close()
         except (CommitFailedError, StoreUnavailableError) as error:
             new.give_up()
             raise StoreUnavailableError(

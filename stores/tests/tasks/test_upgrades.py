@@ -26,6 +26,7 @@ from stores.strategies.store import EngineStore
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.conversion import VERSION_HEADER
 from stores.tasks.names import check_stores
+from stores.tasks.upgrading import kept_version
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times, kept
@@ -305,6 +306,30 @@ def test_a_disk_that_fills_up_in_an_upgrade_leaves_the_old_store(
                 raise CommitFailedError("no space left on the device", reopen=True)
 
         patch.setattr(EngineStore, "restore", full)
+        with pytest.raises(StoreUnavailableError):
+            new_task(tmp_path, log).open()
+    assert names_beside(tmp_path) == []
+    assert kept(tmp_path, INDEXED) == before
+    work(new_task(tmp_path, log))
+
+
+def test_a_disk_that_is_found_full_as_the_new_store_is_closed_leaves_the_old_one(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB writes what it still has in memory when it is closed."""
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log))
+    before = kept(tmp_path, INDEXED)
+    with monkeypatch.context() as patch:
+        close = EngineStore.close
+
+        def full(store: EngineStore) -> None:
+            is_new = store.is_open and kept_version(store) == 1
+            close(store)
+            if is_new:
+                raise CommitFailedError("no space left on the device", reopen=True)
+
+        patch.setattr(EngineStore, "close", full)
         with pytest.raises(StoreUnavailableError):
             new_task(tmp_path, log).open()
     assert names_beside(tmp_path) == []
