@@ -55,6 +55,16 @@ def test_an_expired_record_is_absent_for_every_write(times: Times | None) -> Non
     assert times.get("b") == ("new", 100)
 
 
+def test_several_records_are_put_or_none_where_a_key_is_refused(times: Times | None) -> None:
+    if times is None:
+        return
+    for refused in ("", "k" * (times.store.max_key_bytes + 1)):
+        if len(refused) < 1 << 20:
+            with pytest.raises(ValueError):
+                times.put_all([("a", "new", 5), (refused, "new", 5)])
+    assert keys(times.all()) == []
+
+
 def test_a_put_of_what_has_expired_already_leaves_the_key_without_a_value(times: Times | None) -> None:
     if times is None:
         return
