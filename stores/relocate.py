@@ -1,7 +1,13 @@
 """Move the stores of a state directory to the sub-topologies that a topology gives them:
 
-    python -m stores.relocate DIR --topology FILE [--dry-run] [--application ID]
+    python -P -m stores.relocate DIR --topology FILE [--dry-run] [--application ID]
 
+or all stores to another layout of the directory (see ``stores.tasks.directory_layout``):
+
+    python -P -m stores.relocate DIR --layout store-partition [--dry-run] [--application ID]
+    python -P -m stores.relocate DIR --layout task --topology FILE [--dry-run]
+
+With ``-P`` Python does not import modules from the working folder.
 DIR is the folder of one application, with its tasks' folders (``state.dir/application.id`` under Kafka's properties);
 FILE is the topology as JSON (see ``stores.tasks.topology``). Each line printed is a store: where it was and where it is
 now, or why it stays. Nothing is changed with ``--dry-run``. Ends with 0; with 2 after an error, which says what to do.
@@ -17,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stores.errors import StoreError
+from stores.tasks.directory_layout import DirectoryLayout
+from stores.tasks.layout_change import change_layout
 from stores.tasks.relocation import Relocation, relocate
 from stores.tasks.topology import Topology
 
@@ -27,13 +35,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m stores.relocate", description="Move stores to the sub-topologies that a topology gives them."
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the state directory of one application")
-    parser.add_argument("--topology", type=Path, required=True, metavar="FILE", help="the topology, as JSON")
+    parser.add_argument("--topology", type=Path, metavar="FILE", help="the topology, as JSON")
+    parser.add_argument("--layout", choices=[*DirectoryLayout], help="move all stores to this layout of the directory")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be moved")
     parser.add_argument("--application", metavar="ID", help="the application's ID, if its stores' names end alike")
     given = parser.parse_args(argv)
+    if given.topology is None and given.layout is None:
+        parser.error("one of --topology and --layout is required")
+    settings = {"application_id": given.application, "dry_run": given.dry_run}
     try:
-        topology = Topology.from_file(given.topology)
-        done = relocate(given.directory, topology, application_id=given.application, dry_run=given.dry_run)
+        topology = None if given.topology is None else Topology.from_file(given.topology)
+        if given.layout is not None:
+            done = change_layout(given.directory, given.layout, topology=topology, **settings)
+        elif topology is not None:
+            done = relocate(given.directory, topology, **settings)
     except (StoreError, TypeError) as error:
         print(error, file=sys.stderr)
         return 2

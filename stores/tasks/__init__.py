@@ -2,10 +2,13 @@
 
 from stores.config import StoreConfig
 from stores.interface import ProcessingGuarantee
+from stores.tasks.assignment import stored_offsets
 from stores.tasks.commit_interval import NO_INTERVAL
 from stores.tasks.config import TaskConfig
 from stores.tasks.context import TaskContext
+from stores.tasks.directory_layout import DirectoryLayout
 from stores.tasks.identifier import TaskId
+from stores.tasks.layout_change import change_layout
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.offset_sum import freshest_first, offset_sum
 from stores.tasks.punctuation import PunctuationType, Schedule
@@ -19,6 +22,7 @@ from stores.upgrade import Upgrade, UpgradeMode, UpgradeProgress
 __all__ = [
     "NO_INTERVAL",
     "BudgetShare",
+    "DirectoryLayout",
     "MemoryBudget",
     "ProcessingGuarantee",
     "PunctuationType",
@@ -37,7 +41,9 @@ __all__ = [
     "Upgrade",
     "UpgradeMode",
     "UpgradeProgress",
+    "change_layout",
     "freshest_first",
     "offset_sum",
     "relocate",
+    "stored_offsets",
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from stores.files import system_errors_told
+from stores.creation import is_store
+from stores.errors import StoreIncompatibleError
+from stores.files import make_folder, system_errors_told
+from stores.tasks.directory_layout import DirectoryLayout, read_layout
 from stores.tasks.identifier import TaskId
-from stores.tasks.layout import bring_in, check_engines
+from stores.tasks.layout import bring_in, check_engine_of, check_engines, places
 from stores.tasks.relocation import admit, is_pending
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task_lock import TaskLock
@@ -16,7 +19,8 @@ from stores.tasks.topology_lock import TopologyLock
 
 
 class Entrance:
-    """How a task of an application is entered, and left; ``kept`` are the paths of its persistent stores, by name.
+    """How a task of an application is entered, and left; ``kept`` are the paths of its persistent stores, by name, as
+    ``layout`` has them.
 
     With a ``topology`` the stores of all tasks are looked for first, and moved if ``automatic``.
     """
@@ -25,6 +29,7 @@ class Entrance:
         self,
         application_id: str,
         state: StateDirectory,
+        layout: DirectoryLayout,
         task_id: TaskId,
         kept: Mapping[str, Path],
         topology: Topology | None,
@@ -32,7 +37,10 @@ class Entrance:
         automatic: bool,
     ) -> None:
         self._application_id, self._state, self._task_id = application_id, state, task_id
-        self._engines = {name: path.parent.name for name, path in kept.items()}
+        self._layout = layout
+        self._paths = kept
+        by_task = layout is DirectoryLayout.TASK
+        self._engines = {name: (path.parent if by_task else path).name for name, path in kept.items()}
         self._topology, self._automatic = topology, automatic
         self._locks: list[TaskLock | TopologyLock] = []
 
@@ -54,11 +62,36 @@ class Entrance:
                 # Another process has begun to relocate meanwhile; it may have died of it.
                 self.leave()
             with system_errors_told(folder):
-                bring_in(folder, self._engines)
-                check_engines(folder, self._engines)
+                if read_layout(self._state.path) is not self._layout:
+                    raise StoreIncompatibleError(
+                        f"the layout of {self._state.path} has changed since this task was made: make it anew"
+                    )
+                if self._layout is DirectoryLayout.TASK:
+                    bring_in(folder, self._engines)
+                    check_engines(folder, self._engines)
+                    self._refuse_other_layout(
+                        [
+                            self._state.path / name / str(self._task_id.partition) / self._engines[name]
+                            for name in self._paths
+                        ]
+                    )
+                else:
+                    present = [place for place in places(folder, self._paths) if place.store in self._paths]
+                    self._refuse_other_layout([place.within(folder) for place in present])
+                    for name, path in self._paths.items():
+                        make_folder(path.parent, 0o700)
+                        check_engine_of(name, path)
         except BaseException:
             self.leave()
             raise
+
+    def _refuse_other_layout(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if path.is_dir() and is_store(path):
+                raise StoreIncompatibleError(
+                    f"{path} is not where the layout {self._layout} has it, which {self._state.path} notes: run python "
+                    f"-m stores.relocate with --layout {self._layout}"
+                )
 
     def leave(self) -> None:
         """Give back all locks. May be called more than once."""

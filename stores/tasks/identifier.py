@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from stores.tasks.names import check_number, check_subtopology
+from stores.errors import ConfigError
+from stores.tasks.names import check_number, check_stores, check_subtopology
+
+_TASK = re.compile(r"(0|[1-9][0-9]{0,19})_(0|[1-9][0-9]{0,9})", re.ASCII)
 
 
 class _Numbers(NamedTuple):
@@ -30,10 +34,45 @@ class TaskId(_Numbers):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The id that ``str`` gave. Raises: ValueError for any other text."""
-        match = re.fullmatch(r"(0|[1-9][0-9]{0,19})_(0|[1-9][0-9]{0,9})", text, re.ASCII)
+        match = _TASK.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is no task id: one looks like 0_3")
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.subtopology}_{self.partition}"
+
+
+@dataclass(frozen=True)
+class StorePartition:
+    """A store and its partition, whichever task has it; as text, and as a path: ``counts/3``.
+
+    Raises, when made: TypeError; ConfigError, also for a name that a file or a task's folder of the directory has.
+    """
+
+    store: str
+    partition: int
+
+    def __post_init__(self) -> None:
+        check_stores([self.store])
+        check_number("a partition", self.partition)
+        if _TASK.fullmatch(self.store) or self.store == "kafka-streams-process-metadata":
+            raise ConfigError(
+                f"a store in a state directory of the layout store-partition can't be called {self.store!r}: choose "
+                "another name, or the layout task"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What ``str`` gave. Raises: ValueError, ConfigError for any other text."""
+        match = re.fullmatch(r"([^/]+)/(0|[1-9][0-9]{0,9})", text, re.ASCII)
+        if match is None:
+            raise ValueError(f"{text!r} is no partition of a store: one looks like counts/3")
+        return cls(match[1], int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.partition}"
+
+
+Home = TaskId | StorePartition
+"""What a store's folder belongs to, by the layout of the state directory; as text, its path there."""

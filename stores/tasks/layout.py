@@ -119,6 +119,22 @@ def bring_in(folder: Path, chosen: Mapping[str, str]) -> None:
         parked.rmdir()
 
 
+def own_engines(folder: Path) -> list[str]:
+    """The engines whose stores lie in a store's own folder (``store-partition``), in order. Raises: OSError."""
+    names = {
+        _store_of(entry.name) for entry in _folders(folder) if entry.name in engines() or is_store(Path(entry.path))
+    }
+    return sorted(names)
+
+
+def check_engine_of(name: str, path: Path) -> None:
+    """Check that no other engine has the store ``name`` beside ``path``. Raises: StoreIncompatibleError; OSError."""
+    for engine in own_engines(path.parent):
+        other = path.with_name(engine)
+        if other != path and not (other.is_dir() and is_vacant(other)):
+            raise _other_engine(other, name, engine, path.name)
+
+
 def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
     """Check that no store of ``chosen`` (engine by name) lies below the folder of another engine.
 
@@ -128,10 +144,14 @@ def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
         engine = chosen.get(place.store)
         path = place.within(folder)
         if engine is not None and place.engine not in (None, engine) and not (path.is_dir() and is_vacant(path)):
-            raise StoreIncompatibleError(
-                f"{path} holds the store {place.store!r}, kept by {place.engine}, and the task is configured to keep "
-                f"it in {engine}: configure {place.engine} for it, or remove {path} to restore it from its changelog"
-            )
+            raise _other_engine(path, place.store, place.engine, engine)
+
+
+def _other_engine(path: Path, store: str, present: str | None, chosen: str) -> StoreIncompatibleError:
+    return StoreIncompatibleError(
+        f"{path} holds the store {store!r}, kept by {present}, and the task is configured to keep it in {chosen}: "
+        f"configure {present} for it, or remove {path} to restore it from its changelog"
+    )
 
 
 def _folders(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -11,24 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from stores.tasks.identifier import TaskId
+from stores.tasks.identifier import Home, TaskId
 from stores.tasks.layout import Place, is_taken, parts, places
 from stores.tasks.state_directory import StateDirectory, last_used
 from stores.tasks.topology import Topology
 
 
 class Move(NamedTuple):
-    """A store, the task that has it, and the task that it belongs to."""
+    """A store, the task that has it, and the task that it belongs to; either may be a folder of its own instead."""
 
     store: str
     engine: str | None
     """None where it lies as an earlier release has made it."""
-    source: TaskId
-    target: TaskId
+    source: Home
+    target: Home
 
-    def path(self, state: Path, task_id: TaskId) -> Path:
-        """Where the store lies in the folder of ``task_id``, one of the two."""
-        return Place(self.engine, self.store).within(state / str(task_id))
+    def path(self, state: Path, home: Home) -> Path:
+        """Where the store lies in the folder of ``home``, one of the two."""
+        if isinstance(home, TaskId):
+            return Place(self.engine, self.store).within(state / str(home))
+        return state / str(home) / (self.engine or "")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,10 @@ class Placement:
     @property
     def kept(self) -> list[tuple[TaskId, Place]]:
         """The stores that no task opens: they stay for a while."""
-        return [*self.unnamed, *((move.source, Place(move.engine, move.store)) for move in self.doubles)]
+        doubles = [
+            (move.source, Place(move.engine, move.store)) for move in self.doubles if isinstance(move.source, TaskId)
+        ]
+        return [*self.unnamed, *doubles]
 
 
 def place_stores(state: StateDirectory, topology: Topology) -> Placement:
@@ -74,5 +79,5 @@ def place_stores(state: StateDirectory, topology: Topology) -> Placement:
     return Placement(tuple(sorted(moves, key=_order)), tuple(sorted(doubles, key=_order)), tuple(unnamed))
 
 
-def _order(move: Move) -> tuple[TaskId, str, str]:
+def _order(move: Move) -> tuple[Home, str, str]:
     return move.source, move.store, move.engine or ""

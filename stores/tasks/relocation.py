@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -25,9 +25,11 @@ from stores.directory import checked_path
 from stores.errors import StoreIncompatibleError, StoreMisplacedError, StoreUnavailableError
 from stores.files import make_folder, system_errors_told
 from stores.locks import HeldLock, take, take_in_time
+from stores.tasks.directory_layout import JOURNAL_FILE
+from stores.tasks.identifier import TaskId
 from stores.tasks.layout import bring_in, parts
 from stores.tasks.placement import Move, Placement, place_stores
-from stores.tasks.relocation_journal import JOURNAL_FILE, RELOCATING_FILE, Journal, planned
+from stores.tasks.relocation_journal import RELOCATING_FILE, Journal, planned
 from stores.tasks.state_directory import LOCK_FILE, StateDirectory
 from stores.tasks.topology import Topology
 from stores.tasks.topology_lock import TopologyLock
@@ -122,7 +124,7 @@ def relocating(state: StateDirectory) -> Iterator[Journal | None]:
     try:
         journal = Journal.read(state.path)
         if journal is not None:
-            with _locked(state, journal.moves):
+            with locked(state, journal.moves):
                 journal.carry_out(state.path)
             _log.info("completed a relocation of %d stores in %s", len(journal.moves), state.path)
         yield journal
@@ -135,8 +137,8 @@ def _relocate(
 ) -> Relocation:
     found = place_stores(state, topology)
     while found.moves:
-        with _locked(state, found.moves):
-            _check_devices(state, found.moves)
+        with locked(state, found.moves):
+            check_devices(state, found.moves)
             _bring_in(state, found.moves)
             # Until all was locked somebody may have made or removed something.
             again = place_stores(state, topology)
@@ -162,17 +164,20 @@ def _relocate(
 
 def _bring_in(state: StateDirectory, moves: tuple[Move, ...]) -> None:
     """Bring stores of an earlier release's layout to the present one, in the tasks of ``moves``, which are locked."""
-    for task_id in sorted({task_id for move in moves for task_id in (move.source, move.target)}):
+    for task_id in _tasks(moves):
         # What can't be brought in its own task will say when it opens.
         with suppress(StoreIncompatibleError):
             bring_in(state.folder(task_id), {})
 
 
 @contextmanager
-def _locked(state: StateDirectory, moves: tuple[Move, ...]) -> Iterator[None]:
-    """Hold the locks of the tasks that give or get a store, and of the stores. Raises: StoreLockedError; OSError."""
+def locked(state: StateDirectory, moves: Iterable[Move], others: Iterable[TaskId] = ()) -> Iterator[None]:
+    """Hold the locks of the tasks that give or get a store, of ``others``, and of the stores.
+
+    Raises: StoreLockedError; OSError.
+    """
     with ExitStack() as held:
-        tasks = sorted({task_id for move in moves for task_id in (move.source, move.target)})
+        tasks = sorted({*_tasks(moves), *others})
         missing = {task_id for task_id in tasks if not state.folder(task_id).is_dir()}
         for task_id in tasks:
             if task_id not in missing:
@@ -193,10 +198,16 @@ def _hold(held: ExitStack, file: Path) -> None:
     held.callback(HeldLock(take(file)).close)
 
 
-def _check_devices(state: StateDirectory, moves: tuple[Move, ...]) -> None:
+def _tasks(moves: Iterable[Move]) -> list[TaskId]:
+    homes = {home for move in moves for home in (move.source, move.target)}
+    return sorted(home for home in homes if isinstance(home, TaskId))
+
+
+def check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
     """Raises: StoreUnavailableError where a store can't be renamed, because its task's folder is a mounted disk."""
     for move in moves:
-        source, target = move.path(state.path, move.source), state.folder(move.target)
+        source = move.path(state.path, move.source)
+        target = next(folder for folder in move.path(state.path, move.target).parents if folder.exists())
         if source.parent.stat().st_dev != target.stat().st_dev:
             raise StoreUnavailableError(
                 f"{source} belongs in {target}, which is on another file system: move it by hand, and start again"
@@ -204,7 +215,7 @@ def _check_devices(state: StateDirectory, moves: tuple[Move, ...]) -> None:
 
 
 def _refuse(state: StateDirectory, found: Placement) -> None:
-    misplaced = [*_moves(state, found.moves), *_moves(state, found.doubles)]
+    misplaced = [*moves_told(state, found.moves), *moves_told(state, found.doubles)]
     if misplaced:
         listed = "; ".join(f"{store!r} is in {source} and belongs in {target}" for store, source, target in misplaced)
         raise StoreMisplacedError(
@@ -216,14 +227,15 @@ def _refuse(state: StateDirectory, found: Placement) -> None:
 
 def _told(state: StateDirectory, completed: Journal | None, found: Placement) -> Relocation:
     return Relocation(
-        () if completed is None else _moves(state, completed.moves),
-        _moves(state, found.moves),
-        _moves(state, found.doubles),
+        () if completed is None else moves_told(state, completed.moves),
+        moves_told(state, found.moves),
+        moves_told(state, found.doubles),
         tuple((place.store, place.within(state.folder(task_id))) for task_id, place in found.unnamed),
     )
 
 
-def _moves(state: StateDirectory, moves: tuple[Move, ...]) -> tuple[tuple[str, Path, Path], ...]:
+def moves_told(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
+    """For each store where it was and where it goes."""
     return tuple((move.store, move.path(state.path, move.source), move.path(state.path, move.target)) for move in moves)
 
 

@@ -26,14 +26,15 @@ from stat import S_IMODE
 from uuid import UUID
 
 from stores.creation import foreign_names, is_store, is_vacant
-from stores.errors import StoreCorruptedError, StoreLockedError
+from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError
 from stores.failpoints import declare, reach
 from stores.files import StrangeFileError, make_folder, sync_folder, system_errors_told
 from stores.interface import TopicPartition
 from stores.locks import take
 from stores.registry import backend_named
 from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.identifier import TaskId
+from stores.tasks.directory_layout import DirectoryLayout, read_layout
+from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.names import check_engine
 from stores.tasks.offset_sum import offset_sum
 from stores.tasks.process_file import process_id
@@ -62,9 +63,21 @@ class StateDirectory:
             raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
         return self.path / str(task_id)
 
-    def store_folder(self, task_id: TaskId, backend: str, name: str) -> Path:
-        """The folder of the task's store ``name``, kept by the backend called ``backend``. Raises: ConfigError."""
-        return self.folder(task_id) / check_engine(backend_named(backend).engine) / name
+    def home(self, task_id: TaskId, name: str, layout: DirectoryLayout) -> Path:
+        """The folder in which the task's store ``name`` has its entries. Raises: ConfigError."""
+        if layout is DirectoryLayout.STORE_PARTITION:
+            return self.path / str(StorePartition(name, task_id.partition))
+        return self.folder(task_id)
+
+    def store_folder(self, task_id: TaskId, backend: str, name: str, layout: DirectoryLayout | None = None) -> Path:
+        """The folder of the task's store ``name``, kept by the backend called ``backend``.
+
+        ``layout`` is the directory's own unless it is given. Raises: ConfigError; StoreCorruptedError where the
+        directory's note of its layout is damaged.
+        """
+        layout = read_layout(self.path) if layout is None else layout
+        folder = self.home(task_id, name, layout) / check_engine(backend_named(backend).engine)
+        return folder / name if layout is DirectoryLayout.TASK else folder
 
     def tasks(self) -> list[TaskId]:
         """The tasks that have a folder here, in order."""
@@ -111,6 +124,7 @@ class StateDirectory:
 
         A folder that is locked, or in which anything is locked or not the library's, stays, whole. One that is removed
         goes in one step, so that no half of it is ever found. Nothing is done where another process is at it already.
+        Stores in folders of their own (the layout ``store-partition``) stay.
         """
         with system_errors_told(self.path), ExitStack() as held:
             if not self.path.exists():
@@ -129,8 +143,14 @@ class StateDirectory:
         """The changelog offsets that the task's stores are known to be at, without opening any of them.
 
         As of the task's last opening, or closing, if that was later. Empty where nothing is known.
+        Raises: StoreIncompatibleError in the layout ``store-partition``, where ``stored_offsets`` finds them.
         Source: KIP-892, "Offsets for Consumer Rebalances".
         """
+        if read_layout(self.path) is DirectoryLayout.STORE_PARTITION:
+            raise StoreIncompatibleError(
+                f"{self.path} has the layout store-partition, which does not say which task has a store: ask "
+                "stored_offsets() with the topology"
+            )
         try:
             return CheckpointFile(self.folder(task_id) / CHECKPOINT_FILE).read()
         except StoreCorruptedError:

@@ -17,6 +17,7 @@ from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import TaskContext
 from stores.tasks.origin_file import Origin, OriginFile
 from stores.tasks.restore import OnRestore, RestoreReport
+from stores.tasks.split_files import SplitCheckpoint, SplitOrigins
 from stores.tasks.task_store import TaskStore
 from stores.tasks.view import TaskView
 
@@ -36,8 +37,8 @@ class StoreGroup:
     def __init__(
         self,
         stores: Sequence[TaskStore],
-        checkpoint: CheckpointFile,
-        origins: OriginFile,
+        checkpoint: CheckpointFile | SplitCheckpoint,
+        origins: OriginFile | SplitOrigins,
         on_restore: OnRestore | None,
         *,
         exactly_once: bool,

@@ -37,6 +37,7 @@ from stores.tasks.clock import Clock, SystemClock
 from stores.tasks.commit_interval import check_commit_every, checked_commit_interval_ms
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
+from stores.tasks.directory_layout import DirectoryLayout, read_layout
 from stores.tasks.entrance import Entrance
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
@@ -44,6 +45,7 @@ from stores.tasks.names import check_application, check_inputs, check_stores
 from stores.tasks.origin_file import Origin, OriginFile
 from stores.tasks.punctuation import Punctuator
 from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
+from stores.tasks.split_files import SplitCheckpoint, SplitOrigins
 from stores.tasks.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
 from stores.tasks.task_store import TaskStore
@@ -73,7 +75,8 @@ class StreamTask:
     """A function over input partitions, with stores; open it, give it records, commit, close it. For one thread.
 
     Each of ``stores`` lies in ``state_dir/TASK/ENGINE/NAME``, and ``state_dir/TASK`` is locked while the task is open.
-    One that an earlier release has left in ``state_dir/TASK/NAME`` is moved there at ``open``. A store follows the
+    One that an earlier release has left in ``state_dir/TASK/NAME`` is moved there at ``open``. In a directory of the
+    layout ``store-partition`` it lies in ``state_dir/NAME/PARTITION/ENGINE`` (``change_layout``). A store follows the
     changelog topic ``APPLICATION-NAME-changelog``, partition ``task_id.partition``, made where there is none. Input
     offsets are committed for the group ``application_id``. Commits come after ``commit_every_records`` records, when
     ``commit_interval_ms`` is over, when the function asks for one, at ``commit``, and before the stores together take
@@ -149,11 +152,22 @@ class StreamTask:
         check_inputs(self._inputs)
         self._state = StateDirectory(checked_path(state_dir))
         folder = self._state.folder(task_id)
-        self._checkpoint = CheckpointFile(folder / CHECKPOINT_FILE)
-        paths = {name: self._state.store_folder(task_id, config.backend, name) for name, config in stores.items()}
+        layout = read_layout(self._state.path)
+        paths = {
+            name: self._state.store_folder(task_id, config.backend, name, layout) for name, config in stores.items()
+        }
+        partitions = {name: TopicPartition(f"{application_id}-{name}-changelog", task_id.partition) for name in stores}
+        homes = {name: self._state.home(task_id, name, layout) for name in stores}
+        checkpoints = {name: CheckpointFile(home / CHECKPOINT_FILE) for name, home in homes.items()}
+        self._checkpoint: CheckpointFile | SplitCheckpoint = CheckpointFile(folder / CHECKPOINT_FILE)
+        origins: OriginFile | SplitOrigins = OriginFile(folder / ORIGIN_FILE)
+        if layout is DirectoryLayout.STORE_PARTITION:
+            files = {partitions[name]: file for name, file in checkpoints.items()}
+            self._checkpoint = SplitCheckpoint(self._checkpoint.path, files)
+            origins = SplitOrigins({name: OriginFile(home / ORIGIN_FILE) for name, home in homes.items()})
         kept = {name: paths[name] for name, config in stores.items() if backend_named(config.backend).persistent}
         self._entrance = Entrance(
-            application_id, self._state, task_id, kept, topology, automatic=automatic_state_relocation
+            application_id, self._state, layout, task_id, kept, topology, automatic=automatic_state_relocation
         )
         members = [
             TaskStore(
@@ -161,16 +175,15 @@ class StreamTask:
                 paths[name],
                 # The level of readers that don't ask for one goes by what the task promises.
                 replace(config, processing_guarantee=self.guarantee),
-                TopicPartition(f"{application_id}-{name}-changelog", task_id.partition),
+                partitions[name],
                 changelog,
-                self._checkpoint,
+                checkpoints[name],
                 exactly_once=self._exactly_once,
                 wipe_unclean=wipe_unclean,
                 verify=verify_stores,
             )
             for name, config in stores.items()
         ]
-        origins = OriginFile(folder / ORIGIN_FILE)
         self._stores = StoreGroup(members, self._checkpoint, origins, on_restore, exactly_once=self._exactly_once)
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
         interval_ms = checked_commit_interval_ms(commit_interval_ms, self.guarantee)

@@ -22,11 +22,11 @@ from stores.files import read_json, replace_file, system_errors_told
 from stores.interface import TopicPartition
 from stores.locks import take
 from stores.registry import StoreBackend, backends
+from stores.tasks.directory_layout import JOURNAL_FILE
 from stores.tasks.identifier import TaskId
-from stores.tasks.layout import Place, parts
+from stores.tasks.layout import Place, parts, places
 from stores.tasks.placement import place_stores
 from stores.tasks.relocation_journal import (
-    JOURNAL_FILE,
     RELOCATING_FILE,
     offsets_of,
     owners,
@@ -125,7 +125,7 @@ def _forget(folder: Path, task_id: TaskId, store: str) -> None:
     found = offsets_of(folder)
     gone = [topic for topic, number in found if number == task_id.partition and owners(topic, {store}, None)]
     take_offsets(folder, (TopicPartition(topic, task_id.partition) for topic in gone))
-    take_origins(folder, [store])
+    take_origins(folder, [store], {place.store for place in places(folder)})
     position = folder / f"{store}.position"
     if position.is_file() and not position.is_symlink():
         position.unlink()

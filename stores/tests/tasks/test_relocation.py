@@ -39,9 +39,10 @@ from stores.tasks import (
     relocation_journal,
 )
 from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.directory_layout import JOURNAL_FILE
 from stores.tasks.layout import Place, places
 from stores.tasks.origin_file import Origin, OriginFile
-from stores.tasks.relocation_journal import FAILPOINTS, JOURNAL_FILE, STORE_MOVED, STORES_MOVED, Journal
+from stores.tasks.relocation_journal import FAILPOINTS, STORE_MOVED, STORES_MOVED, Journal
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import Crash, crashing_at, state
 
@@ -334,7 +335,7 @@ def test_a_relocation_that_copies_the_checkpoint_before_the_folder_is_caught(
             file = CheckpointFile(target / ".checkpoint")
             file.write({**file.read(), **CheckpointFile(source / ".checkpoint").read()})
         self._move_stores(state)
-        for task in self.tasks:
+        for task in self.homes:
             self._take_entries(state, task, self.moves)
             self._write_entries(state, task, self.moves)
         (state / JOURNAL_FILE).unlink()
