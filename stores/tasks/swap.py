@@ -2,8 +2,9 @@
 
 The store ``NAME`` lies in a folder of that name, the new one in ``NAME.prepare``. The file ``NAME.swap`` says that the
 new one is complete and counts. From its writing on each opening completes the swap: the old store is moved to
-``NAME.former``, the new one to ``NAME``, the old one's files are removed, then the file. Before it is written the old
-store counts, and ``NAME.prepare`` is a part of an upgrade, which may be continued or removed.
+``NAME.former``, the new one to ``NAME``, the old one's files are removed, then the file; foreign files of the old
+folder are moved into the new one. Before the file is written the old store counts, and ``NAME.prepare`` is a part of an
+upgrade, which may be continued or removed.
 
 Source: KIP-258, first draft, "X_Y_prepare".
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stores.creation import wipe
+from stores.creation import foreign_names, is_store, wipe
 from stores.errors import StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.files import replace_file, sync_folder, sync_tree, system_errors_told
@@ -69,8 +70,24 @@ def complete(path: Path) -> bool:
             new.rename(path)
             sync_folder(path.parent)
         reach(PLACED)
+        _return_foreign_files(former, path)
         wipe(former)
         reach(REMOVED)
         note.unlink()
         sync_folder(path.parent)
     return True
+
+
+def _return_foreign_files(former: Path, path: Path) -> None:
+    """Move what the library did not put into the old store's folder back to ``path``. Raises: OSError.
+
+    A name that is taken there stays where it is, and a later swap is refused for it.
+    """
+    if not os.path.lexists(former) or not is_store(former):
+        return
+    foreign = [name for name in foreign_names(former) if not os.path.lexists(path / name)]
+    for name in foreign:
+        (former / name).rename(path / name)
+    if foreign:
+        sync_folder(path)
+        sync_folder(former)

@@ -29,7 +29,7 @@ from stores.tasks.names import check_stores
 from stores.tasks.upgrading import kept_version
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
-from stores.tests.tasks.typed import STORE, feed_times, kept
+from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder
 from stores.tests.tasks.upgrading import (
     BACKENDS,
     NEW,
@@ -74,6 +74,26 @@ def test_records_bear_their_format_and_a_mixed_changelog_restores(tmp_path: Path
     with closing(new_task(tmp_path / "other", log)) as task:
         task.open()
         assert shown(task) == expected(20)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_foreign_file_in_the_store_s_folder_stays_there_through_upgrades(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    feed_times(log, range(6))
+    work(old_task(tmp_path, log, backend), 3)
+    letter = store_folder(tmp_path) / "letter"
+    letter.write_text("mine")
+    work(new_task(tmp_path, log, backend), 1)
+    assert letter.read_text() == "mine"
+    again = Upgrade(
+        2, lambda record, version: to_new(record, 0) if version == 0 else [(record.key or b"", record.value)]
+    )
+    with closing(new_task(tmp_path, log, backend, store_upgrade=again)) as task:
+        task.open()
+        assert shown(task) == expected(4)
+    assert letter.read_text() == "mine"
+    assert names_beside(tmp_path) == []
 
 
 def test_held_records_bear_their_format_too(tmp_path: Path, log: MemoryChangelog) -> None:
