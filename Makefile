@@ -30,7 +30,7 @@ endif
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 	@echo
-	@echo "  PROFILE=smoke (a minute or two), default (ten to fifteen minutes) or full (some 15 hours, most of them for faults below the process) for bench; S=name for scenario, which takes PROFILE as well"
+	@echo "  PROFILE=smoke (some minutes), default (about half an hour) or full (some 15 hours, most of them for faults below the process) for bench; S=name for scenario, which takes PROFILE as well"
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 

@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--profile",
         default="default",
-        help="smoke (a minute or two), default (ten to fifteen minutes) or full (some 15 hours)",
+        help="smoke (some minutes), default (about half an hour) or full (some 15 hours)",
     )
     bench.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
     bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash,effects")
