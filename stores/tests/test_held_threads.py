@@ -68,7 +68,8 @@ def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
     with spilled(backend, path) as store:
         reader = store.read_only(IsolationLevel.READ_COMMITTED)
         asked, half_copied = Event(), Event()
-        ask, write = getattr(RocksDBEngine, read), RocksDBEngine.write
+        method = "scans" if read == "scan" else read
+        ask, write = getattr(RocksDBEngine, method), RocksDBEngine.write
         answer: list[Future[Any]] = []
 
         def held(self: RocksDBEngine, *given: Any, **named: Any) -> Any:
@@ -83,7 +84,7 @@ def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
                 half_copied.set()
                 answer[0].exception(LONG_S)
 
-        monkeypatch.setattr(RocksDBEngine, read, held)
+        monkeypatch.setattr(RocksDBEngine, method, held)
         monkeypatch.setattr(RocksDBEngine, "write", written)
         answer.append(pool.submit(READS[read], reader))
         assert asked.wait(LONG_S)

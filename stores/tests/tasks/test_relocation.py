@@ -724,11 +724,15 @@ def test_a_forked_process_does_not_hold_the_topology_of_its_parent(tmp_path: Pat
     log.create_topic("input-2", PARTITION + 1)
     task = task_of(FORMER, 2, tmp_path, {"log": log, "stores": {}})
     task.open()
+    forked, told = os.pipe()
     child = os.fork()
     if not child:
+        os.write(told, b"!")
         signal.pause()
         os._exit(0)
     try:
+        # By then the child has given up what it has of its parent's.
+        assert os.read(forked, 1) == b"!"
         with pytest.raises(StoreLockedError):
             relocate(tmp_path, PRESENT)
         task.close()
@@ -736,6 +740,8 @@ def test_a_forked_process_does_not_hold_the_topology_of_its_parent(tmp_path: Pat
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(forked)
+        os.close(told)
 
 
 @pytest.mark.parametrize("decided", [False, True])
