@@ -90,7 +90,7 @@ class RelocationSubject(CheckpointSubject):
             with system_errors_told(folder):
                 stores = {place.store for place in places(folder) if counts(place.within(folder))}
             for name in stores:
-                # Whoever opened it would look here first.
+                # An opening would look here first.
                 read_identity(self._state.store_folder(task_id, _ENGINE, name))
             moved = moved or (bool(stores) and task_id.subtopology > 0)
             for (topic, _), offset in CheckpointFile(folder / ".checkpoint").read().items():

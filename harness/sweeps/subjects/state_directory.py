@@ -122,7 +122,7 @@ class StateDirectorySubject(CheckpointSubject):
         store = self._store(task_id)
         if not counts(store):
             return False
-        # Whoever opened it would look here first.
+        # An opening would look here first.
         read_identity(store)
         return True
 
