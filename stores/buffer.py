@@ -1,8 +1,8 @@
 """The indexed batch: writes of the open transaction in memory, readable by key and in key order before the commit.
 
-It is a stack of layers. Writes go to the active one, the top. A scan freezes the stack: what is written later goes
-to a new layer, so a scan copies nothing and never changes. Layers that no scan holds any more are merged, and where
-scans follow each other so closely that one always holds some, they are compacted, like the levels of an LSM tree.
+It is a stack of layers. Writes go to the active layer at the top. A scan freezes the stack: later writes go to a new
+layer, so that a scan copies nothing and never changes. Layers that no scan holds are merged. If scans follow each other
+so closely that one always holds some layers, these are compacted, like the levels of an LSM tree.
 
 Within a layer the ranges lie below the writes: a range delete first drops the writes that it covers, and a later
 write goes on top. Source: KIP-892, "RocksDB Transactions" (WriteBatchWithIndex), and "Transactional support under
@@ -25,41 +25,42 @@ from stores.sorted_map import SORTED_AT_ONCE, SortedMap
 
 
 class Missing:
-    """The type of ``MISSING``: the batch says nothing of this key, ask below."""
+    """The type of ``MISSING``: the batch has no write of this key, so look below it."""
 
 
 MISSING: Final = Missing()
 
 
 _FROZEN_MAX = 8
-"""Where more layers than this lie below the active one, they are compacted: making a scan and looking a key up take a
-step for each."""
+"""The most layers below the active one; with more, they are compacted. A scan and a lookup take a step for each."""
 _MERGED_AT_ONCE = 4096
-"""A layer of at most so many writes is merged while readers wait."""
+"""The most writes of a layer that is merged while readers wait."""
 _ORDERED_AT_ONCE = 512
-"""Keys that are brought into the one order of a layer while readers wait."""
+"""The number of keys that are sorted into a layer's single order while readers wait."""
 _CUT_FROM = 32_768
-"""Keys are put in order as they come from so many on, which a commit then need not sort; and where a scan has shown
-what is staged, from the first on."""
+"""The number of writes in a layer from which new keys are sorted before the commit, which then need not sort them.
+
+After a scan of staged writes, keys are sorted from the first one on.
+"""
 _ROOM_MAX = 1 << 18
-"""The most that a writer may take from ``room_bytes`` before it is asked to make room: then keys are put in order."""
+"""The most that a writer may take from ``room_bytes`` before it must make room, which also sorts keys."""
 
 
 PAIR_MEMORY_BYTES: Final = 92
-"""What a staged pair takes of memory beside its key and value: two objects of Python, a slot in a dict and one in the
-order of keys. Measured with tracemalloc: 65 to 140, by the sizes of both and by how full the dict is."""
+"""The memory of a staged pair in addition to its key and value: two Python objects, a slot in a dict and a slot in the
+order of keys. Measured with tracemalloc: 65 to 140, depending on the sizes of both and the fill level of the dict."""
 RANGE_MEMORY_BYTES: Final = 110
-"""The same of a range delete, beside its bounds."""
+"""The memory of a range delete in addition to its bounds."""
 
 
 class Spilled(Protocol):
-    """Where drained writes are."""
+    """The place of drained writes."""
 
     def get(self, key: bytes) -> bytes | Missing | None:
-        """The write of ``key``, None for a delete, MISSING where there is none."""
+        """Return the value of ``key``: None for a delete, MISSING if there is no write."""
 
     def pairs_between(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, int]]:
-        """The keys of ``start <= key < end`` that have a write, with the bytes of key and value."""
+        """Yield the keys of ``start <= key < end`` that have a write, with the number of bytes of the pair."""
 
 
 class Layer:
@@ -73,33 +74,33 @@ class Layer:
         self.pins = 0
 
     def is_empty(self) -> bool:
-        """Whether the layer changes nothing."""
+        """Return True if the layer changes nothing."""
         return not self.staged.writes and not self.ranges
 
     def size(self) -> int:
-        """How many writes and ranges there are."""
+        """Return the number of writes and ranges."""
         return len(self.staged.writes) + len(self.ranges)
 
     def as_writes(self) -> Writes:
-        """The layer as an engine takes it."""
+        """Return the layer in the form that an engine takes."""
         layer = _LayerWrites(self.ranges, self.staged.writes)
         layer.staged = self.staged
         return layer
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> MappedWrites:
-        """The staged writes in order, nothing of them copied. The layer is frozen."""
+        """Return the staged writes in order, without a copy. The layer is frozen."""
         keys = self.staged.merge(start, end, end_open=end_open, reverse=reverse)
         return MappedWrites(keys, self.staged.writes, reverse=reverse)
 
     def absorb(self, newer: Layer) -> None:
-        """Lay ``newer`` over this layer."""
+        """Merge ``newer`` over this layer, and keep the result here."""
         for start, end in newer.ranges:
             self.staged.discard_range(start, end)
         self.ranges.update(newer.ranges)
         self.staged.writes.update(newer.staged.writes)
 
     def slip_under(self, older: Layer) -> None:
-        """Lay this layer over ``older``, and keep the result here."""
+        """Merge this layer over ``older``, and keep the result here."""
         writes = self.staged.writes
         for key, value in older.staged.writes.items():
             if key not in writes and key not in self.ranges:
@@ -108,7 +109,7 @@ class Layer:
 
 
 class _LayerWrites(Writes):
-    """Writes whose keys are partly in order already."""
+    """Writes whose keys are partly sorted already."""
 
     staged: SortedMap[bytes | None]
 
@@ -117,7 +118,7 @@ class _LayerWrites(Writes):
 
 
 def _laid_over(older: Layer, newer: Layer) -> Layer:
-    """A new layer of both, made in steps that are each short. Neither may change meanwhile."""
+    """Return a new layer with ``newer`` merged over ``older``, made in short steps. Neither may change meanwhile."""
     merged = Layer()
     merged.ranges.update(older.ranges)
     merged.ranges.update(newer.ranges)
@@ -132,61 +133,63 @@ def _laid_over(older: Layer, newer: Layer) -> Layer:
 
 
 class IndexedBatch:
-    """One writer; another thread may look into ``writes``, and holding ``lock`` may ``get`` and ``freeze``.
+    """The staged writes of one writer. Other threads may read ``writes``; with ``lock`` held, ``get`` and ``freeze``.
 
-    ``capacity_bytes`` is how much memory it is to take (``memory_bytes``); a writer sees to it, by ``room_bytes``.
+    ``capacity_bytes`` is the limit on its memory (``memory_bytes``). The writer keeps to it with ``room_bytes``.
     """
 
     def __init__(self, capacity_bytes: int = sys.maxsize) -> None:
         self.lock: Final = Lock()
-        """Held while layers change hands."""
+        """The lock to hold while layers are frozen, merged or drained."""
         self._frozen: tuple[Layer, ...] = ()
         self._active = Layer()
         self.writes = self._active.staged.writes
-        """The active layer's writes. A writer may assign a value to ``batch.writes[key]`` itself, and take it from
-        ``room_bytes``, unless ``deep``: in this one expression, since the interpreter changes threads between it and
-        any other."""
+        """The active layer's writes. Unless ``deep``, a writer may itself assign to ``batch.writes[key]`` and subtract
+        from ``room_bytes``. The assignment must be this one expression: between two the interpreter may switch threads,
+        and a reader may freeze the layer."""
         self.deep = False
-        """Whether anything is staged below the active layer's writes, so that ``put`` must look there."""
+        """True if there are staged writes below those of the active layer, so that ``put`` must look there."""
         self._released: deque[tuple[Layer, ...]] = deque()
         self._capacity_bytes = capacity_bytes
         self.room_bytes = 0
-        """Bytes of keys and values that a writer may stage before it has to ``make_room``; below 0 where more is held
-        than the capacity. A writer has compared a write with it anyway: so neither the capacity nor the order of keys
-        costs a step of its own. No write increases it: so this is the most new pairs, too, and ``make_room`` can allow
-        for what each takes beside its key and value."""
+        """The bytes of keys and values that a writer may stage before it must call ``make_room``.
+
+        It is below 0 if the batch holds more than the capacity. One comparison per write thus serves both the capacity
+        and the sorting of keys. No write increases it. So it also limits the number of new pairs, and ``make_room`` can
+        account for the memory of each entry.
+        """
         self.granted_bytes = 0
-        """The room that was made since the batch was empty: what is held is what is missing from it. A writer takes
-        from it what a write has replaced."""
+        """The room that was granted since the batch was empty: the batch holds this minus ``room_bytes``. A writer
+        subtracts the bytes that a write has replaced."""
         self._pair_bytes = 64
-        """About what a pair has of keys and values, as far as is known."""
+        """The average bytes of a pair's key and value, as far as is known."""
         self._scanned = False
-        """Whether a scan has shown anything that was staged."""
+        """True if a scan has read staged writes."""
         self._drained_bytes = 0
         self._drained: Spilled | None = None
         self.make_room(0)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the staged keys, values and range bounds, drained ones too; what is overwritten does not count."""
+        """The bytes of staged keys, values and range bounds, drained ones too. Overwritten values do not count."""
         return self.granted_bytes - self.room_bytes + self._drained_bytes
 
     def num_bytes_held(self) -> int:
-        """As ``num_bytes``, without what was drained: what the batch keeps in memory."""
+        """Return ``num_bytes`` without the drained writes: the bytes that the batch keeps in memory."""
         return self.granted_bytes - self.room_bytes
 
     def memory_bytes(self) -> int:
-        """About what the batch takes of memory. From any thread."""
+        """Return an estimate of the batch's memory. May be called on any thread."""
         layers = (*self._frozen, self._active)
         writes = sum([len(layer.staged.writes) for layer in layers])
         ranges = sum([len(layer.ranges) for layer in layers])
         return self.num_bytes_held() + PAIR_MEMORY_BYTES * writes + RANGE_MEMORY_BYTES * ranges
 
     def make_room(self, num_bytes: int, entry_bytes: int = PAIR_MEMORY_BYTES) -> bool:
-        """Let ``room_bytes`` be so many at least, unless that is beyond the capacity; puts keys in order on the way.
+        """Raise ``room_bytes`` to at least ``num_bytes``; return False if that would exceed the capacity.
 
-        ``entry_bytes`` is what the entries of those bytes take beside them. For the writer's thread, right before it
-        stages so much.
+        It also sorts keys. ``entry_bytes`` is the memory of the entries in addition to ``num_bytes``. For the writer's
+        thread, right before it stages these bytes.
         """
         staged = self._active.staged
         count = len(staged.writes)
@@ -204,7 +207,7 @@ class IndexedBatch:
         return True
 
     def _room_in(self, memory_bytes: int) -> int:
-        """The bytes of keys and values to grant at once: pairs with a key of one byte must fit as well."""
+        """Return the bytes of keys and values to grant at once: even if all are in pairs of one byte, they must fit."""
         return min(memory_bytes // (1 + PAIR_MEMORY_BYTES), _ROOM_MAX, SORTED_AT_ONCE * self._pair_bytes)
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -215,11 +218,11 @@ class IndexedBatch:
         self.room_bytes -= len(key) + len(value or b"")
         if not isinstance(old, Missing):
             self.granted_bytes -= len(key) + len(old or b"")
-        # One step from here on: a reader may freeze the layer between any two others.
+        # A single expression: a reader may freeze the layer between two expressions.
         self.writes[key] = value
 
     def put_all(self, writes: dict[bytes, bytes | None]) -> None:
-        """Stage all of ``writes``, in one moment for whatever thread reads. The dict is the batch's from now on."""
+        """Stage all of ``writes`` atomically for readers. The batch takes ownership of the dict."""
         for key, value in writes.items():
             old = self.writes.get(key, MISSING)
             if old is MISSING and self.deep:
@@ -229,7 +232,7 @@ class IndexedBatch:
                 self.granted_bytes -= len(key) + len(old or b"")
         if len(writes) <= _MERGED_AT_ONCE:
             with self.lock:
-                # One step for readers without the lock as well, since comparing bytes runs no Python.
+                # This is atomic for readers without the lock as well: comparing bytes runs no Python code.
                 self.writes.update(writes)
             return
         layer = Layer(writes)
@@ -259,7 +262,7 @@ class IndexedBatch:
             self.deep = True
 
     def _order_active(self) -> None:
-        """Do most of what a range delete has to before readers have to wait for it."""
+        """Sort most of the keys for a range delete, before readers have to wait for it."""
         staged = self._active.staged
         if staged.num_unordered() <= _ORDERED_AT_ONCE:
             return
@@ -272,9 +275,10 @@ class IndexedBatch:
                 staged.order_some(_ORDERED_AT_ONCE)
 
     def _discount_older(self, newer: set[bytes], start: bytes | None, end: bytes | None) -> None:
-        """Count no more what lies below the active layer from ``start`` to ``end``, but for the keys in ``newer``.
+        """Subtract the writes below the active layer from ``start`` to ``end``, except for the keys in ``newer``.
 
-        Only between the ranges that hide it already: each write is passed by once, however often its key is deleted.
+        Only gaps between ranges that are hidden already are searched: each write is visited once, however often its key
+        is deleted.
         """
         stretches = self._active.ranges.gaps([(start, None if end is None else end + b"\x00")])
         for layer in reversed(self._frozen):
@@ -292,19 +296,19 @@ class IndexedBatch:
                         self._drained_bytes -= num_bytes
 
     def get(self, key: bytes) -> bytes | Missing | None:
-        """The staged value, None for a staged delete, MISSING where nothing is staged."""
+        """Return the staged value: None for a staged delete, MISSING if nothing is staged."""
         value = self.writes.get(key, MISSING)
         if value is MISSING and self.deep:
             return self._get_below(key)
         return value
 
     def _get_below(self, key: bytes) -> bytes | Missing | None:
-        # The active layer first: a reader's freeze that comes between has it among the frozen ones as well.
+        # Read the active layer first: if a reader freezes it in between, it is among the frozen ones as well.
         active = self._active
         return lookup((*self._frozen, active), key)
 
     def _get_older(self, key: bytes) -> bytes | Missing | None:
-        """What counts as staged for ``key`` below the active layer: MISSING also where a range delete covers it."""
+        """Return the staged value of ``key`` below the active writes; MISSING also if a range delete covers it."""
         if self._released or self._frozen:
             self._tidy()
         for layer in (self._active, *reversed(self._frozen)):
@@ -314,19 +318,19 @@ class IndexedBatch:
                 return MISSING
         old = MISSING if self._drained is None else self._drained.get(key)
         if not isinstance(old, Missing):
-            # The key counts already, but not as something held here.
+            # The key is counted among the drained bytes: move it to the bytes held here.
             num_bytes = len(key) + len(old or b"")
             self._drained_bytes -= num_bytes
             self.granted_bytes += num_bytes
         return old
 
     def is_empty(self) -> bool:
-        """Whether nothing is staged."""
+        """Return True if nothing is staged."""
         active = self._active
         return active.is_empty() and not self._frozen
 
     def drain(self, drained: Spilled) -> None:
-        """Forget the layers, which somebody else keeps from now on, and answers for: they go on counting as staged.
+        """Drop the layers, which are in ``drained`` from now on. They still count as staged.
 
         The caller holds ``lock``.
         """
@@ -336,35 +340,35 @@ class IndexedBatch:
         self._hold_nothing()
 
     def layers(self) -> list[Layer]:
-        """The stack, oldest first, for the writer to hand to an engine. The caller holds ``lock``."""
+        """Return the stack, oldest first, for a write to an engine. The caller holds ``lock``."""
         return [layer for layer in (*self._frozen, self._active) if not layer.is_empty()]
 
     def freeze(self, pins: int = 1) -> tuple[Layer, ...]:
-        """The stack as it is now, pinned until as many calls of ``release``. The caller holds ``lock``."""
+        """Freeze and return the stack. It is pinned until ``pins`` calls of ``release``. The caller holds ``lock``."""
         self._scanned = True
         if not self._active.is_empty():
             self._frozen = (*self._frozen, self._active)
             self._start_layer(Layer())
-        # Here as well: who only reads must not let them pile up.
+        # Settle here as well: if there are only reads, released stacks must not pile up.
         self._settle()
         for layer in self._frozen:
             layer.pins += pins
         return self._frozen
 
     def release(self, layers: tuple[Layer, ...]) -> None:
-        """Give a frozen stack back, from any thread, also from a finaliser: it takes no lock."""
+        """Release a frozen stack. May be called on any thread and by a finalizer: it takes no lock."""
         self._released.append(layers)
 
     def _settle(self) -> None:
-        """Take account of what was given back. The caller holds ``lock``."""
+        """Unpin the released stacks. The caller holds ``lock``."""
         while self._released:
             for layer in self._released.popleft():
                 layer.pins -= 1
 
     def as_writes(self) -> list[Writes]:
-        """The stack as an engine takes it. For the writer's thread, without ``lock``."""
-        # In this order: a reader that freezes the layer says so before it puts another one in its place. So where
-        # nothing lies below, these are all of the writes, and nobody has to wait.
+        """Return the stack in the form that an engine takes. For the writer's thread, without ``lock``."""
+        # In this order: a reader that freezes the layer sets ``deep`` before it replaces the layer. So if ``deep`` is
+        # False here, these are all of the writes, and nobody has to wait.
         writes = self.writes
         if not self.deep and len(writes) < SORTED_AT_ONCE:
             return [Writes((), writes)] if writes else []
@@ -373,7 +377,7 @@ class IndexedBatch:
             return [layer.as_writes() for layer in self.layers()]
 
     def _tidy(self) -> None:
-        """Keep the stack low. For the writer's thread, which does not hold ``lock``."""
+        """Keep the stack small. For the writer's thread, which does not hold ``lock``."""
         frozen = self._frozen
         if self._released or (frozen and not frozen[-1].pins):
             with self.lock:
@@ -384,14 +388,14 @@ class IndexedBatch:
             self._compact()
 
     def _merge(self) -> None:
-        """Make one layer, the active one, of those on top that no scan holds, as far as little has to be moved."""
+        """Merge the top layers that no scan holds into the active one, as long as few writes have to be moved."""
         self._settle()
         while self._frozen and not self._frozen[-1].pins:
             older, newer = self._frozen[-1], self._active
             if min(older.size(), newer.size()) > _MERGED_AT_ONCE:
                 break
             if newer.ranges and older.staged.num_unordered() > _MERGED_AT_ONCE:
-                # A range delete has to find what it covers.
+                # A range delete needs the sorted keys of the older layer.
                 break
             self._frozen = self._frozen[:-1]
             if older.size() >= newer.size():
@@ -402,9 +406,9 @@ class IndexedBatch:
                 self._start_layer(newer)
 
     def _merge_large(self, older: Layer, newer: Layer) -> None:
-        """Lay the active layer over the one below, a part at a time, as long as no reader comes between.
+        """Merge the active layer over the one below, a part at a time, until a reader freezes one of them.
 
-        What both have is shown from the upper one: nobody can tell how far this has got.
+        Readers see writes in both layers from the upper one, so that they can't observe a partial merge.
         """
         items = iter(newer.staged.writes.items())
         while True:
@@ -419,8 +423,10 @@ class IndexedBatch:
                 older.staged.writes.update(some)
 
     def _compact(self) -> None:
-        """Make fewer layers, from the top down while the lower one is not much the larger: a write is copied as often
-        as its layer doubles. Scans keep the layers that they have, and readers do not wait meanwhile."""
+        """Merge layers from the top down, while the lower one is at most twice as large as the upper one.
+
+        So a write is copied about as often as its layer doubles. Scans keep their layers, and readers do not wait.
+        """
         with self.lock:
             stack = list(self._frozen)
         count = len(stack)
@@ -433,12 +439,12 @@ class IndexedBatch:
 
     def _start_layer(self, layer: Layer) -> None:
         self._active = layer
-        # Before the layer is written to: a reader's freeze must not leave the writer with a shallow view.
+        # Set before the layer is used: after a reader's freeze the writer must not miss the layers below.
         self.deep = bool(self._frozen or layer.ranges or self._drained)
         self.writes = layer.staged.writes
 
     def clear(self) -> None:
-        """Forget everything staged; frozen stacks that are still pinned stay readable. The caller holds ``lock``."""
+        """Drop all staged writes. Pinned frozen stacks stay readable. The caller holds ``lock``."""
         staged = self._active.staged
         if self.deep or staged.is_partly_ordered():
             self._frozen = ()
@@ -446,17 +452,17 @@ class IndexedBatch:
             self._drained_bytes = 0
             self._start_layer(Layer())
         else:
-            # As after most commits: there is one layer, no scan has it, and nothing but its writes is to be forgotten.
+            # The usual case after a commit: there is one layer that no scan holds, with nothing but its writes.
             staged.writes = self.writes = {}
         self._hold_nothing()
 
     def _hold_nothing(self) -> None:
-        """Make the room that there is in an empty batch."""
+        """Set the room of an empty batch."""
         self.granted_bytes = self.room_bytes = self._room_in(self._capacity_bytes)
 
 
 def lookup(layers: tuple[Layer, ...], key: bytes) -> bytes | Missing | None:
-    """What a stack says of ``key``: a value, None for deleted, MISSING for nothing."""
+    """Return the value of ``key`` in a stack: None for a delete, MISSING if there is no write."""
     for layer in reversed(layers):
         value = layer.staged.writes.get(key, MISSING)
         if value is not MISSING:

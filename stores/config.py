@@ -1,4 +1,4 @@
-"""How a store is to be opened, as one value; also read from properties under Kafka's own names."""
+"""The settings with which a store is opened, as one value; also read from properties with Kafka's names."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ class StoreConfig:
     """Backend, durability and limits of a store. Checked when made. Raises: ConfigError, TypeError."""
 
     OPTION: ClassVar = "store.option."
-    """How the properties of options begin."""
+    """The prefix of the properties of options."""
     backend: str = "rocksdb-indexed-batch"
     durability: Durability = Durability.CHANGELOG
     isolation_level: IsolationLevel | None = None
-    """What readers see that don't ask for a level. None chooses by itself: READ_COMMITTED under exactly once, else
+    """The level of readers that do not ask for one. None means READ_COMMITTED under exactly once, else
     READ_UNCOMMITTED. Source: KIP-892, ``default.state.isolation.level``."""
     uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES
-    """A task commits before its stores together take more bytes of memory for what is staged; -1 for no limit.
+    """The limit on the memory of all staged writes of a task, in bytes. The task commits first; -1 for no limit.
 
-    Beside keys and values each entry counts 92 bytes, and each record that is held for the changelog 128.
-    Tasks that share a ``MemoryBudget`` keep to that instead. ``restore_max_bytes`` may ask for a commit before that.
+    In addition to keys and values each entry counts 92 bytes, and each record that is held for the changelog 128.
+    Tasks that share a ``MemoryBudget`` keep to that instead. ``restore_max_bytes`` may cause an earlier commit.
     """
     restore_max_bytes: int = RESTORE_MAX_BYTES
     """The most bytes of changelog, keys and values, that are replayed into the store after a kill; -1 for no limit.
 
-    To keep to it, a task flushes an engine without a log of its own (RocksDB at the level CHANGELOG), and commits early
-    before what it has logged for the store since the last commit would pass it, whatever ``uncommitted_max_bytes``
-    allows. Only a single input record that writes more is replayed whole. It applies to stores that keep their offsets;
-    any other store is restored whole after a kill.
+    For this a task flushes an engine whose WAL is disabled (RocksDB at the level CHANGELOG). It also commits early,
+    whatever ``uncommitted_max_bytes`` allows, before the records logged for the store since the last commit would
+    exceed the limit. Only a single input record that writes more is replayed whole. It applies to stores that keep
+    their offsets; any other store is restored whole after a kill.
     """
     changelog_coalescing: bool = True
-    """Whether all updates of a key within one commit become one changelog record, with the timestamp of the last."""
+    """True if all updates of a key within one commit become one changelog record, with the timestamp of the last."""
     processing_guarantee: ProcessingGuarantee | None = None
-    """What the task that owns the store promises, where it is not told otherwise. Source: KIP-129."""
+    """The guarantee of the task that owns the store, unless the task has its own. Source: KIP-129."""
     options: Mapping[str, object] = field(default_factory=dict)
     """The engine's own options, by the names in ``Backend.options``."""
     records: RecordKind | None = None
-    """In a task: what the store holds, from ``stores.records``; None for bytes. ``open`` is for bytes at all times."""
+    """In a task: the kind of typed store, from ``stores.records``; None for bytes. ``open`` always opens bytes."""
     upgrade: Upgrade | None = None
     """In a task: the upgrade by which the store comes, or came, to its present format; None for format 0."""
     upgrade_mode: UpgradeMode | None = None
-    """How a store of an earlier format is upgraded when its task is opened; None refuses to open it."""
+    """The way in which a store of an earlier format is upgraded when its task is opened; None refuses to open it."""
 
     def __post_init__(self) -> None:
         backend = backend_named(self.backend)
@@ -93,8 +93,10 @@ class StoreConfig:
 
     @classmethod
     def from_properties(cls, properties: Properties) -> Self:
-        """A configuration from properties: Kafka's own names, and ``store.backend``, ``store.durability``,
-        ``store.option.<name>`` for what Kafka has none for.
+        """Return a configuration from properties.
+
+        The names are Kafka's. Settings without a name in Kafka are ``store.backend``, ``store.durability`` and
+        ``store.option.<name>``.
 
         ``enable.transactional.statestores=false`` (Kafka 4.4) means ``rocksdb-direct``, and true refuses that.
         Values may be text. The isolation level also goes by the name that Kafka 4.4 gave it,
@@ -107,7 +109,7 @@ class StoreConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], options: Mapping[str, object]) -> Self:
-        """A configuration from what ``stores.properties.read`` has found. Raises: ConfigError."""
+        """Return a configuration from the results of ``stores.properties.read``. Raises: ConfigError."""
         given = dict(settings)
         transactional = given.pop("transactional", None)
         if transactional is False:
@@ -131,14 +133,14 @@ class StoreConfig:
 
     @property
     def readers_level(self) -> IsolationLevel:
-        """What readers see that don't ask for a level: ``isolation_level``, or what that chooses by itself."""
+        """The level of readers that do not ask for one: ``isolation_level``, or its default by guarantee."""
         if self.isolation_level is not None:
             return IsolationLevel(self.isolation_level)
         exactly_once = self.processing_guarantee == ProcessingGuarantee.EXACTLY_ONCE
         return IsolationLevel.READ_COMMITTED if exactly_once else IsolationLevel.READ_UNCOMMITTED
 
     def open(self, path: str | PathLike[str], *, name: str = "store") -> KeyValueStore:
-        """Open the store at ``path`` as configured. Raises as ``open_store``."""
+        """Open the store at ``path`` as configured. Raises: as ``open_store``."""
         return open_store(
             self.backend,
             path,
@@ -149,9 +151,9 @@ class StoreConfig:
         )
 
     def _limited_options(self) -> Mapping[str, object]:
-        """The options, and where a strategy spills beyond a size that was not given: not beyond the limit.
+        """Return the options. If the size from which a strategy spills is not given, it is at most the limit.
 
-        One whose size is that of the limit, unless given, follows it wherever it is.
+        A strategy whose default size is that of the limit uses the limit itself.
         """
         spill_above = backend_named(self.backend).options.get(STAGING_BUFFER_OPTION)
         if not isinstance(spill_above, int):
@@ -162,7 +164,7 @@ class StoreConfig:
 
 
 def checked_uncommitted_max_bytes(limit: int) -> int:
-    """The limit, if it is one. Raises: TypeError, ConfigError."""
+    """Return the limit, if it is valid. Raises: TypeError, ConfigError."""
     _check_limit("uncommitted_max_bytes", limit)
     return limit
 

@@ -1,4 +1,4 @@
-"""What a store and a task keep up to date while they work, on their own thread; ``stores.metrics`` is made of it."""
+"""Counters that a store and a task update on their own thread. ``stores.metrics`` is read from them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import Any, NamedTuple
 from stores.metrics import none_early
 
 WINDOW_S = 30.0
-"""A recent maximum is that of this window and of the one before. Source: Kafka, defaults of
+"""The length of a window. A recent maximum is that of this window and of the one before. Source: Kafka, defaults of
 ``metrics.sample.window.ms`` and ``metrics.num.samples``."""
 
 
 class _Windows(NamedTuple):
-    """The longest of the window that began when it says, and of the one before. Replaced as a whole: readers on other
-    threads see those of one moment."""
+    """The longest duration of the window that began at ``began``, and that of the window before.
+
+    It is replaced as a whole, so that readers on other threads see consistent values.
+    """
 
     began: float = 0.0
     seconds_max: float = 0.0
     before_max: float = 0.0
 
     def at(self, now: float) -> _Windows:
-        """The windows as they are by then."""
+        """Return the windows at the time ``now``."""
         age = now - self.began
         if age < WINDOW_S:
             return self
@@ -32,7 +34,7 @@ class _Windows(NamedTuple):
 
 @dataclass(slots=True)
 class Timer:
-    """Counts and times what its ``with`` blocks do; what raises is counted apart and not timed. For one thread."""
+    """A counter and timer of its ``with`` blocks. Blocks that raise are counted separately, not timed. One thread."""
 
     total: int = 0
     failed_total: int = 0
@@ -42,7 +44,7 @@ class Timer:
     _windows: _Windows = field(default_factory=_Windows)
 
     def recent_seconds_max(self, now: float) -> float:
-        """The longest of the last half minute to minute before ``now``. From any thread."""
+        """Return the longest duration of the last half minute to minute before ``now``. For any thread."""
         windows = self._windows.at(now)
         return max(windows.seconds_max, windows.before_max)
 
@@ -69,7 +71,7 @@ class Timer:
 
 @dataclass(slots=True)
 class Counters:
-    """What a store or a task keeps up to date while it works. Written by its own thread only."""
+    """The counters of a store or a task. Written by its own thread only."""
 
     commits: Timer = field(default_factory=Timer)
     rollback_total: int = 0
@@ -77,11 +79,11 @@ class Counters:
     ended: float | None = None
 
     def end(self) -> None:
-        """Let time stand still: what is counted has been closed."""
+        """Stop the clock: the store or task is closed."""
         self.ended = perf_counter()
 
     def read(self) -> dict[str, Any]:
-        """The fields of ``CommitMetrics``."""
+        """Return the fields of ``CommitMetrics``."""
         commits = self.commits
         now = perf_counter() if self.ended is None else self.ended
         return {
@@ -97,14 +99,14 @@ class Counters:
 
 @dataclass(slots=True)
 class StoreCounters(Counters):
-    """Of a store."""
+    """The counters of a store."""
 
     restores: Timer = field(default_factory=Timer)
     restore_total: int = 0
 
     def read(self) -> dict[str, Any]:
-        """The fields of ``StoreMetrics`` that are counted."""
-        # Not super(): a dataclass with slots is made anew, and the method would look for it in the old one.
+        """Return the fields of ``StoreMetrics`` that are counted."""
+        # Not super(): a dataclass with slots is a new class, and the method would refer to the old one.
         counted = Counters.read(self)
         return {
             **counted,
@@ -115,7 +117,7 @@ class StoreCounters(Counters):
 
 @dataclass(slots=True)
 class TaskCounters(Counters):
-    """Of a task."""
+    """The counters of a task."""
 
     rollback_records_total: int = 0
     punctuate_total: int = 0
@@ -126,12 +128,12 @@ class TaskCounters(Counters):
         self.early_commit_total[cause] += 1
 
     def rolled_back(self, records: int) -> None:
-        """Count a transaction that was undone with what ``records`` input records had done in it."""
+        """Count a transaction with ``records`` input records that was rolled back."""
         self.rollback_total += 1
         self.rollback_records_total += records
 
     def read(self) -> dict[str, Any]:
-        """The fields of ``TaskMetrics`` that are counted here."""
+        """Return the fields of ``TaskMetrics`` that are counted here."""
         return {
             **Counters.read(self),
             "rollback_records_total": self.rollback_records_total,

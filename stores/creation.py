@@ -1,8 +1,8 @@
-"""Create and remove a store in its folder: all of it or nothing, and no file of anybody else.
+"""Create and remove a store in its folder: all of it or nothing, and no foreign file.
 
 Both happen in place, under the store's lock. The file ``unfinished`` says that the store in the folder is incomplete.
-It is written and synced before the first of the store's files is made or removed. It is removed after the last of them
-is synced, or removed. A process that finds it removes the store's files and begins again. Foreign files stay in place.
+It is written and synced before the first of the store's files is created or removed. It is removed after the last of
+them is synced, or removed. A process that finds it removes the store's files and starts over. Foreign files stay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreIncompatibleError, StoreUnavailableError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import (
     StrangeFileError,
     check_plain,
@@ -34,10 +34,18 @@ from stores.identity import FILE as IDENTITY_FILE
 from stores.identity import Identity, present_version
 from stores.locks import is_lock_file, take
 
-CREATE_BUILDING = declare("create.building", "the new store's files are being made, in a folder that does not count")
-CREATE_BUILT = declare("create.built", "the new store is complete, not yet synced, and does not count")
-CREATE_SYNCED = declare("create.synced", "the new store is complete and synced, and does not count yet")
-CREATE_FINISHED = declare("create.finished", "the new store counts, which is not yet synced, nor is its name")
+CREATE_BUILDING = declare(
+    "create.building", "the new store's files are being made, in a folder that does not count", part=Part.CREATION
+)
+CREATE_BUILT = declare(
+    "create.built", "the new store is complete, not yet synced, and does not count", part=Part.CREATION
+)
+CREATE_SYNCED = declare(
+    "create.synced", "the new store is complete and synced, and does not count yet", part=Part.CREATION
+)
+CREATE_FINISHED = declare(
+    "create.finished", "the new store counts, which is not yet synced, nor is its name", part=Part.CREATION
+)
 FAILPOINTS = (CREATE_BUILDING, CREATE_BUILT, CREATE_SYNCED, CREATE_FINISHED)
 
 LOCK_FILE, _MARKER = "lock", "unfinished"
@@ -46,11 +54,11 @@ _NEW_MARKER = f"{_MARKER}.new"
 _FILES = (IDENTITY_FILE, "open", "commit", *(f"{name}.new" for name in (IDENTITY_FILE, "open", "commit", _MARKER)))
 _FOLDERS = ("data", "data.tmp", "data.flush", "data.tmp.flush")
 _PARTS = frozenset({*_FILES, *_FOLDERS, LOCK_FILE, _MARKER})
-"""The names that the store's own files and folders have in its folder."""
+"""The names of the store's own files and folders in its folder."""
 
 
 def is_store(path: Path) -> bool:
-    """Whether the folder is a store's, even if that is damaged, or its creation or removal was interrupted.
+    """Return True if the folder is a store's, even if that is damaged, or its creation or removal was interrupted.
 
     It has a store's identity file or marker, or a store's lock and data and no foreign files. Raises: OSError.
     """
@@ -62,27 +70,27 @@ def is_store(path: Path) -> bool:
 
 
 def counts(path: Path) -> bool:
-    """Whether there is a store at ``path`` that is neither being made nor removed. Raises: OSError."""
+    """Return True if there is a store at ``path`` that is neither being made nor removed. Raises: OSError."""
     return path.is_dir() and not is_vacant(path) and not is_unfinished(path)
 
 
 def foreign_names(path: Path) -> list[str]:
-    """The names in the store's folder ``path`` that are not the store's, in order. Raises: OSError."""
+    """Return the names in the store's folder ``path`` that are not the store's, in order. Raises: OSError."""
     return sorted(_names(path) - _PARTS)
 
 
 def is_vacant(path: Path) -> bool:
-    """Whether the folder has no files except those that a creation makes first. Raises: OSError."""
+    """Return True if the folder has no files except those that a creation makes first. Raises: OSError."""
     names = _names(path)
     if names - {LOCK_FILE, _NEW_MARKER}:
         return False
-    # Files of those names may be anybody's: they are the library's if they hold what it writes there.
+    # Files of those names may be foreign: they are the library's if they have the content that it writes.
     marker = _content(path / _NEW_MARKER)
     return is_lock_file(path / LOCK_FILE) and marker is not None and _is_torn_marker(marker)
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether the folder has an incomplete store: one that was being made or removed. Raises: OSError."""
+    """Return True if the folder has an incomplete store: one that was being made or removed. Raises: OSError."""
     if _content(path / _MARKER) == _MARKER_TEXT:
         return True
     # What ``_mark_wiped`` leaves on a full disk.
@@ -92,7 +100,7 @@ def is_unfinished(path: Path) -> bool:
 def check_parts(path: Path) -> None:
     """Check that the store in the folder ``path`` is made of plain files and folders, before any of them is opened.
 
-    Raises: OSError; StoreCorruptedError where a link, a pipe or the like lies in the place of one.
+    Raises: OSError; StoreCorruptedError if a link, a pipe or the like has the name of one.
     """
     try:
         for name in _FILES:
@@ -126,7 +134,7 @@ def create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
             _clear(path)
             _remove_marker(path)
         if isinstance(error, CommitFailedError | StoreCorruptedError):
-            # Nothing is there yet that could be damaged.
+            # A store that was never complete can't be damaged.
             raise StoreUnavailableError(f"{path} can't be created: {error.__cause__ or error}") from error
         raise
     reach(CREATE_FINISHED)
@@ -139,15 +147,15 @@ def wipe(path: Path) -> None:
 
     Foreign files stay, and so does the folder then: it still counts as a store's, and a store can be made there again.
 
-    Raises: StoreLockedError where it is open, StoreIncompatibleError where ``path`` is not a store's folder,
-    StoreUnavailableError where the disk refuses.
+    Raises: StoreLockedError if it is open; StoreIncompatibleError if ``path`` is not a store's folder;
+    StoreUnavailableError on a disk error.
     """
     with system_errors_told(path):
         if not _may_be_wiped(path):
             return
         with suppress(FileNotFoundError):
             if not is_plain(path / LOCK_FILE):
-                # Nobody holds what is no lock file.
+                # Something else than a lock file is not held by any process.
                 remove(path / LOCK_FILE)
         try:
             lock = take(path / LOCK_FILE)
@@ -155,7 +163,7 @@ def wipe(path: Path) -> None:
             # Another process has just removed it.
             return
         try:
-            # Until the lock was taken another process may have removed the store, and something else be there now.
+            # Check again: before the lock was taken, another process may have replaced the store by something else.
             if is_store(path):
                 _mark_wiped(path)
                 _clear(path)
@@ -168,9 +176,9 @@ def wipe(path: Path) -> None:
 
 
 def _may_be_wiped(path: Path) -> bool:
-    """Whether anything is at ``path``. Raises: StoreIncompatibleError for what is no store's folder; OSError."""
+    """Return True if anything is at ``path``. Raises: StoreIncompatibleError for what is no store's folder; OSError."""
     while os.path.lexists(path):
-        # Where a part of it is gone another process has just removed it.
+        # A missing part means that another process is removing the store: look again.
         with suppress(FileNotFoundError):
             if not is_no_folder(path) and (is_store(path) or is_vacant(path)):
                 return True
@@ -184,16 +192,16 @@ def _refuse_wipe(path: Path) -> NoReturn:
 
 
 def has_changed(path: Path, check: Callable[[], None]) -> bool:
-    """Whether what ``check`` has raised of the folder ``path`` was another process at making or removing a store.
+    """Return whether another process that creates or removes a store caused the error of ``check`` at ``path``.
 
-    It may have seen the folder halfway; so it is asked again with the store's lock held, unless the lock may be
-    somebody else's. Raises: StoreLockedError where that process is still at it; OSError.
+    ``check`` may have seen an incomplete folder. So it is called again with the store's lock held, unless the lock file
+    may be foreign. Raises: StoreLockedError if that process is still working; OSError.
     """
     try:
         if is_vacant(path) or is_unfinished(path):
             return True
         if not os.path.lexists(path / LOCK_FILE):
-            # It goes last, with the folder.
+            # The lock file is removed last, together with the folder.
             return is_vacant(path)
         if foreign_names(path) or not is_lock_file(path / LOCK_FILE):
             return False
@@ -211,9 +219,9 @@ def has_changed(path: Path, check: Callable[[], None]) -> bool:
 
 
 def is_no_folder(path: Path) -> bool:
-    """Whether something is at ``path`` that is no folder, nor a link to one. Raises: OSError."""
+    """Return True if something is at ``path`` that is no folder, nor a link to one. Raises: OSError."""
     try:
-        # In one step: what another process makes or removes is no file meanwhile.
+        # A single call: another process may create or remove the folder between two.
         return not stat.S_ISDIR(os.stat(path).st_mode)
     except FileNotFoundError:
         return path.is_symlink()
@@ -225,7 +233,7 @@ def remove_folder(path: Path) -> None:
         remove(path / _NEW_MARKER)
         (path / LOCK_FILE).unlink(missing_ok=True)
         with suppress(OSError):
-            # Somebody may have come meanwhile, to make a store; and a link to a folder stays.
+            # Another process may create a store here by now. A link to a folder stays.
             path.rmdir()
 
 
@@ -240,7 +248,7 @@ def prepare_folder(path: Path) -> bool:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether ``path`` is a regular file. Raises: OSError, also where there is none."""
+    """Return True if ``path`` is a regular file. Raises: OSError, also where there is none."""
     try:
         check_plain(path, folder=False)
     except StrangeFileError:
@@ -250,19 +258,19 @@ def is_plain(path: Path) -> bool:
 
 def _put_marker(path: Path) -> None:
     """Mark the store as incomplete; the mark survives power loss."""
-    # In one step, also where it is there: who put it there may have been refused a sync, and killed.
+    # Replace it even if it exists: the process that wrote it may have been killed before the sync.
     replace_file(path / _MARKER, _MARKER_TEXT.decode())
 
 
 def _mark_wiped(path: Path) -> None:
-    """Say that nothing in the folder counts any more, also on a full disk: to make room is what a removal is for."""
+    """Mark the store as incomplete before its removal, even on a full disk: a removal may serve to make room."""
     try:
         _put_marker(path)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         remove(path / _NEW_MARKER)
-        # A store without it is none, whatever else is there.
+        # Without its identity file the folder is not a store.
         if _has_identity(path):
             (path / IDENTITY_FILE).replace(path / _MARKER)
             sync_folder(path)
@@ -286,7 +294,7 @@ def _names(path: Path) -> set[str]:
 
 
 def _content(file: Path) -> bytes | None:
-    """The content of a small file; empty if there is none, None if the library did not write it."""
+    """Return the content of a small file; empty if there is none, None if the library did not write it."""
     try:
         return read_file(file, len(_MARKER_TEXT))
     except FileNotFoundError:
@@ -296,12 +304,12 @@ def _content(file: Path) -> bytes | None:
 
 
 def _is_torn_marker(content: bytes) -> bool:
-    """Whether a marker was being written when the machine stopped: a part of it is there, or zeros in its place."""
+    """Return whether the content may be a torn write of the marker: a part of it, or zeros in its place."""
     return all(byte in (0, meant) for byte, meant in zip(content, _MARKER_TEXT, strict=False))
 
 
 def _has_other_identity(path: Path) -> bool:
-    """Whether the identity file is foreign JSON, which has none of the fields that the library writes."""
+    """Return True if the identity file is foreign JSON, which has none of the fields that the library writes."""
     try:
         told = read_json(path / IDENTITY_FILE)
     except (FileNotFoundError, ValueError):

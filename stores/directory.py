@@ -1,14 +1,14 @@
-"""A store's folder: what it is, who has it open, and how it comes into being whole or not at all.
+"""A store's folder: its files, its lock, and its atomic creation.
 
     store.json   backend and format version (see ``stores.identity``)
     lock         held (flock) while the store is open; names the process
-    open         there while the store is open: the boot it was opened in, the level, and whether a sync has failed
-    unfinished   there while the store is made or removed: nothing in the folder counts (see ``stores.creation``)
+    open         exists while the store is open: the boot it was opened in, the level, and whether a sync has failed
+    unfinished   exists while the store is created or removed: nothing in the folder counts (see ``stores.creation``)
     data/        the engine's files
-    data.tmp/    the second store of a dual store, and ``commit`` the marker of its commit, while there is one;
-                 of an indexed batch those of transactions that have outgrown memory, while there are any
+    data.tmp/    the staging store of a dual store; the spills of an indexed batch, while there are any
+    commit       the commit marker of a dual store, while there is one
 
-Anything else in the folder is foreign, and left alone.
+Anything else in the folder is foreign, and is not touched.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StoreDirectory:
         self._tearable = tearable
         self._unsynced = False
         self.clean = True
-        """Whether whoever had the store last closed it."""
+        """True if the store was closed by the last process that had it open."""
 
     @property
     def data(self) -> Path:
@@ -88,19 +88,19 @@ class StoreDirectory:
 
     @property
     def staging(self) -> Path:
-        """The folder of the second store, or second stores, which hold what is not committed."""
+        """The folder of the staging store or of spills, which hold uncommitted data."""
         return self.path / "data.tmp"
 
     @classmethod
     def open(
         cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool
     ) -> Self:
-        """Lock the store at ``path``, creating it first where there is none: ``build`` fills its folder.
+        """Lock the store at ``path``. If there is none, create it: ``build`` fills its folder.
 
-        ``tearable`` says that power loss may tear the engine at this level.
+        ``tearable`` is True if power loss may tear the engine at this level.
 
-        Raises: StoreUnavailableError, StoreIncompatibleError, StoreLockedError, and StoreCorruptedError where the
-        store was open, at a level that power loss may tear, in an earlier boot of the machine.
+        Raises: StoreUnavailableError, StoreIncompatibleError, StoreLockedError; StoreCorruptedError if the store was
+        open in an earlier boot of the machine, at a level that power loss may tear.
         """
         with system_errors_told(path):
             if is_no_folder(path):
@@ -108,10 +108,10 @@ class StoreDirectory:
             directory = cls._made_or_held(path, backend, durability, build, tearable=tearable)
             try:
                 if durability is Durability.DISK:
-                    # Whoever created it may have been killed before it did so.
+                    # The process that created the store may have been killed before this sync.
                     sync_folder(path.parent)
                 directory._check_mark()
-                # This syncs the folder as well, from which that one may have removed the marker of its creation.
+                # This also syncs the folder, from which that process may have removed the marker of the creation.
                 directory._write_mark()
             except BaseException:
                 directory.give_up()
@@ -120,9 +120,9 @@ class StoreDirectory:
 
     @classmethod
     def hold(cls, path: Path, backend: str) -> Self:
-        """Lock the store at ``path``, which is there, and leave no mark that it was open; then ``give_up``.
+        """Lock the existing store at ``path`` without a mark that it is open. Call ``give_up`` afterwards.
 
-        For who opens its engine at DISK only, which nothing tears. Raises: as ``open``.
+        Use it only to open the engine at DISK, which power loss does not tear. Raises: as ``open``.
         """
         with system_errors_told(path):
             try:
@@ -145,7 +145,7 @@ class StoreDirectory:
 
     @staticmethod
     def _make(path: Path, backend: str, build: Callable[[Path], None], *, is_new: bool) -> None:
-        """Create the store, unless another process has done so by the time that its lock is ours."""
+        """Create the store, unless another process has created it before its lock was taken here."""
         was_cut_short = is_unfinished(path)
         try:
             lock = take(path / LOCK_FILE)
@@ -170,7 +170,7 @@ class StoreDirectory:
 
     @classmethod
     def _held(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
-        # Before anything is touched: what this release can't read is left as it is.
+        # Check before any change: a store that this release can't read stays unchanged.
         try:
             _check(path, backend)
         except (FileNotFoundError, StoreCorruptedError, StoreIncompatibleError) as error:
@@ -182,7 +182,7 @@ class StoreDirectory:
         except FileNotFoundError as error:
             raise _ChangedError from error
         try:
-            # Once more: until the lock was taken another process may have migrated it, or removed it.
+            # Check again: another process may have migrated or removed the store before the lock was taken.
             if _is_to_be_made(path):
                 raise _ChangedError
             check_parts(path)
@@ -216,11 +216,11 @@ class StoreDirectory:
             )
         if unsynced and not self._tearable:
             raise StoreCorruptedError(
-                f"the disk has refused to keep {self.path}, so that it can't survive power loss: wipe the store and "
-                "restore it from its changelog"
+                f"a sync of {self.path} has failed, so it may not survive power loss: wipe the store and restore it "
+                "from its changelog"
             )
         self._unsynced = unsynced
-        # What that process left in the page cache must not be lost under a mark that promises more.
+        # Pending data of that process must not be lost under a mark with a higher level.
         self._sync()
 
     def _sync(self) -> None:
@@ -235,7 +235,7 @@ class StoreDirectory:
         except OSError:
             self._unsynced = True
             with suppress(OSError):
-                # Only this boot has to know: in the next one the mark counts as it is.
+                # A sync is not needed: the new mark matters in this boot only.
                 self._write_mark(durable=False)
             raise
 
@@ -250,15 +250,15 @@ class StoreDirectory:
         replace_file(self.path / "open", json.dumps(mark), durable=durable)
 
     def identify(self, identity: Identity) -> None:
-        """Let the store be what ``identity`` says from now on, after syncing all that makes it so. Raises: OSError."""
+        """Replace the store's identity by ``identity``, after syncing all its files. Raises: OSError."""
         sync_tree(self.path)
         replace_file(self.path / IDENTITY_FILE, identity.text())
         self.identity = identity
 
     def close(self, *, clean: bool) -> None:
-        """Give the folder back, whatever happens; ``clean`` says that the engine closed without an error.
+        """Release the folder, even after an error. ``clean`` is True if the engine was closed without an error.
 
-        Raises: StoreUnavailableError where the disk refuses; the next one to open it then finds it unclean.
+        Raises: StoreUnavailableError on a disk error; the next opening then finds the store unclean.
         """
         if self._lock is None:
             return
@@ -269,7 +269,7 @@ class StoreDirectory:
                         self._sync()
                     if not self._unsynced:
                         (self.path / "open").unlink(missing_ok=True)
-                        # Else power loss might bring it back, and the store would be restored for nothing.
+                        # Otherwise power loss might bring the mark back, and the store would be restored needlessly.
                         sync_folder(self.path)
         finally:
             self.give_up()
@@ -282,11 +282,11 @@ class StoreDirectory:
 
 
 class _ChangedError(Exception):
-    """Another process has made or removed the store while it was looked at: look again."""
+    """Another process has created or removed the store during a check: check again."""
 
 
 def _is_to_be_made(path: Path) -> bool:
-    """Whether no store is in the folder. Raises: OSError; _ChangedError where the folder has gone."""
+    """Return True if no store is in the folder. Raises: OSError; _ChangedError if the folder was removed."""
     try:
         return is_vacant(path) or is_unfinished(path)
     except FileNotFoundError as error:
@@ -296,7 +296,7 @@ def _is_to_be_made(path: Path) -> bool:
 
 
 def _check(path: Path, backend: str) -> None:
-    """Raises StoreIncompatibleError or StoreCorruptedError unless a store of ``backend`` is in the folder; OSError."""
+    """Check that a store of ``backend`` is there. Raises: StoreIncompatibleError, StoreCorruptedError; OSError."""
     if not is_store(path):
         raise StoreIncompatibleError(
             f"{path} is a folder of something else, with {', '.join(foreign_names(path)[:3]) or 'files'} in it: "
@@ -310,9 +310,9 @@ def _check(path: Path, backend: str) -> None:
 
 
 def checked_path(path: str | PathLike[str]) -> Path:
-    """``path``, absolute: it goes on meaning the same when the process changes its folder.
+    """Return ``path`` as an absolute path, which stays valid when the process changes its working folder.
 
-    Raises: TypeError for what is no path; ConfigError for text that can't be one: with a NUL, or not encodable.
+    Raises: TypeError if it is no path; ConfigError for text that can't be one: with a NUL, or not encodable.
     """
     found = Path(path)
     try:
@@ -325,9 +325,9 @@ def checked_path(path: str | PathLike[str]) -> Path:
 
 
 def boot_id() -> str:
-    """A name for the machine's present boot; another one after every restart."""
+    """Return a name for the machine's present boot, which is different after each restart."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        # Without Linux's own: the moment of boot, to the minute.
+        # Without Linux's boot ID: the time of the boot, to the minute.
         return f"boot-{int((time.time() - time.monotonic()) // 60)}"

@@ -1,4 +1,4 @@
-"""What can go wrong, named by what the caller should do next.
+"""Errors of the library, named by what the caller should do next.
 
 Engine exceptions never leave this package: they are chained (``__cause__``) to one of these. Wrong types
 are ``TypeError`` and refused values ``ValueError``, as everywhere in Python.
@@ -41,7 +41,7 @@ class SerdeMismatchError(StoreIncompatibleError):
     """Bytes in the store are none that the description's serde ever writes; the message names their key.
 
     Open the store with the serde that wrote them. Wiping and restoring the store would not help: its changelog has the
-    same bytes, and damage at rest is detected before a serde sees it (``StoreCorruptedError``).
+    same bytes, and corruption at rest is detected before a serde sees it (``StoreCorruptedError``).
     """
 
 
@@ -57,10 +57,10 @@ class StoreCorruptedError(StoreError):
 
 
 class StoreMisplacedError(StoreError):
-    """Stores lie under another sub-topology's number than the topology gives them, and may not be moved. Nothing was.
+    """Stores lie in the folder of another sub-topology than the topology gives them. Nothing was moved.
 
-    ``misplaced`` has for each of them its name, where it is and where it belongs. Let the task relocate them, or run
-    ``python -m stores.relocate``. Source: KIP-816, ``automatic.state.relocation``.
+    ``misplaced`` has the name of each store, its path and its right path. Let the task relocate them, or run
+    ``python -P -m stores.relocate``. Source: KIP-816, ``automatic.state.relocation``.
     """
 
     def __init__(self, message: str, misplaced: Sequence[tuple[str, Any, Any]]) -> None:
@@ -69,7 +69,7 @@ class StoreMisplacedError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The path or the disk refuses: no permission, not a folder, no space to create. Mend that and open again."""
+    """The path or the disk can't be used: no permission, no folder, no space. Fix the cause and open again."""
 
 
 class NotUpToBoundError(StoreError):
@@ -84,15 +84,15 @@ class NotUpToBoundError(StoreError):
 
 
 class StoreRestoringError(StoreError):
-    """The task is restoring the store from its changelog, and what it holds is no state yet. Ask again later."""
+    """The task is restoring the store from its changelog, so that it has no complete state yet. Ask again later."""
 
 
 class CommitFailedError(StoreError):
-    """A commit changed nothing that can be read, and the staged writes are as they were.
+    """A commit or a write failed without a visible change.
 
-    Where ``reopen`` is false the commit may simply be tried again. Where it is true the engine can't tell how
-    much reached the disk, or has given up what was staged: close the store, open it again, read its committed offset
-    and go on from there.
+    If ``reopen`` is False, the staged writes are as they were, and the commit may be tried again. If it is True, it is
+    unknown how much reached the disk, or the staged writes are lost: close the store, open it again, read its committed
+    offset and continue from there.
     """
 
     def __init__(self, message: str, *, reopen: bool = False) -> None:
@@ -101,7 +101,7 @@ class CommitFailedError(StoreError):
 
 
 class ChangelogError(StoreError):
-    """The changelog refuses: unknown topic, no open transaction, a file that is none. Nothing was written."""
+    """The changelog refused the call: unknown topic, no open transaction, no changelog file. Nothing was written."""
 
 
 class ChangelogTimeoutError(ChangelogError):
@@ -112,26 +112,26 @@ class ChangelogTimeoutError(ChangelogError):
 
 
 class CommitInDoubtError(ChangelogError):
-    """The changelog may have taken a commit or not. Open another producer of the same id, then read what is there."""
+    """It is unknown whether the changelog has a commit. Open another producer with the same ID, then read the log."""
 
 
 class ProducerFencedError(ChangelogError):
-    """A newer producer has taken this transactional id. Stop: another instance owns the task now."""
+    """A newer producer has this transactional ID. Stop: another instance owns the task now."""
 
 
 class ChangelogLostError(ChangelogError):
-    """The changelog has never had a record, and a store has been filled from it: its topic, or its file, is another.
+    """The changelog is empty, although a store was filled from it: its topic or its file was lost or replaced.
 
-    Put it back. To begin anew with an empty one, remove the task's folder in the state directory first.
+    Restore the changelog. To start over with an empty one, remove the task's folder in the state directory first.
     """
 
 
 class OffsetOutOfRangeError(ChangelogError):
-    """The offset asked for lies outside the changelog. Wipe the store and restore it from the log's start."""
+    """The requested offset is outside the changelog. Wipe the store and restore it from the changelog's start."""
 
 
 class TaskCorruptedError(StoreError):
-    """A store and its changelog do not fit together. Wipe the store and restore it; a task does, and tells why.
+    """A store and its changelog do not fit together. Wipe the store and restore it; a task does, and reports why.
 
     Source: KIP-892, "Error Handling".
     """

@@ -3,27 +3,101 @@
 A module declares its failpoints once, ``BEFORE = declare("indexed_batch.before_write", "...")``, and passes them
 with ``reach(BEFORE)``. Nothing happens unless ``arm`` has given that name an action. Failpoints stand on commit,
 creation and recovery paths only, never on the path of a single record.
+
+A declaration also says how a crash trial reaches the failpoint: its part of a store's life, the failpoint at which an
+earlier process must have been killed, the options it needs. So a strategy of another package brings its own plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
-_declared: dict[str, str] = {}
+_declared: dict[str, Failpoint] = {}
 _armed: dict[str, Callable[[], None]] = {}
 
 
-def declare(name: str, meaning: str) -> str:
-    """Make ``name`` known, with what is true when it is reached; returns the name. Raises ValueError if it is taken."""
-    if _declared.get(name, meaning) != meaning:
+class Part(StrEnum):
+    """A part of a store's life, in which a process may be killed."""
+
+    CREATION = "creation"
+    COMMIT = "commit"
+    """A store's own commit protocol."""
+    TASK = "task"
+    """The order in which a task commits its changelog and its stores, and the changelog's own commit."""
+    RECOVERY = "recovery"
+    """A store's own work when it is opened after a crash."""
+    RESTORE = "restore"
+    """The replay of a changelog's tail."""
+    CHANGE = "change"
+    """A change of format, layout or place. The crash matrix leaves these to tests of their own."""
+
+
+@dataclass(frozen=True)
+class Failpoint:
+    """A declared failpoint, with how a crash trial reaches it."""
+
+    name: str
+    meaning: str
+    """The state of the store when it is reached."""
+    part: Part = Part.COMMIT
+    after: str | Mapping[str, str] = ""
+    """In RECOVERY and RESTORE: the failpoint at which an earlier process was killed, or one for each durability.
+    Empty: any kill between the changelog's commit and the stores' commits leads here."""
+    twice: bool = False
+    """In RECOVERY and RESTORE: whether a process killed here leaves the same work to the next one."""
+    always: bool = False
+    """In RECOVERY: whether every opening reaches it, whether or not there is something to recover."""
+    nothing_before: bool = False
+    """In RECOVERY: whether, at CHANGELOG, a write before the killed commit keeps the next process from reaching it. A
+    typed store makes one when it is created."""
+    options: Mapping[str, str | int | bool] = field(default_factory=dict)
+    """Options of the backend without which ordinary work does not reach it."""
+    transaction_bytes: int = 0
+    """The size of a transaction that reaches it with these options; 0 for any."""
+
+    def after_at(self, durability: str) -> str:
+        """Return the failpoint of the earlier kill at a level of durability, or "" if any kill will do."""
+        return self.after if isinstance(self.after, str) else self.after[durability]
+
+
+def declare(
+    name: str,
+    meaning: str,
+    *,
+    part: Part = Part.COMMIT,
+    after: str | Mapping[str, str] = "",
+    twice: bool = False,
+    always: bool = False,
+    nothing_before: bool = False,
+    options: Mapping[str, str | int | bool] | None = None,
+    transaction_bytes: int = 0,
+) -> str:
+    """Make a failpoint known, and return its name. The arguments are the fields of ``Failpoint``.
+
+    Raises: ValueError if ``name`` is declared otherwise, or ``after`` names a failpoint that is not declared yet.
+    """
+    made = Failpoint(name, meaning, part, after, twice, always, nothing_before, dict(options or {}), transaction_bytes)
+    if _declared.get(name, made) != made:
         raise ValueError(f"failpoint {name!r} is declared twice")
-    _declared[name] = meaning
+    for earlier in {after} if isinstance(after, str) else set(after.values()):
+        if earlier:
+            failpoint(earlier)
+    _declared[name] = made
     return name
 
 
-def declared() -> Mapping[str, str]:
-    """Meaning by name of every failpoint of the modules imported so far."""
+def failpoint(name: str) -> Failpoint:
+    """Return what is declared about ``name``. Raises: ValueError for a name that no imported module declares."""
+    if name not in _declared:
+        raise ValueError(f"no failpoint {name!r}; declared are: {', '.join(sorted(_declared))}")
+    return _declared[name]
+
+
+def declared() -> Mapping[str, Failpoint]:
+    """Return every failpoint of the modules imported so far, by name."""
     return MappingProxyType(_declared)
 
 
@@ -40,8 +114,7 @@ def arm(name: str, action: Callable[[], None]) -> None:
 
     Raises: ValueError for a name that no imported module declares.
     """
-    if name not in _declared:
-        raise ValueError(f"no failpoint {name!r}; declared are: {', '.join(sorted(_declared))}")
+    failpoint(name)
     _armed[name] = action
 
 

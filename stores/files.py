@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ SMALL_BYTES_MAX = 64 << 10
 """The limit for small files, such as a store's identity and its lock; all that the library writes are shorter."""
 
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
-"""What the system says of a link that is not followed, of a folder, and of a socket."""
+"""The error numbers for a link that is not followed, for a folder, and for a socket."""
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a folder",
@@ -109,11 +109,23 @@ def make_file(path: Path, mode: int = 0o666) -> int:
 
 
 def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
-    """Put a file with ``text`` at ``path`` in one step; unless ``durable``, power loss may tear it. Raises: OSError."""
+    """Put a file with ``text`` at ``path`` as ``atomic_write`` does. Raises: OSError."""
+    atomic_write(path, text.encode(), durable=durable)
+
+
+def atomic_write(
+    path: Path, content: bytes, *, durable: bool = True, before_sync: Callable[[], None] | None = None
+) -> None:
+    """Put a file with ``content`` at ``path`` in one step; unless ``durable``, power loss may tear it. Raises: OSError.
+
+    It is written beside ``path``, synced, renamed, and its folder synced. ``before_sync`` is called once it is written.
+    """
     new = path.with_name(path.name + ".new")
-    with open(make_file(new), "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(make_file(new), "wb") as file:
+        file.write(content)
         file.flush()
+        if before_sync is not None:
+            before_sync()
         if durable:
             os.fsync(file.fileno())
     new.replace(path)

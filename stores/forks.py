@@ -1,8 +1,8 @@
-"""What is open when its process forks belongs to the parent alone: in the child every use of it says so.
+"""Forks: handles that are open when a process forks belong to the parent, and raise in the child.
 
-A fork copies neither the threads of an engine nor what its locks stand for. A child that used such a handle would hang,
-or write into the parent's files; and one that only freed it would, too, since freeing is closing. So in the child
-nothing of it is touched any more.
+A fork copies neither the threads of an engine nor the ownership of its locks. A child that used such a handle would
+hang, or write into the parent's files. Freeing a handle closes it, with the same results. So the child neither uses nor
+frees it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ WHOSE = (
     "was open when this process was forked, and is the parent's: use it there, or open it in a process that is "
     "started anew (multiprocessing's 'spawn') once the parent has closed it"
 )
-"""The end of the sentence for who uses such a handle in the child."""
+"""The end of the error message for the use of such a handle in the child."""
 
 
 def watch(opened: Opened, disown: Callable[[Opened], None]) -> None:
-    """Call ``disown`` with ``opened`` in the child of every fork from now on, as long as somebody refers to it.
+    """Call ``disown`` with ``opened`` in the child of every fork from now on, as long as ``opened`` is referenced.
 
-    It makes every later use raise. It takes no lock, which another thread of the parent may have held, and gives what
-    must not be freed to ``keep_for_good``.
+    ``disown`` must make every later use raise. It must not take a lock, which another thread of the parent may have
+    held. It passes objects that must not be freed to ``keep_for_good``.
     """
     _disown[opened] = disown
 

@@ -1,11 +1,11 @@
-"""What a store's folder says it is: the backend that reads it, and the version of its form on disk.
+"""The identity of a store's folder: its backend, and the version of its format on disk.
 
-A version is one more than that before it, and a step leads from each to the next; a store is brought to the present
-one when it is opened (``stores.migration``). Version 1 is the first there was; from 2 on the records of LMDB and SQLite
-may have checksums, which a release that knows nothing of them would take for data; and an indexed batch may have begun
-a spilled commit, of which one that knows nothing of spills would show a part. From 3 on LMDB's meta pages have
-checksums, which an older release would leave as they are in its commits. From 4 on a store may keep marks, and two
-families of data, of which an older release would show one, or take neither for its own.
+A step leads from each format version to the next. A store is brought to the present version when it is opened
+(``stores.migration``). A version is new where an older release would misread the files:
+
+* 2: records of LMDB and SQLite may have checksums, and an indexed batch may have begun a spilled commit;
+* 3: LMDB's meta pages have checksums, which an older release would not update;
+* 4: a store may have marks, and two families of data.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ OpenEngine = Callable[[Path], Engine]
 Step = Callable[[Path, OpenEngine], None]
 """Turns a store's folder, in which nothing is open, from one version into the next; opens engine folders itself.
 
-It may be cut short at any effect, and is then run again from its beginning over what it has left: what is done already
-it finds done. It need not sync: that is seen to before the new version is noted.
+It may be interrupted at any I/O operation, and is then run again from its beginning: it finds what is done already. It
+need not sync: the files are synced before the new version is noted.
 """
 
 
 def _as_they_are(folder: Path, open_engine: OpenEngine) -> None:
-    """From 1 to 2: a store that has no checksums stays without."""
+    """Migrate from 1 to 2: a store without checksums stays without them."""
 
 
 def _meta_pages(folder: Path, open_engine: OpenEngine) -> None:
-    """From 2 to 3: meta pages get their checksums when the engine is opened, which it is next."""
+    """Migrate from 2 to 3: meta pages get their checksums when the engine is opened, which follows."""
 
 
 def _one_family(folder: Path, open_engine: OpenEngine) -> None:
-    """From 3 to 4: a store that has no marks and one family of data stays so."""
+    """Migrate from 3 to 4: a store without marks and with one family of data stays so."""
 
 
 STEPS: list[Step] = [_as_they_are, _meta_pages, _one_family]
@@ -48,12 +48,12 @@ STEPS: list[Step] = [_as_they_are, _meta_pages, _one_family]
 
 
 def present_version() -> int:
-    """The version in which stores are made and kept."""
+    """Return the version of new and migrated stores."""
     return 1 + len(STEPS)
 
 
 class Identity(NamedTuple):
-    """What ``store.json`` holds."""
+    """The content of ``store.json``."""
 
     backend: str
     format_version: int
@@ -66,12 +66,12 @@ class Identity(NamedTuple):
         return crc32(f"{self.backend} {self.format_version}".encode())
 
     def fits(self, told: Mapping[str, object]) -> bool:
-        """Whether ``told``, the file's content, is this and nothing else. The first stores had no checksum."""
+        """Return True if ``told``, the file's content, is this and nothing else. The first stores had no checksum."""
         return told in (self._asdict(), {**self._asdict(), "checksum": self._checksum()})
 
 
 def read_identity(path: Path) -> Identity:
-    """What the store at ``path`` says it is. Raises: OSError, StoreCorruptedError where it says nothing sensible."""
+    """Return the identity of the store at ``path``. Raises: OSError, StoreCorruptedError for an invalid file."""
     file = path / FILE
     try:
         told = read_json(file)
@@ -86,16 +86,16 @@ def read_identity(path: Path) -> Identity:
         raise StoreCorruptedError(f"{file} can't be read: wipe the store and restore it from its changelog") from error
     if identity.format_version < 1:
         raise StoreCorruptedError(
-            f"{file} tells of format version {identity.format_version}, which never was: wipe the store and restore it "
-            "from its changelog"
+            f"{file} has an invalid format version, {identity.format_version}: wipe the store and restore it from its "
+            "changelog"
         )
     return identity
 
 
 def checked_identity(path: Path, backend: str) -> Identity:
-    """The identity of the store at ``path``, which ``backend`` can open, after a migration where that is due.
+    """Return the identity of the store at ``path``, after a check that ``backend`` can open it, maybe with a migration.
 
-    Raises: as ``read_identity``; StoreTooNewError; StoreIncompatibleError where it belongs to another backend.
+    Raises: as ``read_identity``; StoreTooNewError; StoreIncompatibleError if it belongs to another backend.
     """
     identity = read_identity(path)
     if identity.format_version > present_version():

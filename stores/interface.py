@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from struct import Struct
@@ -20,6 +20,7 @@ from stores.metrics import StoreMetrics
 from stores.persistence import AT_ONCE, Persistence
 from stores.plain import PlainView, prefixed, reversed_scan
 from stores.reading import (
+    Answer,
     Closeable,
     IsolationLevel,
     KeyValueIterator,
@@ -52,7 +53,7 @@ _pack_time = Struct(">q").pack
 
 
 class Durability(StrEnum):
-    """What a commit survives by itself. Figures are only ever compared within one level."""
+    """The failures that a commit survives by itself. Figures are only compared within one level."""
 
     CHANGELOG = "CHANGELOG"
     """Nothing: after a crash the store is at some earlier commit, whole; the changelog's tail is replayed."""
@@ -63,7 +64,7 @@ class Durability(StrEnum):
 
 
 class ProcessingGuarantee(StrEnum):
-    """What a task promises about records that it processes again after a failure. Source: KIP-129."""
+    """The promise of a task about records that it processes again after a failure. Source: KIP-129."""
 
     AT_LEAST_ONCE = "at_least_once"
     """No record's effect is lost; after a failure some may be there twice, in outputs and in state."""
@@ -72,14 +73,14 @@ class ProcessingGuarantee(StrEnum):
 
 
 class RecoveryOutcome(StrEnum):
-    """What opening a store had to do with the transaction that was open when it was last used."""
+    """The result of recovery for the transaction that was open when the store was last used."""
 
     NOTHING_TO_DO = "NOTHING_TO_DO"
     """The store is new, or was closed cleanly."""
     ROLLED_BACK = "ROLLED_BACK"
-    """It was not closed cleanly; what was staged then is gone."""
+    """It was not closed cleanly; the writes staged then are rolled back."""
     ROLLED_FORWARD = "ROLLED_FORWARD"
-    """A commit that was marked as ready has been carried out."""
+    """A commit that had passed its commit point was completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Recovery:
     outcome: RecoveryOutcome
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     upgraded: bool = False
-    """Whether opening found the last record of an older format gone: from now on the store is like one that never had
+    """True if opening found the last record of an older format gone: from now on the store is like one that never had
     any. False each time it is opened after that."""
 
 
@@ -98,9 +99,9 @@ class StateStore(Closeable):
 
     A user's function never calls ``commit``: the task that owns the store does (KIP-892, ``StateStore#commit``).
 
-    Methods that are not abstract have defaults. They fit a store that keeps neither uncommitted writes apart nor
-    offsets, as stores of Kafka Streams before KIP-844: its task keeps the offset, and restores it after an unclean
-    close.
+    Methods that are not abstract have defaults. They fit a store that neither isolates uncommitted writes nor keeps
+    offsets, like stores of Kafka Streams before KIP-844: its task keeps the offset, and restores the store after an
+    unclean close.
     """
 
     @property
@@ -115,17 +116,17 @@ class StateStore(Closeable):
 
     @property
     def durability(self) -> Durability:
-        """What a commit of this store survives by itself; by default nothing."""
+        """The durability level of the store: what its commits survive; by default CHANGELOG."""
         return Durability.CHANGELOG
 
     @property
     def persistent(self) -> bool:
-        """Whether anything is kept when the process ends; by default nothing, and a task restores it whole."""
+        """True if data is kept when the process ends. False by default: a task then restores the store whole."""
         return False
 
     @property
     def transactional(self) -> bool:
-        """Whether uncommitted writes are kept apart until commit; by default not. Source: KIP-844, ``transactional()``.
+        """True if uncommitted writes are isolated until commit; False by default. Source: KIP-844, ``transactional()``.
 
         A transactional store implements ``rollback``, and its ``restore`` leaves staged writes as they are.
         """
@@ -133,7 +134,7 @@ class StateStore(Closeable):
 
     @property
     def manages_offsets(self) -> bool:
-        """Whether offsets given to ``commit`` are kept with the data; by default not.
+        """True if offsets given to ``commit`` are stored with the data; False by default.
 
         A store that returns True implements ``committed_offset``. Source: KIP-892, ``managesOffsets()``.
         """
@@ -141,7 +142,7 @@ class StateStore(Closeable):
 
     @property
     def takes_timestamps(self) -> bool:
-        """Whether values with their times before them may be kept here; by default only where nothing is persistent.
+        """True if values may be stored with a timestamp in front; by default only if the store is not persistent.
 
         A persistent store of another package that does not return True goes on with plain values: a timestamped store
         over it adds the time -1 when it reads, and drops times when it writes. Source: KIP-258,
@@ -174,7 +175,7 @@ class StateStore(Closeable):
 
     @property
     def keeps_marks(self) -> bool:
-        """Whether the store keeps marks beside its data; by default not.
+        """True if the store keeps marks with its data; False by default.
 
         A store that returns True implements ``mark`` and ``set_mark``, and its ``restore`` takes ``marks``.
         """
@@ -188,8 +189,14 @@ class StateStore(Closeable):
         """
         return None
 
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        """Return what ``read`` returns, which is given the mark ``name``. For the writer's thread: nothing changes
+        meanwhile."""
+        return read(self.mark(name))
+
     def set_mark(self, name: str, value: bytes | None) -> None:
         """Stage ``value`` as the mark ``name``; None removes it. Committed with the next commit, dropped by a rollback.
+        A store that is not transactional keeps it in a rollback, as it keeps its writes; only a crash takes it back.
 
         A name has 1 to 64 printable ASCII characters, a value up to 64 KiB. It costs about as much as a write to a
         dict, and nothing in a commit where the value is the committed one.
@@ -202,11 +209,16 @@ class StateStore(Closeable):
 
     @property
     def is_split(self) -> bool:
-        """Whether records of an older format lie in the store beside those of the present one; by default never.
+        """True if the store has records of an older format besides those of the present one; False by default.
 
         All keys then begin with one byte more: zero before those of the older format, one before the others; so it is
         in lookups, scans and writes alike. Typed stores see to that (``stores.records``).
         """
+        return False
+
+    @property
+    def can_split(self) -> bool:
+        """True if ``split`` can separate records of two formats; False by default."""
         return False
 
     def split(self, marks: Mapping[str, bytes | None]) -> None:
@@ -215,8 +227,8 @@ class StateStore(Closeable):
         Costs the same for any number of records: none is read or written. Nothing may be staged, and no view or
         iterator be in use. When the last record of the older format has been removed, the next opening ends it.
 
-        Raises: StoreIncompatibleError where the store can't keep two formats apart, StoreError where writes are staged
-        or it is split; else as ``commit``.
+        Raises: StoreIncompatibleError unless ``can_split``, StoreError where writes are staged or it is split; else as
+        ``commit``.
         """
         raise StoreIncompatibleError(
             f"store {self.name!r} of {self.backend} can't keep records of two formats apart: wipe it and restore it "
@@ -234,7 +246,7 @@ class StateStore(Closeable):
 
     @property
     def persistence(self) -> Persistence:
-        """Which commits survive a killed process; by default all of them, at once."""
+        """The commits that survive a killed process; by default all of them, at once."""
         return AT_ONCE
 
     def rollback(self) -> None:
@@ -246,12 +258,12 @@ class StateStore(Closeable):
             raise NotImplementedError(f"{type(self).__name__} is transactional and has no rollback(): implement it")
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
-        """What opening did with an interrupted transaction, and the offsets the store is at.
+        """Return what opening did with an interrupted transaction, and the offsets of the store.
 
         Opening has already recovered from the store's own files; this never reads the changelog. Where offsets
         are given (a checkpoint's), the store must have reached at least those.
 
-        Raises: StoreCorruptedError where the store is behind a given offset. Source: KIP-844, ``recover``.
+        Raises: StoreCorruptedError if the store is behind a given offset. Source: KIP-844, ``recover``.
         """
         offsets = {}
         for partition, wanted in ({} if changelog_offsets is None else changelog_offsets).items():
@@ -283,18 +295,18 @@ class StateStore(Closeable):
         """
 
     def verify(self) -> None:
-        """Read everything committed and check whatever tells damage: checksums, order, counts, the engine's structure.
+        """Read everything committed and detect corruption: checksums, order, counts, the engine's structure.
 
-        Changes nothing, and may be called while writes are staged, which it does not look at. It takes the time of a
-        scan of everything or some of those. What it finds is in the store's files: reads may show it as well, but
-        LMDB and SQLite may show a damaged page's keys as absent, without a word. Damage to LMDB's meta pages, which
-        tell its last commit, is found when the store is opened.
+        Changes nothing, and may be called while writes are staged, which it does not check. It takes the time of a few
+        scans of everything. LMDB and SQLite may show the keys of a damaged page as absent without an error, so reads
+        alone do not detect everything that this does. Corruption of LMDB's meta pages is detected when the store is
+        opened.
 
         Raises: StoreCorruptedError for damage, StoreUnavailableError, WrongThreadError, StoreClosedError.
         """
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """The offset that the last commits kept for ``partition``, or None. Source: KIP-892, ``committedOffset``."""
+        """Return the committed offset of ``partition``, or None. Source: KIP-892, ``committedOffset``."""
         if self.manages_offsets:
             raise NotImplementedError(
                 f"{type(self).__name__} manages offsets and has no committed_offset(): implement it"
@@ -302,29 +314,29 @@ class StateStore(Closeable):
         return None
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """Bytes of keys and values staged in the open transaction; a key that is written twice counts once.
+        """Return the bytes of keys and values staged in the open transaction; a key that is written twice counts once.
 
-        0 where nothing is staged and for stores that are not transactional.
+        0 if nothing is staged, and for stores that are not transactional.
         Source: KIP-892, ``approximateNumUncommittedBytes``.
         """
         return 0
 
     def uncommitted_memory_bytes(self) -> int:
-        """Approximate memory of the open transaction: keys and values held in memory, and the cost of each entry.
-        Memory that an engine takes for its own transaction is not included.
+        """Return the approximate memory of the open transaction: keys and values in memory, and each entry's cost.
 
-        By default the result of ``approximate_num_uncommitted_bytes``.
+        Memory that an engine takes for its own transaction is not included. The default is the result of
+        ``approximate_num_uncommitted_bytes``.
         """
         return self.approximate_num_uncommitted_bytes()
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
-        """Note that the staged writes reflect input up to ``offset`` (0 or more): to be called after them.
+        """Note that the staged writes reflect input up to ``offset`` (0 or more). Call it after these writes.
 
-        Committed with them, merged by maximum; a rollback drops it with them. By default no position is kept.
+        The position is committed with them, merged by maximum; a rollback drops it. By default no position is kept.
         """
 
     def position(self, isolation_level: IsolationLevel) -> Position:
-        """Input offsets that the state reflects: committed, or with the open transaction laid over them. A copy.
+        """Return the input offsets that the state reflects: committed, or including the open transaction. A copy.
 
         Empty if the store keeps none: every query with a bound is then refused.
         """
@@ -332,7 +344,7 @@ class StateStore(Closeable):
 
     @property
     def metrics(self) -> StoreMetrics:
-        """What the store has counted since it was opened, and what it holds now. A copy; any thread; after close, too.
+        """The counts of the store since it was opened, and its present state. A copy; any thread; after close, too.
 
         By default only the names are set. Raises: StoreClosedError in the child of a fork.
         Source: KIP-892, "Metrics".
@@ -340,10 +352,10 @@ class StateStore(Closeable):
         return StoreMetrics(store=self.name, backend=self.backend)
 
     def engine_metrics(self) -> Mapping[str, int]:
-        """Figures of the engine worth watching (memory, caches, files), by the engine's names; none by default.
+        """Return figures of the engine (memory, caches, files), by the engine's names; none by default.
 
-        Read from the engine now: it costs a look-up of each, and no scan. On any thread. Bytes where a name says so,
-        else counts. Raises: StoreClosedError, StoreUnavailableError.
+        They are read from the engine at the call: a lookup of each, no scan. On any thread. They are bytes if the name
+        says so, otherwise counts. Raises: StoreClosedError, StoreUnavailableError.
         """
         return {}
 
@@ -351,11 +363,11 @@ class StateStore(Closeable):
     def close(self) -> None:
         """Close the store and its iterators; never commits. May be called more than once.
 
-        Where another thread than the writer's closes an ``lmdb-native`` store with an open transaction, its folder is
+        If another thread than the writer's closes an ``lmdb-native`` store with an open transaction, its folder stays
         locked until the writer's thread uses a store again, or ends.
 
-        Raises: StoreUnavailableError, CommitFailedError where the disk refuses; the store is closed all the same, and
-        opening it again recovers.
+        Raises: StoreUnavailableError, CommitFailedError on a disk error. The store is closed even then, and opening it
+        again recovers it.
         """
 
 
@@ -369,12 +381,12 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
 
     @property
     def max_key_bytes(self) -> int:
-        """The longest key that this engine takes."""
+        """The length of the longest key that the engine accepts."""
         return sys.maxsize
 
     @property
     def deletes_ranges_whole(self) -> bool:
-        """Whether a range delete and its commit cost the same whatever they remove; by default not."""
+        """True if the cost of a range delete does not depend on the number of removed keys; False by default."""
         return False
 
     @abstractmethod
@@ -399,7 +411,7 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         self.put(key, None if value is None else _pack_time(timestamp_ms) + value)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Stage every pair, or none where one of them is refused. A later pair of the same key wins."""
+        """Stage every pair, or none if one of them is refused. A later pair of the same key wins."""
         checked = list(pairs)
         for key, value in checked:
             if not isinstance(key, bytes) or not (value is None or isinstance(value, bytes)):
@@ -410,14 +422,14 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
             self.put(key, value)
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Stage ``value`` unless ``key`` has one; returns the existing value, or None where it was staged."""
+        """Stage ``value`` unless ``key`` has one; return the existing value, or None if ``value`` was staged."""
         existing = self.get(key)
         if existing is None:
             self.put(key, value)
         return existing
 
     def delete(self, key: bytes) -> bytes | None:
-        """Stage the removal of ``key``; returns the value it had."""
+        """Stage the removal of ``key``; return its old value."""
         existing = self.get(key)
         self.put(key, None)
         return existing
@@ -436,8 +448,8 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         position: Position | None = None,
         marks: Mapping[str, bytes | None] | None = None,
     ) -> None:
-        """As ``StateStore.restore``; by default the pairs are put and committed, which is as good in an empty store's
-        open transaction."""
+        """Restore like ``StateStore.restore``. By default the pairs are put and committed: the open transaction is
+        empty, so the result is the same."""
         if self.approximate_num_uncommitted_bytes():
             raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before restoring into it")
         self.put_all(pairs)
@@ -448,7 +460,7 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         self.commit(changelog_offsets)
 
     def verify(self) -> None:
-        """As ``StateStore.verify``; by default everything is read, in order."""
+        """Verify like ``StateStore.verify``. By default all keys are read, and their order is checked."""
         before = b""
         with self.all() as pairs:
             for key, _ in pairs:
@@ -472,18 +484,19 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         return reversed_scan(self.prefix_scan(prefix))
 
     def approximate_num_entries(self) -> int:
-        """By default they are counted, which costs a scan of them all."""
+        """Return the number of keys. By default they are counted with a full scan."""
         with self.all() as pairs:
             return sum(1 for _ in pairs)
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
     ) -> KeyValueView:
-        """A view for other threads, closed with the store, at the level that the store was opened with unless
-        another one is given; it costs nothing to make, and it never writes. At READ_COMMITTED no write waits for it; at
-        READ_UNCOMMITTED one may, for a lookup or a step of a scan.
+        """Return a read-only view for other threads, which is closed with the store.
 
-        Raises: ValueError for a level that does not exist, StoreClosedError.
+        The default level is the one that the store was opened with. Creating a view costs nothing. At READ_COMMITTED no
+        write waits for it; at READ_UNCOMMITTED a write may wait for a lookup or a step of a scan.
+
+        Raises: ValueError for an unknown level, StoreClosedError.
         """
         level = IsolationLevel.READ_COMMITTED if isolation_level is None else IsolationLevel(isolation_level)
         if self.transactional and level is IsolationLevel.READ_COMMITTED:

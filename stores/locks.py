@@ -1,6 +1,6 @@
-"""Lock files: held by one owner at a time for as long as the process that took them lives, however that ends.
+"""Lock files: one owner at a time. The system releases the lock when the owner's process ends.
 
-The lock is the system's (flock), not the file: one that a dead process has left behind holds nobody up.
+The lock is the system's (flock), not the file: the file of a process that has ended blocks nobody.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from stores.errors import StoreLockedError
 from stores.files import StrangeFileError, open_plain, read_file
 
 TIMEOUT_S = 30.0
-"""How long to wait for a lock that is held for milliseconds, unless its holder is stopped."""
+"""The time to wait for a lock that is usually held for milliseconds."""
 _PAUSE_S = 0.01
 _NUMBER_BYTES_MAX = 32
 
 
 def take(file: Path, *, note: bool = True) -> int:
-    """Lock ``file``, making it where there is none; returns the descriptor, whose closing gives the lock back.
+    """Lock ``file``, which is created if it does not exist. Return a descriptor: closing it releases the lock.
 
-    ``note`` writes this process's number into the file, for whoever is refused; without it nothing is changed.
+    ``note`` writes this process's number into the file, for the error in other processes. Without it the file is not
+    changed.
     Raises: OSError; StrangeFileError if it is a link or no regular file; StoreLockedError if any process, this one
     included, holds it. If the number can't be written, a lock file that was just made is removed again.
     """
@@ -33,7 +34,7 @@ def take(file: Path, *, note: bool = True) -> int:
         try:
             _lock(descriptor, file)
             if not _is_still_there(descriptor, file):
-                # Whoever had it has removed the folder meanwhile: a lock on what is gone keeps nobody out.
+                # The former owner has removed the folder: a lock on a removed file excludes nobody.
                 os.close(descriptor)
                 continue
             if note:
@@ -65,7 +66,7 @@ class HeldLock:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Give the lock back. May be called more than once."""
+        """Release the lock. May be called more than once."""
         descriptor, self._descriptor = self._descriptor, -1
         address, self._address = self._address, 0
         if address:
@@ -89,7 +90,7 @@ def _mapped(descriptor: int) -> int:
 
 
 def is_lock_file(file: Path) -> bool:
-    """Whether ``file`` is missing, or holds only what ``take`` writes: a number or nothing (after power loss zeros).
+    """Return whether ``file`` is missing or has the content that ``take`` writes: a number, nothing or, torn, zeros.
 
     Raises: OSError.
     """
@@ -118,11 +119,11 @@ def take_in_time(file: Path, timeout_s: float = TIMEOUT_S) -> int:
 
 
 def _opened(file: Path) -> tuple[int, bool]:
-    """The file's descriptor, and whether the file was made now."""
+    """Return the file's descriptor, and whether the file was created now."""
     try:
         return open_plain(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), True
     except FileExistsError:
-        # It may go before it is opened: then it is made after all.
+        # If the file is removed before this call, it is created here.
         return open_plain(file, os.O_RDWR | os.O_CREAT, 0o600), False
 
 

@@ -1,6 +1,6 @@
-"""Laying staged writes over ordered pairs from below, in key order, a chunk at a time.
+"""Merging staged writes over ordered pairs from below, in key order, a chunk at a time.
 
-Everything works on lists of pairs, so that the pairs between two staged keys move as one slice and not one by one.
+All functions work on lists of pairs: pairs between two staged keys move as one slice and not one by one.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ Staged = tuple[bytes, bytes | None]
 
 
 def chunks_of(scan: Scan) -> Iterator[list[Pair]]:
-    """What an engine's scan fetches, to its end."""
+    """Yield the chunks of an engine's scan."""
     while chunk := scan.fetch():
         yield chunk
 
 
 class StagedWrites(ABC):
-    """Staged writes in the order of a scan, taken from the front."""
+    """An iterator of staged writes in the order of a scan."""
 
     @abstractmethod
     def take_to(self, key: bytes) -> Iterator[list[Staged]]:
-        """The next writes up to and including ``key``, in lists, each ascending whatever the direction of the scan."""
+        """Yield the next writes up to and including ``key``, in lists. Each list is ascending in both directions."""
 
     @abstractmethod
     def take_some(self) -> list[Staged]:
-        """The next few writes, ascending; empty only at the end."""
+        """Return the next few writes, ascending; an empty list only at the end."""
 
 
 class MappedWrites(StagedWrites):
-    """Writes that are in memory: those of ``writes`` under ``keys``, which come in lists as a ``SortedMap`` merges
-    them; nothing of either may change."""
+    """Staged writes in memory: the values in ``writes`` of ``keys``, which are lists from ``SortedMap.merge``.
+
+    Neither may change meanwhile.
+    """
 
     def __init__(self, keys: Iterator[list[bytes]], writes: Mapping[bytes, bytes | None], *, reverse: bool) -> None:
         self._keys, self._writes, self._reverse = keys, writes, reverse
         self._next: list[bytes] = []
-        """Ascending; what of it is still to come lies from ``_low`` to ``_high``."""
+        """A list of keys, ascending. Those from ``_low`` to ``_high`` are not taken yet."""
         self._low = self._high = 0
 
     def take_to(self, key: bytes) -> Iterator[list[Staged]]:
@@ -77,9 +79,9 @@ class MappedWrites(StagedWrites):
 def lay_over(
     below: Iterator[list[Pair]], above: StagedWrites, hidden: KeyRanges, *, reverse: bool
 ) -> Iterator[list[Pair]]:
-    """``below`` without the ``hidden`` keys, with the writes of ``above`` in place of its own.
+    """Merge the writes of ``above`` over the pairs of ``below``, without the ``hidden`` keys of ``below``.
 
-    Both are in the same order, descending if ``reverse``; so is what comes out, in lists that may be empty.
+    Both are in the same order, descending if ``reverse``. So is the result, in lists that may be empty.
     """
     for chunk in filter(None, below):
         shown = chunk
@@ -95,14 +97,14 @@ def lay_over(
 
 
 def _count_to(chunk: list[Pair], key: bytes, *, reverse: bool) -> int:
-    """How many pairs of ``chunk`` a scan shows up to and including ``key``."""
+    """Return the number of pairs of ``chunk`` up to and including ``key``, in the order of the scan."""
     if reverse:
         return sum(pair[0] >= key for pair in chunk)
     return bisect_left(chunk, (key + b"\x00",))
 
 
 def merged(chunk: list[Pair], staged: list[Staged], *, reverse: bool) -> list[Pair]:
-    """A chunk and staged writes, ascending, in one list; a write replaces the pair of its key, None removes it."""
+    """Merge ascending staged writes over a chunk: a write replaces the pair of its key, and None removes it."""
     result: list[Pair] = []
     at = 0
     if reverse:

@@ -1,9 +1,9 @@
-"""What a store and a task count of themselves: plain values, read at any time and from any thread.
+"""Metrics of stores and tasks: plain values, read at any time and from any thread.
 
-Counting costs nothing per record: it is done per commit, rollback, scan and restored piece; all else is looked up when
-somebody asks. What is read is a copy of one moment. Totals and maxima only ever grow while the store or the task that
-they are of lives, so that whoever collects them can tell what happened in between (``since``); current values go up
-and down. Times are in seconds.
+Counting costs nothing per record: it is done per commit, rollback, scan and restored piece. Other values are looked up
+when they are read. A reading is a copy. Totals and maxima never decrease during the life of a store or task, so that
+the difference of two readings covers the time in between (``since``). Current values go up and down. Times are in
+seconds.
 
 Source: KIP-892 and KIP-844, "Metrics"; names as in Kafka Streams' ``stream-state-metrics`` and ``stream-task-metrics``.
 """
@@ -19,19 +19,19 @@ _MEASURE = "measure"
 
 
 class Kind(StrEnum):
-    """How a value behaves from one reading to the next."""
+    """The behaviour of a value from one reading to the next."""
 
     TOTAL = "total"
     """Only grows; differences add up."""
     MAXIMUM = "maximum"
     """Only grows; of the whole life so far."""
     CURRENT = "current"
-    """Goes up and down; None where there is nothing to tell."""
+    """Goes up and down; None if there is no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a field of the metrics is a measure of. ``unit`` is UCUM's; ``label`` names the keys of a mapping."""
+    """The meaning of a field of the metrics. ``unit`` is UCUM's; ``label`` names the keys of a mapping."""
 
     kind: Kind
     description: str
@@ -40,14 +40,14 @@ class Measure:
 
 
 class EarlyCommitCause(StrEnum):
-    """Why a task committed before its interval was up."""
+    """The reason why a task committed before its interval was over."""
 
     REQUESTED = "REQUESTED"
     """Its function asked for it. Source: KIP-892, ``ProcessingContext#commit``."""
     EXCEEDED = "EXCEEDED"
-    """What is staged has passed the limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``."""
+    """The staged writes have exceeded the limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``."""
     PREDICTED = "PREDICTED"
-    """What is staged would probably have passed it with the next step."""
+    """The staged writes would probably have exceeded it with the next step."""
     REPLAY = "REPLAY"
     """With the next step a kill would probably have made a store replay more than its ``restore_max_bytes``."""
 
@@ -79,10 +79,10 @@ def _current(description: str, unit: str, default: int | None = 0) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetrics:
-    """What stores and tasks have in common."""
+    """The metrics that stores and tasks have in common."""
 
     seconds: float = 0.0
-    """How long it has been counted."""
+    """The time over which the counts were made."""
     commit_total: int = _total("commits that succeeded", "{commit}")
     commit_failed_total: int = _total("commits that raised an error", "{commit}")
     commit_latency_seconds_total: float = _seconds_total("time spent in commits that succeeded")
@@ -98,18 +98,18 @@ class CommitMetrics:
 
     @property
     def commit_latency_avg_seconds(self) -> float:
-        """Mean time of a commit; 0 where there was none. Source: KIP-892, ``commit-latency-avg``."""
+        """Mean time of a commit; 0 if there was none. Source: KIP-892, ``commit-latency-avg``."""
         return self.commit_latency_seconds_total / self.commit_total if self.commit_total else 0.0
 
     def since(self, earlier: Self) -> Self:
-        """What was counted after ``earlier`` was read: totals are differences; maxima and current values are as now.
+        """Return the counts since ``earlier`` was read: totals are differences; maxima and current values are as now.
 
         So ``now.since(earlier).commit_rate`` is the rate of that time.
         """
         return self._combined(earlier, -1)
 
     def after(self, predecessor: Self) -> Self:
-        """The metrics of both together, where this store goes on from a closed one: totals are sums."""
+        """Return the metrics of this store and its closed predecessor together: totals are sums."""
         return self._combined(predecessor, 1)
 
     def _combined(self, other: Self, sign: int) -> Self:
@@ -189,7 +189,7 @@ class TaskMetrics(CommitMetrics):
 
     @property
     def uncommitted_memory_bytes(self) -> int:
-        """What that takes of memory."""
+        """The memory that they take."""
         return sum(store.uncommitted_memory_bytes for store in self.stores.values())
 
     @property
@@ -209,7 +209,7 @@ class TaskMetrics(CommitMetrics):
         return self.restore_total / seconds if seconds else 0.0
 
     def since(self, earlier: Self) -> Self:
-        """As of its stores: what was counted after ``earlier`` was read."""
+        """Return the counts since ``earlier`` was read, also those of the stores."""
         stores = {
             name: store.since(earlier.stores[name]) if name in earlier.stores else store
             for name, store in self.stores.items()

@@ -1,8 +1,9 @@
-"""Bringing an older store to the present format when it is opened, one step after the other.
+"""Migration of an older store to the present format when it is opened, one step after the other.
 
-A step's changes are synced before ``store.json`` names the version that they lead to, and that file is replaced in one
-move: whenever it is cut short, the next opening finds the older version and repeats the step. Only opening migrates: it
-is what writes, readers never do. Source: KIP-892, "Upgrading"; KIP-258, ``upgrade``.
+A step's changes are synced before ``store.json`` names the new version. That file is replaced atomically. After an
+interruption the next opening finds the older version and repeats the step. Only opening a store migrates it.
+
+Source: KIP-892, "Upgrading"; KIP-258, ``upgrade``.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from pathlib import Path
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreError, StoreUnavailableError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import system_errors_told
 from stores.identity import STEPS, OpenEngine, present_version
 
-STEP_DONE = declare("migration.step_done", "a store's files have the next format, its identity names the one before")
-STEP_NOTED = declare("migration.step_noted", "a store's identity names the next format")
+STEP_DONE = declare(
+    "migration.step_done", "a store's files have the next format, its identity names the one before", part=Part.CHANGE
+)
+STEP_NOTED = declare("migration.step_noted", "a store's identity names the next format", part=Part.CHANGE)
 FAILPOINTS = (STEP_DONE, STEP_NOTED)
-"""What opening an older store reaches, once for each step."""
+"""The failpoints in the opening of an older store, reached once for each step."""
 
 
 def migrate(directory: StoreDirectory, open_engine: OpenEngine) -> None:
     """Bring the store in ``directory``, which is locked and not newer than this release, to the present format.
 
-    Raises: StoreUnavailableError where the disk refuses: the next opening goes on; and what the steps raise.
+    Raises: StoreUnavailableError on a disk error, after which the next opening continues; the errors of the steps.
     """
 
     def verified(folder: Path) -> Engine:
-        # What is not sound must not be taken for data, written anew, and sound from then on.
+        # Damaged data must not be rewritten with a new, valid checksum.
         engine = open_engine(folder)
         try:
             engine.verify()

@@ -101,7 +101,7 @@ class PlainView(KeyValueView):
         return self._answering().approximate_num_entries()
 
     def _answering(self) -> ReadOnlyKeyValueStore:
-        """The store, once it has reached the bound: its state never falls behind that again."""
+        """Return the store if it has reached the bound. Its state never falls behind the bound again."""
         if self._bound is not None:
             self._bound.check(self.position(), "the store")
         return self._store

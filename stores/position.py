@@ -1,7 +1,7 @@
 """Offsets and positions as meta entries of an engine, and how they are merged.
 
 An entry's key is a letter (``o`` for a changelog offset, ``p`` for an input position), the partition as four bytes
-big-endian and the topic in UTF-8; its value the offset as eight bytes big-endian, signed.
+big-endian and the topic in UTF-8. Its value is the offset as eight bytes big-endian, signed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _pack = Struct(">q").pack
 
 
 class _Keys(dict[TopicPartition, bytes]):
-    """The keys of the entries of one kind, each made once: every commit needs those of the same few partitions."""
+    """A cache of the keys of one kind of entries: every commit needs those of the same few partitions."""
 
     _MOST = 4_096
 
@@ -36,7 +36,7 @@ _KEYS = {kind: _Keys(kind) for kind in (OFFSET, POSITION)}
 
 
 def encode(kind: bytes, offsets: Mapping[TopicPartition, int | None]) -> dict[bytes, bytes | None]:
-    """Meta entries for ``offsets``; None removes one."""
+    """Return the meta entries for ``offsets``; None removes one."""
     keys = _KEYS[kind]
     entries: dict[bytes, bytes | None] = {}
     # A loop, as below: in every commit a comprehension costs more than its one or two entries.
@@ -46,7 +46,7 @@ def encode(kind: bytes, offsets: Mapping[TopicPartition, int | None]) -> dict[by
 
 
 def decode(kind: bytes, meta: Mapping[bytes, bytes]) -> dict[TopicPartition, int]:
-    """The offsets of one kind among all meta entries. Raises StoreCorruptedError for an entry that is none."""
+    """Return the offsets of one kind among all meta entries. Raises: StoreCorruptedError for an invalid entry."""
     found = {}
     for key, value in meta.items():
         if key[:1] == kind:
@@ -66,12 +66,12 @@ def _damaged(key: bytes) -> StoreCorruptedError:
 
 
 def merge(older: Mapping[TopicPartition, int], newer: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Both positions, by maximum. Source: KIP-796, ``Position#merge``."""
+    """Merge two positions by maximum. Source: KIP-796, ``Position#merge``."""
     return {**older, **advanced(older, newer)}
 
 
 def advanced(older: Mapping[TopicPartition, int], newer: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """What ``newer`` has beyond ``older``."""
+    """Return the entries of ``newer`` that are beyond those of ``older``."""
     beyond: dict[TopicPartition, int] = {}
     for partition, offset in newer.items():
         if offset > older.get(partition, -1):

@@ -1,4 +1,4 @@
-"""Key ranges, inclusive at both ends, as a range delete and a scan mean them. ``None`` leaves an end open."""
+"""Key ranges of range deletes and scans, inclusive at both ends. ``None`` leaves an end open."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ScanRange(NamedTuple):
 
 
 def prefix_bounds(prefix: bytes) -> Bounds:
-    """Half-open bounds of the keys that begin with ``prefix``: ``start <= key < end``, end None where there is none."""
+    """Return half-open bounds of the keys with ``prefix``: ``start <= key < end``; end is None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return prefix or None, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 class KeyRanges:
-    """A set of keys given as ranges: disjoint, ascending, merged where they overlap."""
+    """A set of keys, as ranges that are disjoint and ascending. Overlapping ranges are merged."""
 
     __slots__ = ("_ends", "_num_bytes", "_starts")
 
@@ -56,16 +56,16 @@ class KeyRanges:
         return end is None or key <= end
 
     def reach_into(self, low: bytes, high: bytes) -> bool:
-        """Whether any key from ``low`` to ``high``, both included, is in a range."""
+        """Return True if any key from ``low`` to ``high``, both included, is in a range."""
         start = self._starts.last_to(high)
         return start is not None and _reaches(self._ends[start], low)
 
     def num_bytes(self) -> int:
-        """Bytes of all bounds together."""
+        """Return the bytes of all bounds together."""
         return self._num_bytes
 
     def add(self, start: bytes | None, end: bytes | None) -> None:
-        """Add the keys from ``start`` to ``end``; nothing where start lies behind end."""
+        """Add the keys from ``start`` to ``end``; none if ``start`` is after ``end``."""
         low, high = start or b"", end
         if high is not None and low > high:
             return
@@ -87,7 +87,7 @@ class KeyRanges:
             self.add(start, end)
 
     def gaps(self, stretches: Iterable[Bounds]) -> list[Bounds]:
-        """What of ``stretches`` is in no range. They, and the result, are half-open: ``start <= key < end``."""
+        """Return the parts of ``stretches`` that are in no range. Both are half-open: ``start <= key < end``."""
         found: list[Bounds] = []
         for start, end in stretches:
             low: bytes | None = start or b""
@@ -111,5 +111,5 @@ def _reaches(end: bytes | None, key: bytes) -> bool:
 
 
 def _behind(end: bytes | None) -> bytes | None:
-    """The first key behind a range that ends with ``end``; None where it has no end."""
+    """Return the first key after a range that ends with ``end``; None if it has no end."""
     return None if end is None else end + b"\x00"

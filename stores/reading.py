@@ -6,13 +6,15 @@ Import from ``stores.interface``, which has all of the contract.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from stores.errors import NotUpToBoundError
+
+Answer = TypeVar("Answer")
 
 
 class TopicPartition(NamedTuple):
@@ -23,12 +25,12 @@ class TopicPartition(NamedTuple):
 
 
 class IsolationLevel(StrEnum):
-    """What a reader on another thread may see. Source: KIP-892, "Proposed Changes"."""
+    """The data that a reader on another thread may see. Source: KIP-892, "Proposed Changes"."""
 
     READ_UNCOMMITTED = "READ_UNCOMMITTED"
-    """What was committed, with the open transaction laid over it."""
+    """Committed data, merged with the writes of the open transaction."""
     READ_COMMITTED = "READ_COMMITTED"
-    """What was committed; all of a commit, or nothing of it."""
+    """Committed data: all of a commit, or nothing of it."""
 
 
 Position = Mapping[TopicPartition, int]
@@ -55,7 +57,7 @@ class PositionBound:
         object.__setattr__(self, "position", dict(self.position))
 
     def behind(self, reached: Position) -> dict[TopicPartition, int]:
-        """How many offsets ``reached`` lacks, by partition; empty where it is up to the bound."""
+        """Return the number of offsets that ``reached`` lacks, by partition; empty if it is up to the bound."""
         return {
             partition: offset - reached.get(partition, -1)
             for partition, offset in self.position.items()
@@ -73,7 +75,7 @@ class PositionBound:
 
 
 class Closeable(ABC):
-    """What holds on to something until it is closed: use it in a ``with`` block, whose end closes it."""
+    """A resource that is held until it is closed: use it in a ``with`` block, whose end closes it."""
 
     @abstractmethod
     def close(self) -> None:
@@ -108,35 +110,35 @@ class ReadOnlyKeyValueStore(ABC):
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """The value under ``key``, or None."""
+        """Return the value of ``key``, or None."""
 
     @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values under ``keys``, in their order; None where there is none."""
+        """Return the values of ``keys``, in their order; None for a missing key."""
 
     @abstractmethod
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        """Pairs with ``start <= key <= end``, ascending. Empty where ``start > end``."""
+        """Return the pairs with ``start <= key <= end``, ascending. Empty if ``start > end``."""
 
     @abstractmethod
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
-        """As ``range``, descending: the bounds keep their meaning, ``start`` is the smaller."""
+        """Return the pairs like ``range``, descending. The bounds keep their meaning: ``start`` is the smaller."""
 
     def all(self) -> KeyValueIterator:
-        """Every pair, ascending."""
+        """Return every pair, ascending."""
         return self.range(None, None)
 
     def reverse_all(self) -> KeyValueIterator:
-        """Every pair, descending."""
+        """Return every pair, descending."""
         return self.reverse_range(None, None)
 
     def range_many(
         self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
-        """Scans of the ranges ``bounds``, in their order, each as of ``range``, or ``reverse_range`` if ``reverse``.
+        """Return a scan of each range, in their order, like ``range``, or ``reverse_range`` if ``reverse``.
 
-        All of one moment, in the library's own stores and views. By default they are made one after the other: a view
-        of another package's store may show a commit in the later ones only.
+        In the library's own stores and views all are of one snapshot. By default they are made one after the other: a
+        view of another package's store may show a commit in the later ones only.
         """
         made: list[KeyValueIterator] = []
         try:
@@ -150,23 +152,23 @@ class ReadOnlyKeyValueStore(ABC):
 
     @abstractmethod
     def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        """Pairs whose key begins with ``prefix``, ascending; every pair for an empty prefix."""
+        """Return the pairs whose key begins with ``prefix``, ascending; every pair for an empty prefix."""
 
     @abstractmethod
     def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
-        """As ``prefix_scan``, descending."""
+        """Return the pairs like ``prefix_scan``, descending."""
 
     @abstractmethod
     def approximate_num_entries(self) -> int:
-        """How many committed keys there are, about; 0 or more. Engines estimate; it costs no scan."""
+        """Return the approximate number of committed keys. Engines estimate; it costs no scan."""
 
 
 class KeyValueView(ReadOnlyKeyValueStore):
     """A store as other threads see it, at one isolation level; it has no way to write. For any thread.
 
-    Each lookup and each scan shows one moment: at READ_COMMITTED a whole commit, never an earlier one than it showed
-    before; at READ_UNCOMMITTED what was committed with the open transaction as it was then laid over it. That holds
-    for all keys of a ``get_many`` and all scans of a ``range_many`` together. Where the view has a bound, each raises
+    Each lookup and each scan shows one moment. At READ_COMMITTED that is a whole commit, never an earlier one than it
+    showed before. At READ_UNCOMMITTED it is committed data, merged with the open transaction as of that moment. All
+    keys of a ``get_many`` and all scans of a ``range_many`` are of one moment. If the view has a bound, each raises
     NotUpToBoundError until the state has reached it.
 
     Source: KIP-892, "Interactive Queries" and "Query-time Isolation Levels".
@@ -175,7 +177,7 @@ class KeyValueView(ReadOnlyKeyValueStore):
     @property
     @abstractmethod
     def isolation_level(self) -> IsolationLevel:
-        """What the view shows."""
+        """The isolation level of the view."""
 
     @property
     def takes_timestamps(self) -> bool:
@@ -198,9 +200,28 @@ class KeyValueView(ReadOnlyKeyValueStore):
         """
         return None
 
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        """Return the result of ``read``, called with the mark ``name``. Its queries of this view fit the mark.
+
+        If the mark has changed meanwhile, ``read`` is called again, and scans that it has returned are closed. In the
+        library's own views the writer waits for ``read`` if that happens often; by default there is no limit.
+        """
+        return of_one_moment(lambda: self.mark(name), read)
+
+
+def of_one_moment(mark: Callable[[], bytes | None], read: Callable[[bytes | None], Answer]) -> Answer:
+    """Return the result of ``read`` for a mark that is the same before and after the call."""
+    found = mark()
+    while True:
+        answer = read(found)
+        earlier, found = found, mark()
+        if found == earlier:
+            return answer
+        close_answer(answer)
+
 
 def close_answer(answer: object) -> None:
-    """Close the scans in what a query has returned: one scan, a list of some, or none."""
+    """Close the scans in the result of a query: a scan or a list of scans; other results are ignored."""
     for each in answer if isinstance(answer, list) else (answer,):
         if isinstance(each, Closeable):
             each.close()

@@ -1,7 +1,7 @@
 """Backends by name, and the one way to open a store.
 
-Another package adds a backend by an entry point of the group ``stores.backends`` whose name is the backend's name
-and whose object is a ``Backend``, an engine and a strategy, or a ``StoreBackend``, a store of its own.
+Another package adds a backend by an entry point of the group ``stores.backends``. The entry point has the backend's
+name. Its object is a ``Backend`` (an engine and a strategy) or a ``StoreBackend`` (a separate store class).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Named = TypeVar("Named", bound=StrEnum)
 
 @dataclass(frozen=True)
 class Backend:
-    """A named pair of an engine and a strategy. The classes are loaded when first asked for."""
+    """A named pair of an engine and a strategy. The classes are loaded at their first use."""
 
     name: str
     load_engine: Callable[[], type[Engine]]
@@ -80,24 +80,33 @@ class Backend:
 
     @property
     def durabilities(self) -> frozenset[Durability]:
-        """The levels that this backend can carry."""
+        """The durability levels that this backend supports."""
         return self.load_engine().durabilities
 
     @property
     def persistent(self) -> bool:
-        """Whether anything is kept when the process ends."""
+        """True if data is kept when the process ends."""
         return self.load_engine().persistent
 
     @property
     def manages_offsets(self) -> bool:
-        """Whether its stores keep offsets with their data."""
-        # A constant of the strategy; there is no store to ask.
-        return bool(object.__new__(self.load_strategy()).manages_offsets)
+        """True if its stores keep offsets with their data."""
+        return _constant(self.load_strategy(), "manages_offsets")
 
     @property
     def transactional(self) -> bool:
-        """Whether its stores keep uncommitted writes apart."""
-        return bool(object.__new__(self.load_strategy()).transactional)
+        """True if its stores isolate uncommitted writes."""
+        return _constant(self.load_strategy(), "transactional")
+
+    @property
+    def bounded_memory(self) -> bool:
+        """Return whether a transaction larger than the bounds that its options set takes no memory of its size."""
+        return self.persistent and self.load_strategy().bounds_memory(self.load_engine())
+
+    def load(self) -> None:
+        """Import the engine and the strategy, so that opening a store imports nothing."""
+        self.load_engine()
+        self.load_strategy()
 
     @property
     def failpoints(self) -> tuple[str, ...]:
@@ -120,17 +129,17 @@ class Backend:
         return self.load_engine().option_values
 
     def shares_files_with(self, other: Backend) -> bool:
-        """Whether both have one engine, whose files then are the same."""
+        """Return True if both have one engine, whose files then are the same."""
         return not isinstance(other, StoreBackend) and other.load_engine() is self.load_engine()
 
     def open(self, path: Path, options: Mapping[str, object], traits: Traits) -> KeyValueStore:
-        """Open a store; ``options`` are those that were given, all known. Raises as ``open_store``."""
+        """Open a store. ``options`` are the given ones, all of them known. Raises: as ``open_store``."""
         store = self.load_strategy().open(self.load_engine(), path, {**self.options, **options}, traits)
         watch(store, disown)
         return store
 
     def wipe(self, path: Path) -> None:
-        """Remove the store at ``path``, which is closed. Raises as ``stores.directory.wipe``."""
+        """Remove the closed store at ``path``. Raises: as ``stores.directory.wipe``."""
         wipe(path)
 
 
@@ -143,9 +152,10 @@ class StoreBackend(Backend):
     """A backend of another package with its own store class, a subclass of ``KeyValueStore``.
 
     ``load_store`` returns its class. That is called with a path, below which alone the store may have files and whose
-    folder it makes, and with ``name``, ``durability``, ``isolation_level`` and ``options`` by name. Its properties
-    ``persistent``, ``transactional`` and ``manages_offsets`` are constants. It may have the attributes ``durabilities``
-    (without it, CHANGELOG is carried) and ``options``, the known ones with their defaults.
+    folder it makes, and with ``name``, ``durability``, ``isolation_level`` and ``options`` by name. The class has the
+    attributes ``persistent``, ``transactional`` and ``manages_offsets``, or properties that are constants. It may have
+    the attributes ``durabilities`` (without it, CHANGELOG is carried), ``options``, the known ones with their defaults,
+    ``failpoints``, declared as those of a strategy are, and ``bounded_memory``: False if a transaction stays in memory.
 
     In the child of a fork the store is neither used nor freed. A task removes its folder to wipe the store.
     """
@@ -168,19 +178,26 @@ class StoreBackend(Backend):
 
     @property
     def persistent(self) -> bool:
-        return object.__new__(self.load_store()).persistent
+        return _constant(self.load_store(), "persistent")
 
     @property
     def manages_offsets(self) -> bool:
-        return object.__new__(self.load_store()).manages_offsets
+        return _constant(self.load_store(), "manages_offsets")
 
     @property
     def transactional(self) -> bool:
-        return object.__new__(self.load_store()).transactional
+        return _constant(self.load_store(), "transactional")
+
+    @property
+    def bounded_memory(self) -> bool:
+        return bool(getattr(self.load_store(), "bounded_memory", self.persistent))
+
+    def load(self) -> None:
+        self.load_store()
 
     @property
     def failpoints(self) -> tuple[str, ...]:
-        return ()
+        return tuple(getattr(self.load_store(), "failpoints", ()))
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -219,7 +236,7 @@ class StoreBackend(Backend):
 
 @cache
 def backends() -> Mapping[str, Backend]:
-    """Every backend there is, by name: our own, then those of other packages."""
+    """Return every backend by name: the library's own, then those of other packages."""
     found = {}
     for engine, strategy in _BACKENDS:
         name = f"{engine}-{strategy}"
@@ -241,13 +258,13 @@ def backends() -> Mapping[str, Backend]:
 
 @cache
 def engines() -> frozenset[str]:
-    """The name of every engine: our own, then those of other packages, whose classes are loaded for it."""
+    """Return the names of all engines: the library's own, then those of other packages, whose classes are loaded."""
     others = (backend for name, backend in backends().items() if name not in {"-".join(pair) for pair in _BACKENDS})
     return frozenset({*_ENGINES, *(backend.engine for backend in others)})
 
 
 def backend_named(name: str) -> Backend:
-    """The backend ``name``; ``lmdb`` and ``sqlite`` alone mean their indexed batch. Raises ConfigError."""
+    """Return the backend ``name``. An engine's name alone means its indexed batch. Raises: ConfigError."""
     if not isinstance(name, str):
         raise TypeError(f"a backend's name is a str, not {type(name).__name__}")
     found = backends().get(_ALIASES.get(name, name))
@@ -265,14 +282,14 @@ def open_store(
     options: Mapping[str, object] | None = None,
     isolation_level: IsolationLevel | str = IsolationLevel.READ_COMMITTED,
 ) -> KeyValueStore:
-    """Open the store in the folder ``path``, creating it where there is none; use it in a ``with`` block.
+    """Open the store in the folder ``path``, or create it. Use it in a ``with`` block.
 
-    The calling thread becomes its only writer; a process forked from this one can't use it. What an earlier process
-    left uncommitted is gone afterwards, or, where a dual store had marked it as ready, committed: ``recover()`` tells.
-    ``options`` are the engine's own, by the names in ``Backend.options``; ``isolation_level`` is that of readers that
-    don't ask for one.
+    The calling thread becomes its only writer; a process forked from this one can't use it. Uncommitted writes of an
+    earlier process are rolled back. A commit that had passed its commit point is rolled forward. ``recover()`` returns
+    the outcome. ``options`` are those of the engine and the strategy, by the names in ``Backend.options``.
+    ``isolation_level`` is that of readers that do not ask for one.
 
-    Raises: TypeError; ConfigError for an unknown backend, level or option, and for what is no path;
+    Raises: TypeError; ConfigError for an unknown backend, level or option, and for an invalid path;
     StoreUnavailableError, StoreLockedError, StoreIncompatibleError, StoreCorruptedError for the folder.
     """
     chosen = backend_named(backend)
@@ -300,7 +317,7 @@ def nearest(name: str, names: Mapping[str, object]) -> str:
 
 
 def member(kind: type[Named], what: str, given: str) -> Named:
-    """The member of ``kind`` that is meant, which may be given as text. Raises: ConfigError, with all there are."""
+    """Return the member of ``kind`` for a member or its text. Raises: ConfigError, which names all members."""
     try:
         return kind(given)
     except ValueError as error:
@@ -308,7 +325,7 @@ def member(kind: type[Named], what: str, given: str) -> Named:
 
 
 def checked_durability(backend: Backend, given: Durability | str) -> Durability:
-    """The level that is meant. Raises: ConfigError where there is no such level, or the backend can't carry it."""
+    """Return the durability level for a member or its text. Raises: ConfigError for an unknown or unsupported level."""
     level = member(Durability, "durability", given)
     if level not in backend.durabilities:
         carried = ", ".join(sorted(backend.durabilities))
@@ -338,6 +355,12 @@ def check_options(backend: Backend, given: Mapping[str, object]) -> None:
         allowed = backend.option_values.get(option)
         if allowed is not None and value not in allowed:
             raise ConfigError(f"option {option!r} of {backend.name} can't be {value!r}: it is one of {allowed}")
+
+
+def _constant(kind: type[KeyValueStore], name: str) -> bool:
+    """Return what the class ``kind`` declares for all its stores: an attribute, or a property that is a constant."""
+    declared = getattr(kind, name)
+    return bool(declared.__get__(object.__new__(kind)) if isinstance(declared, property) else declared)
 
 
 def _loader(where: str) -> Callable[[], type]:

@@ -1,6 +1,6 @@
-"""Opening a database that might never be open: tried first in a process of its own, under a deadline.
+"""The open probe: open a doubtful database in a process of its own first, under a deadline.
 
-An engine that goes on for ever inside of a call can't be stopped from Python, nor by another thread; a process can.
+An engine that hangs inside a call cannot be stopped from Python, nor by another thread. A process can be killed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from stores.errors import StoreCorruptedError
 from stores.files import system_errors_told
 
 DEADLINE_S = 5
-"""How long the process may take, and one second more for each ``BYTES_PER_S`` that lie in the engine's folder: it takes
-0.3 s to start, and reads logs at ten times that pace where the machine has nothing else to do."""
+"""The seconds that the process may take, and one more for each ``BYTES_PER_S`` in the engine's folder. It takes 0.3 s
+to start, and reads a WAL ten times as fast on an idle machine."""
 BYTES_PER_S = 8 << 20
 
 _PR_SET_PDEATHSIG = 1
@@ -35,7 +35,7 @@ sys.path[:] = dict.fromkeys([*(entry for entry in sys.path if entry not in insta
 from stores.rehearsal import open_as_told
 open_as_told(**told)
 """
-"""What the process runs, in Python's isolated mode: neither the working folder nor the environment adds to its path.
+"""The program of the process, in Python's isolated mode: working folder and environment add nothing to its path.
 
 The standard library stays first; then come the entries of this process's own path, in their order: what only this
 process has on its path must be found there as well. Nothing in them can stand for a module of the standard library.
@@ -43,11 +43,11 @@ process has on its path must be found there as well. Nothing in them can stand f
 
 
 def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) -> None:
-    """See whether opening ``folder`` ends, where ``engine`` doubts it; else this costs a look at some files.
+    """Open ``folder`` in another process if ``engine`` doubts that opening ends; else only look at some files.
 
-    Whatever the opening finds but hanging and dying is left to the caller's own.
+    Only hangs and crashes are reported here. The caller's own opening reports all other errors.
 
-    Raises: StoreCorruptedError where it does not end, or ends the process; StoreUnavailableError.
+    Raises: StoreCorruptedError if opening hangs, or ends the process; StoreUnavailableError.
     """
     with system_errors_told(folder):
         if not engine.is_doubtful(folder):
@@ -80,7 +80,7 @@ def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) 
 def open_as_told(
     parent: int, engine: Sequence[str], folder: str, options: Mapping[str, object], deadline_s: int
 ) -> None:
-    """Rehearse in this process, which was started for it and ends with ``parent``, or at the deadline."""
+    """Open the database in this process, which was started for it and ends with ``parent``, or at the deadline."""
     # The kernel's own doing, both: while an engine is busy no Python runs here.
     signal.alarm(deadline_s)
     prctl = getattr(ctypes.CDLL(None), "prctl", None)

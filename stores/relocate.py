@@ -7,7 +7,7 @@ or all stores to another layout of the directory (see ``stores.tasks.directory_l
     python -P -m stores.relocate DIR --layout store-partition [--dry-run] [--application ID]
     python -P -m stores.relocate DIR --layout task --topology FILE [--dry-run]
 
-With ``-P`` Python does not import modules from the working folder.
+With ``-P`` Python imports nothing from the working folder, where a file may have the name of a module.
 DIR is the folder of one application, with its tasks' folders (``state.dir/application.id`` under Kafka's properties);
 FILE is the topology as JSON (see ``stores.tasks.topology``). Each line printed is a store: where it was and where it is
 now, or why it stays. Nothing is changed with ``--dry-run``. Ends with 0; with 2 after an error, which says what to do.
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stores.errors import StoreError
-from stores.tasks.directory_layout import DirectoryLayout
+from stores.tasks.directory_layout import RELOCATE, DirectoryLayout
 from stores.tasks.layout_change import change_layout
 from stores.tasks.relocation import Relocation, relocate
 from stores.tasks.topology import Topology
@@ -32,7 +32,7 @@ from stores.tasks.topology import Topology
 def main(argv: Sequence[str] | None = None) -> int:
     """Relocate, and print what was done; 0 where that was possible, else 2."""
     parser = argparse.ArgumentParser(
-        prog="python -m stores.relocate", description="Move stores to the sub-topologies that a topology gives them."
+        prog=RELOCATE, description="Move stores to the sub-topologies that a topology gives them."
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the state directory of one application")
     parser.add_argument("--topology", type=Path, metavar="FILE", help="the topology, as JSON")

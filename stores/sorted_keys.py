@@ -1,4 +1,4 @@
-"""Keys in ascending order that come and go one at a time, or a whole range at once.
+"""A sorted set of keys, with additions of one key and removals of a range.
 
 They lie in blocks, as in a B-tree of two levels: a change moves the keys of one block, and never all of them.
 """
@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Self
 
 BLOCK_KEYS = 1024
-"""Keys of a block that was just made. One with twice as many is divided."""
+"""The number of keys of a new block. A block with twice as many is split."""
 
 
 class SortedKeys:
@@ -21,13 +21,14 @@ class SortedKeys:
 
     def __init__(self) -> None:
         self.blocks: list[list[bytes]] = []
-        """All keys, ascending within each block and from block to block; no block is empty. Not to be changed."""
+        """All keys, ascending within each block and from block to block. No block is empty. Callers must not change it.
+        """
         self._firsts: list[bytes] = []
         self._length = 0
 
     @classmethod
     def of(cls, blocks: Iterable[list[bytes]]) -> Self:
-        """Make one of keys that are in order, in blocks of any size. It keeps copies of them."""
+        """Return a set of keys that are in order, in blocks of any size. It has copies of them."""
         made = cls()
         for block in blocks:
             for at in range(0, len(block), BLOCK_KEYS):
@@ -40,11 +41,11 @@ class SortedKeys:
         return self._length
 
     def __iter__(self) -> Iterator[bytes]:
-        """All keys, ascending."""
+        """Yield all keys, ascending."""
         return chain.from_iterable(self.blocks)
 
     def last_to(self, key: bytes) -> bytes | None:
-        """The last key up to and including ``key``; None where there is none."""
+        """Return the last key up to and including ``key``; None if there is none."""
         at = bisect_right(self._firsts, key) - 1
         if at < 0:
             return None
@@ -67,7 +68,7 @@ class SortedKeys:
         self._firsts[at] = block[0]
 
     def pieces(self, start: bytes | None, end: bytes | None, *, end_open: bool) -> list[tuple[list[bytes], int, int]]:
-        """The keys from ``start`` to ``end``, as blocks with the bounds in them of what belongs there, ascending."""
+        """Return the keys from ``start`` to ``end``, ascending, as blocks with the bounds of the range in them."""
         first = 0 if start is None else max(0, bisect_right(self._firsts, start) - 1)
         cut = bisect_left if end_open else bisect_right
         beyond = len(self.blocks) if end is None else cut(self._firsts, end)
@@ -81,11 +82,11 @@ class SortedKeys:
         return pieces
 
     def between(self, start: bytes | None, end: bytes | None, *, end_open: bool = False) -> list[bytes]:
-        """The keys from ``start`` to ``end``, ascending, in a new list."""
+        """Return the keys from ``start`` to ``end``, ascending, in a new list."""
         return [key for block, low, high in self.pieces(start, end, end_open=end_open) for key in block[low:high]]
 
     def remove_between(self, start: bytes | None, end: bytes | None) -> list[bytes]:
-        """Remove the keys from ``start`` to ``end``, both included; returns them, ascending."""
+        """Remove the keys from ``start`` to ``end``, both included; return them, ascending."""
         removed: list[bytes] = []
         pieces = self.pieces(start, end, end_open=False)
         if not pieces:

@@ -1,8 +1,8 @@
-"""A map of bytes to anything that is written often and read in key order now and then.
+"""A map with keys of bytes for frequent writes and occasional reads in key order.
 
-Writing costs one dict assignment. New keys are put in order when somebody asks for it, or when ``cut`` is called: in
-*runs*, sorted lists of a few thousand keys that may overlap, so that no single step takes long. A scan merges the runs
-a piece at a time. Only removing keys needs one order of all, which is then kept (``SortedKeys``).
+A write costs one dict assignment. New keys are sorted when a scan needs it, or when ``cut`` is called. They are sorted
+in *runs*, lists of a few thousand keys that may overlap, so that no single step takes long. A scan merges the runs a
+piece at a time. Only the removal of keys needs a single order of all keys, which is then kept (``SortedKeys``).
 
 (Kafka's implementation of KIP-892 keeps a sorted tree instead and pays at every write.)
 """
@@ -19,29 +19,29 @@ from stores.sorted_keys import SortedKeys
 Value = TypeVar("Value")
 
 SORTED_AT_ONCE: Final = 2048
-"""Keys that are sorted in one call: it keeps all other threads waiting."""
+"""The number of keys that are sorted in one call, during which all other threads wait."""
 RUN_KEYS: Final = 8192
-"""Runs are merged up to this length. Merging two takes no longer than sorting ``SORTED_AT_ONCE`` keys."""
+"""The maximum length of merged runs. Merging two takes no longer than sorting ``SORTED_AT_ONCE`` keys."""
 _PIECE_KEYS_FIRST, _PIECE_KEYS_MAX = 64, 4096
-"""Keys that a scan merges at a time, at first and later."""
+"""The number of keys that a scan merges at a time, at first and later."""
 _KEYS_OF_EACH = 4
-"""It merges at least so many of each run, where there are many."""
+"""The minimum number of keys that it merges of each run."""
 
 
 class _Order(NamedTuple):
-    """The order of a map's keys. Replaced as a whole: a reader on another thread sees one that fits."""
+    """The order of a map's keys. It is replaced as a whole, so that readers on other threads see a consistent one."""
 
     keys: SortedKeys
     runs: tuple[list[bytes], ...] = ()
     """Sorted lists that never change, of keys that are not in ``keys``."""
     num_keys: int = 0
-    """How many of the map's keys are in either: the first so many, since a dict keeps the order of insertion."""
+    """The number of keys in either. They are the first ones of the map, since a dict keeps the order of insertion."""
 
 
 class SortedMap(Generic[Value]):
-    """``writes`` is the map itself, for anyone to read and assign. Deleting goes through ``discard_range``.
+    """A map whose entries are in ``writes``, which callers read and assign. ``discard_range`` deletes entries.
 
-    One thread writes. While it does not, any number may read in order (``merge``, ``keys_between``).
+    One thread writes. While it does not, any number of threads may read in order (``merge``, ``keys_between``).
     """
 
     __slots__ = ("_order", "writes")
@@ -51,26 +51,26 @@ class SortedMap(Generic[Value]):
         self._order = _Order(SortedKeys())
 
     def copy(self) -> Self:
-        """A map of its own with the same keys and values."""
+        """Return an independent map with the same keys and values."""
         copied = type(self)(dict(self.writes))
         order = self._order
         copied._order = order._replace(keys=SortedKeys.of(order.keys.blocks))
         return copied
 
     def num_fresh(self) -> int:
-        """How many keys are in no order yet."""
+        """Return the number of keys that are not sorted yet."""
         return len(self.writes) - self._order.num_keys
 
     def is_partly_ordered(self) -> bool:
-        """Whether any key is in some order."""
+        """Return True if any key is sorted."""
         return self._order.num_keys > 0
 
     def num_unordered(self) -> int:
-        """How many keys are not in the one order of all yet, which removing a range needs."""
+        """Return the number of keys that are not in the single order, which a removal of a range needs."""
         return len(self.writes) - len(self._order.keys)
 
     def cut(self) -> None:
-        """Put all keys into runs that are in none yet. Two threads that do so at once come to the same result."""
+        """Sort all new keys into runs. Two threads that do this at the same time get the same result."""
         self._cut()
 
     def _cut(self) -> _Order:
@@ -81,7 +81,7 @@ class SortedMap(Generic[Value]):
             newest = islice(reversed(self.writes), fresh)
             while run := list(islice(newest, SORTED_AT_ONCE)):
                 run.sort()
-                # As long as that doubles it: so each key is merged a few times, and there are few runs.
+                # Merge while the last run is at most twice as long: so each key is merged a few times, into few runs.
                 while runs and len(runs[-1]) <= 2 * len(run) and len(runs[-1]) + len(run) <= RUN_KEYS:
                     run = runs.pop() + run
                     run.sort()
@@ -90,16 +90,16 @@ class SortedMap(Generic[Value]):
         return order
 
     def is_mostly_unordered(self) -> bool:
-        """Whether one order of all keys is made anew rather than key by key."""
+        """Return True if rebuilding the single order is cheaper than adding the new keys one by one."""
         return 8 * self.num_unordered() >= len(self._order.keys)
 
     def order_anew(self) -> None:
-        """Make one order of all keys, in short steps. For the thread that writes; another may read meanwhile."""
+        """Rebuild the single order of all keys, in short steps. For the writing thread; others may read meanwhile."""
         order = self._cut()
         self._order = _Order(SortedKeys.of(self.merge(None, None)), (), order.num_keys)
 
     def order_some(self, count: int) -> None:
-        """Bring up to ``count`` keys more into the one order. Nobody may read meanwhile."""
+        """Add up to ``count`` more keys to the single order. No thread may read meanwhile."""
         keys, runs, num_keys = self._cut()
         if runs:
             for key in runs[-1][-count:]:
@@ -110,10 +110,10 @@ class SortedMap(Generic[Value]):
     def merge(
         self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False
     ) -> Iterator[list[bytes]]:
-        """The keys from ``start`` to ``end``, a list at a time; ``end`` itself only if not ``end_open``.
+        """Return the keys from ``start`` to ``end``, a list at a time; ``end`` itself only if not ``end_open``.
 
-        The lists come in the order of the scan, and each is ascending whatever that is. They are those of this moment,
-        and each is made when it is asked for, the first ones short: to stop early costs little.
+        The lists come in the order of the scan; each list is ascending in both directions. They have the keys of the
+        time of the call. Each is merged when it is requested, and the first ones are short: stopping early is cheap.
         """
         order = self._cut()
         cut = bisect_left if end_open else bisect_right
@@ -129,13 +129,13 @@ class SortedMap(Generic[Value]):
         return _merged(pieces, starmap(_Piece, blocks), reverse=reverse)
 
     def keys_between(self, start: bytes | None, end: bytes | None, *, end_open: bool = False) -> list[bytes]:
-        """A new list of the keys from ``start`` to ``end``, ascending; ``end`` itself only if not ``end_open``."""
+        """Return a new list of the keys from ``start`` to ``end``, ascending; ``end`` only if not ``end_open``."""
         if not self.writes:
             return []
         return [key for keys in self.merge(start, end, end_open=end_open) for key in keys]
 
     def discard_range(self, start: bytes | None, end: bytes | None) -> list[tuple[bytes, Value]]:
-        """Remove the keys from ``start`` to ``end``, both included; returns what was removed, ascending."""
+        """Remove the keys from ``start`` to ``end``, both included; return the removed entries, ascending."""
         writes, order = self.writes, self._order
         if not writes or (start is not None and start == end and start not in writes):
             return []
@@ -156,7 +156,7 @@ class SortedMap(Generic[Value]):
 
 
 class _Piece:
-    """A sorted list, and what of it a scan is still to show."""
+    """A sorted list, and the range in it that a scan has not returned yet."""
 
     __slots__ = ("high", "keys", "low")
 
@@ -164,21 +164,21 @@ class _Piece:
         self.keys, self.low, self.high = keys, low, high
 
     def last_of(self, count: int) -> bytes:
-        """The last of the first ``count`` keys."""
+        """Return the last of the first ``count`` keys."""
         return self.keys[min(self.low + count, self.high) - 1]
 
     def take_to(self, bound: bytes, count: int) -> list[bytes]:
-        """The keys up to ``bound``, which are ``count`` at most."""
+        """Take the keys up to ``bound``, which are at most ``count``."""
         low = self.low
         self.low = bisect_right(self.keys, bound, low, min(low + count, self.high))
         return self.keys[low : self.low]
 
     def first_of(self, count: int) -> bytes:
-        """The first of the last ``count`` keys."""
+        """Return the first of the last ``count`` keys."""
         return self.keys[max(self.high - count, self.low)]
 
     def take_from(self, bound: bytes, count: int) -> list[bytes]:
-        """The keys from ``bound`` on, which are ``count`` at most."""
+        """Take the keys from ``bound`` on, which are at most ``count``."""
         high = self.high
         self.high = bisect_left(self.keys, bound, max(high - count, self.low), high)
         return self.keys[self.high : high]

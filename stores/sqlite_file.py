@@ -1,4 +1,4 @@
-"""What all SQLite files of this package have in common: how they are written, and how a cut one is told."""
+"""The common part of all SQLite files of this package: WAL mode, syncs, and the detection of truncated files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SYNCHRONOUS: Mapping[Durability, int] = {
     Durability.PROCESS: 1,
     Durability.DISK: 2,
 }
-"""Value of ``pragma synchronous``, in write-ahead mode: OFF, NORMAL, FULL. Source: SQLite's manual, of that name."""
+"""Value of ``pragma synchronous`` in WAL mode: OFF, NORMAL, FULL. Source: SQLite's manual, "PRAGMA synchronous"."""
 
 HEADER_BYTES = 100
 OPENING_S = 10.0
-"""How long the statements of an opening may take together; it excludes waiting, and reading the write-ahead log."""
+"""The most time for the statements of an opening together, without waiting and without reading the WAL."""
 STEPS_PER_LOOK = 10_000
 """Steps of SQLite's virtual machine between two looks at the clock."""
 _PART_BYTES = 1 << 20
@@ -32,15 +32,15 @@ class Deadline:
         self._until = time.monotonic() + timeout_s
 
     def __call__(self) -> bool:
-        """Whether to interrupt."""
+        """Return True to interrupt."""
         return time.monotonic() > self._until
 
 
 def write_ahead(connection: sqlite3.Connection, durability: Durability) -> None:
-    """Put the file in write-ahead mode, and sync it as ``durability`` asks.
+    """Put the file in WAL mode, with the syncs of ``durability``.
 
-    The answers are fetched and compared: unfetched, a pragma hides I/O errors, and the file stays in another mode.
-    Raises: sqlite3.Error, also where SQLite passes the request over.
+    The results are fetched and compared: a pragma without a fetch hides I/O errors, and the file stays in another mode.
+    Raises: sqlite3.Error, also if SQLite ignores the request.
     """
     level = _SYNCHRONOUS[durability]
     [mode] = connection.execute("pragma journal_mode = wal").fetchone()
@@ -56,12 +56,12 @@ def write_ahead(connection: sqlite3.Connection, durability: Durability) -> None:
 
 
 def keep_log(connection: sqlite3.Connection, file: Path) -> None:
-    """Make the write-ahead log of ``file``, which ``connection`` is open on, survive power loss as it is now.
+    """Make the WAL of ``file`` durable as it is now. ``connection`` has the file open.
 
-    Who was killed after a sync had failed leaves a log that looks whole, of which the disk lacks a part: the system
-    takes what it could not write for written, and no later sync speaks of it. Later commits would stand on it, and fall
-    with it. So it is written once more. Writers are locked out meanwhile; the log bears no lock of SQLite's, which
-    closing it here would let go of.
+    If a process is killed after a failed sync, the WAL looks complete but the disk lacks a part of it: the kernel has
+    marked these pages clean, and no later sync reports them. Later commits would be lost with them. So the WAL is
+    written again and synced. Writers are locked out meanwhile. SQLite has no lock on the WAL file that closing it here
+    would release.
     Raises: sqlite3.Error, OSError. Source: fsync(2), "EIO"; SQLite's manual, "WAL-mode File Format", 4.3.
     """
     connection.execute("begin immediate")
@@ -79,9 +79,9 @@ def keep_log(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def sync_log(file: Path) -> None:
-    """Make what is committed in the write-ahead log of ``file`` survive power loss. Raises: OSError.
+    """Sync the WAL of ``file``, so that its commits survive power loss. Raises: OSError.
 
-    The log bears no lock of SQLite's, which closing it here would let go of.
+    SQLite has no lock on the WAL file that closing it here would release.
     """
     log = os.open(file.with_name(f"{file.name}-wal"), os.O_RDONLY)
     try:
@@ -91,9 +91,9 @@ def sync_log(file: Path) -> None:
 
 
 def missing_bytes(file: Path) -> int:
-    """How many bytes ``file`` falls short of what its header says; SQLite notices only where it can't find a page.
+    """Return the number of bytes that ``file`` lacks according to its header. SQLite detects only a missing page.
 
-    0 where there is a write-ahead log beside it: that may hold what is not yet in the file. Raises: OSError.
+    It is 0 if there is a WAL, which may have pages that are not in the file yet. Raises: OSError.
     Source: SQLite's manual, "Database File Format", 1.3.
     """
     log = file.with_name(f"{file.name}-wal")

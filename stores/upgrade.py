@@ -26,11 +26,12 @@ Convert = Callable[[Record, int], Iterable[tuple[bytes, bytes | None]]]
 """Returns a record as the new format has it: pairs of key and value, none or more; None as a value is a tombstone.
 
 Given the record and the number of its format, which is below that of the upgrade. It is called again for the same
-record where a store is restored again, and must then return the same."""
+record where a store is restored again, and must then return the same. A key that it returns is the record's own, or one
+that no record of an earlier format has: compaction keeps the last record of each key, whatever its format."""
 
 
 class UpgradeMode(StrEnum):
-    """How a store comes to a newer format. Source: KIP-258, first draft, ``upgrade.mode``."""
+    """The way in which a store is upgraded to a newer format. Source: KIP-258, first draft, ``upgrade.mode``."""
 
     IN_PLACE = "in_place"
     """The new store is built beside the old one, in the same task's folder, and then takes its place."""
@@ -40,7 +41,7 @@ class UpgradeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UpgradeProgress:
-    """How far an upgrade of ``store`` has come: the new store reflects its changelog up to ``offset``, of offsets below
+    """The progress of an upgrade of ``store``: the new store reflects its changelog up to ``offset``, of offsets below
     ``to_offset``. ``records`` counts those converted or copied since the process began, ``swapped`` says that the new
     store has taken the old one's place."""
 
@@ -53,7 +54,7 @@ class UpgradeProgress:
 
 
 OnUpgrade = Callable[[UpgradeProgress], None]
-"""Told after each step. What it raises ends the upgrade, which the next opening takes up again."""
+"""Called after each step. An exception ends the upgrade, which the next opening continues."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Upgrade:
     """The format ``to_version`` (1 or more), and how records of earlier formats become records of it.
 
     The task's function reads and writes the format ``to_version``, and ``StoreConfig.records`` is that of it. Keep the
-    upgrade in the configuration for as long as the changelog has older records.
+    upgrade in the configuration for good: it names the present format, and converts what the changelog has of others.
 
     With ``online`` the function still has the format before: that of the upgrade ``before``, or 0. The new store is
     built in steps after the task's commits, of the kind ``records``. The next opening without ``online`` builds the
@@ -80,6 +81,19 @@ class Upgrade:
     proxy: Callable[[Any], Any] | None = None
     """With ``online``: makes of the store, or of a view of it, what the function and readers get instead. So a function
     that has the new format may work on the old store. Source: KIP-258, first draft, ``StoreUpgradeBuilder``."""
+    swap_running: bool = False
+    """With ``proxy``: the new store takes the old one's place after a commit of the running task, as soon as it is at
+    the changelog's end. Function and readers then get the new store itself, of the kind ``records``; what they keep of
+    ``context.store`` or ``task.store`` works on. A scan that is open ends in StoreClosedError.
+
+    Without it the next opening swaps: a function that has the old format cannot go on with the new store."""
+    rewrite_changelog: bool = False
+    """Log everything in the changelog again in the present format, and drop what was there before. It is done when the
+    task is opened with that format, before the first record, if any record is of an earlier one. It takes time and
+    room for all of the changelog. ``convert`` is not called any more after that.
+
+    Not for a changelog whose records may not be dropped, such as a topic of Kafka with the cleanup policy ``compact``
+    alone."""
     on_upgrade: OnUpgrade | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +113,11 @@ class Upgrade:
             raise TypeError(f"on_upgrade is a function of the progress, not {type(self.on_upgrade).__name__}")
         if self.proxy is not None and not callable(self.proxy):
             raise TypeError(f"proxy is a function of a store, not {type(self.proxy).__name__}")
+        for name in ("swap_running", "rewrite_changelog"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} is a bool, not {type(getattr(self, name)).__name__}")
+        if self.swap_running and self.proxy is None:
+            raise ConfigError("swap_running of an Upgrade needs a proxy: only a function of the new format can go on")
         if not self.online and any(given is not None for given in (self.records, self.before, self.proxy)):
             raise ConfigError("records, before and proxy of an Upgrade go with online=True: drop them, or set that")
         if self.before is not None and not (self.before.to_version < self.to_version and not self.before.online):

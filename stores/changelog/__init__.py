@@ -1,4 +1,4 @@
-"""The changelog, embedded in one SQLite file or in memory: the ordered log that stores are materialisations of."""
+"""The changelog, embedded in one SQLite file or in memory: the ordered log of which stores are materializations."""
 
 from stores.changelog.interface import Changelog, Producer, Record
 from stores.changelog.memory import MemoryChangelog

@@ -1,4 +1,4 @@
-"""Whether what a caller gives a changelog is what the contract takes; and the refusals that every log has in common."""
+"""Checks of a caller's arguments to a changelog, and errors that all changelogs raise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stores.interface import TopicPartition
 
 
 def check_topic(topic: object, partitions: object) -> None:
-    """A topic's name and number of partitions. Raises: TypeError, ValueError."""
+    """Check a topic's name and number of partitions. Raises: TypeError, ValueError."""
     check_name("topic's name", topic)
     if not isinstance(partitions, int) or isinstance(partitions, bool):
         raise TypeError(f"a number of partitions is an int, not {type(partitions).__name__}")
@@ -17,7 +17,7 @@ def check_topic(topic: object, partitions: object) -> None:
 
 
 def check_name(what: str, name: object) -> None:
-    """A name that can be written down. Raises: TypeError, ValueError."""
+    """Check a name: it is not empty, and can be encoded. Raises: TypeError, ValueError."""
     if not isinstance(name, str):
         raise TypeError(f"a {what} is a str, not {type(name).__name__}")
     if not name:
@@ -26,7 +26,7 @@ def check_name(what: str, name: object) -> None:
 
 
 def checked_partition(partition: object) -> TopicPartition:
-    """``partition`` as the pair that it is. Raises: TypeError."""
+    """Return ``partition`` as a TopicPartition. Raises: TypeError."""
     if type(partition) is TopicPartition and type(partition[0]) is str:
         return partition
     if not isinstance(partition, tuple) or len(partition) != 2 or not isinstance(partition[0], str):
@@ -35,7 +35,7 @@ def checked_partition(partition: object) -> TopicPartition:
 
 
 def checked_headers(headers: Headers) -> Headers:
-    """The same headers as a tuple of pairs. Raises: TypeError unless each is a name (str) with bytes."""
+    """Return the headers as a tuple of pairs. Raises: TypeError unless each is a name (str) with bytes."""
     pairs = tuple((name, content) for name, content in headers)
     for name, content in pairs:
         if not isinstance(name, str) or not isinstance(content, bytes):
@@ -44,7 +44,7 @@ def checked_headers(headers: Headers) -> Headers:
 
 
 def check_readable(partition: TopicPartition, from_offset: int, start: int, end: int) -> None:
-    """Whether a log from ``start`` to ``end`` can be read from there. Raises: TypeError, OffsetOutOfRangeError."""
+    """Check that a log from ``start`` to ``end`` has ``from_offset``. Raises: TypeError, OffsetOutOfRangeError."""
     if not isinstance(from_offset, int):
         raise TypeError(f"an offset is an int, not {type(from_offset).__name__}")
     if not start <= from_offset <= end:
@@ -52,7 +52,7 @@ def check_readable(partition: TopicPartition, from_offset: int, start: int, end:
 
 
 def check_truncation(partition: TopicPartition, before_offset: int, start: int, end: int) -> None:
-    """Whether a log from ``start`` to ``end`` can be cut there. Raises: TypeError, ValueError."""
+    """Check that a log from ``start`` to ``end`` can be truncated there. Raises: TypeError, ValueError."""
     if not isinstance(before_offset, int):
         raise TypeError(f"an offset is an int, not {type(before_offset).__name__}")
     if not start <= before_offset <= end:
@@ -60,7 +60,7 @@ def check_truncation(partition: TopicPartition, before_offset: int, start: int, 
 
 
 def fenced(transactional_id: str) -> ProducerFencedError:
-    """The error for a producer whose epoch is not the newest. Source: KIP-98, zombie fencing."""
+    """Return the error for a producer whose epoch is not the newest. Source: KIP-98, zombie fencing."""
     return ProducerFencedError(
         f"a newer producer has taken the transactional id {transactional_id!r}: "
         "stop, another instance owns the task now"

@@ -1,6 +1,7 @@
-"""The checksum of a changelog's record: SQLite has none, and the changelog is what damaged stores are restored from.
+"""The checksum of a changelog record: SQLite has none, and damaged stores are restored from the changelog.
 
-CRC-32 of offset and timestamp folded into one, key, value and headers, in this order; what is null counts nothing.
+It is the CRC-32 of offset and timestamp folded into one number, key, value and headers, in this order. A null counts as
+empty.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ _MASK = 0xFFFFFFFF
 
 
 def checksums(first_offset: int, fields: list[Any], width: int) -> list[int]:
-    """Those of records in a row, from ``first_offset`` on.
+    """Return the checksums of consecutive records, from ``first_offset`` on.
 
-    ``fields`` has ``width`` for each, the first of them key, value, timestamp and headers, as they are kept.
+    ``fields`` has ``width`` entries for each record. The first four are the stored key, value, timestamp and headers.
     """
     keys, values, timestamps, headers = (fields[at::width] for at in range(4))
     made = [
@@ -28,7 +29,7 @@ def checksums(first_offset: int, fields: list[Any], width: int) -> list[int]:
 
 
 def is_sound(checksum: Any, offset: Any, key: Any, value: Any, timestamp_ms: Any, headers: Any) -> bool:
-    """Whether a record is what was written, whatever its fields are now; None as a checksum vouches for anything."""
+    """Return whether a record fits its checksum. None is no checksum and fits every record."""
     if checksum is None:
         return True
     try:

@@ -1,11 +1,13 @@
 """Compaction of the embedded changelog, in steps of bounded size and time.
 
-A pass has two parts. The first reads the records after the last pass, and notes the last offset of each key; the second
-goes through the log from its start and removes what these supersede, and aborted records. A step is one transaction of
-SQLite, and a removed record has been superseded whether or not its pass ends: a crash between steps costs the notes,
-and no more. Readers keep their snapshot, and offsets stay as they are.
+A pass has two parts. The first reads the records after the last pass, and notes the last offset of each key. The second
+reads the log from its start, and removes the records that these supersede and aborted records. A step is one
+transaction of SQLite. A removed record is superseded even if its pass does not end: so a crash between steps loses only
+the notes. Readers keep their snapshot, and offsets do not change.
 
-The last record of a key is kept also where it is a tombstone: a store that was closed long ago may still need it.
+The last record of a key is kept, even if it is a tombstone: a store that was closed long ago may still need it. It is
+removed if its key is older than the retention of a window or session store. A restore drops such a key as well, at the
+later record that has the stream time; that record is kept.
 
 Source: Kafka, "Log Compaction" and ``LogCleaner`` (``min.cleanable.dirty.ratio``).
 """
@@ -18,11 +20,13 @@ from hashlib import blake2b
 from math import ceil
 from time import perf_counter
 
+from stores.changelog.interface import IsExpired
+
 STEP_S = 0.05
-"""A step ends after this time, whatever is left of its records."""
+"""The time limit of a step."""
 STEP_RECORDS_MIN = 1_000
 RECORDS_PER_APPENDED = 4
-"""A step looks at this many records for each that was appended since the last: a pass reads new ones twice."""
+"""The number of records that a step reads for each record appended since the last: a pass reads new ones twice."""
 NOTED_KEYS_MAX = 200_000
 """The most keys of one pass. If there are more, it ends early, and the next pass continues from there."""
 _ROWS = 500
@@ -34,7 +38,7 @@ ABORTED = "select transaction_id from log_transaction where state = 'ABORTED'"
 
 @dataclass(slots=True)
 class _Pass:
-    """Records in [``begin``, ``end``) are noted, those in [start, ``end``) are swept; ``at`` comes next."""
+    """A pass: first it notes the new records before ``end``, then it compacts all before ``end``; ``at`` is next."""
 
     at: int
     end: int
@@ -44,7 +48,7 @@ class _Pass:
 
 
 class Compaction:
-    """Of one partition. Its calls are within a transaction of the log's writer."""
+    """The compaction of one partition. It is called within a transaction of the log's writer."""
 
     def __init__(self, topic_id: int, partition: int, dirty_ratio: float, records_min: int) -> None:
         self._where = {"topic": topic_id, "partition": partition}
@@ -53,28 +57,28 @@ class Compaction:
         self._seen_end = -1
 
     def share(self, reader: sqlite3.Connection, start: int, end: int) -> float:
-        """The share of the partition's records that no pass has gone over yet: 0 for none, 1 for all."""
+        """Return the share of the partition's records that no pass has compacted yet: 0 for none, 1 for all."""
         kept, dirty = self._kept_and_dirty(reader, start, end)
         return dirty / (kept + dirty) if dirty else 0.0
 
     def due_at(self, reader: sqlite3.Connection, start: int, end: int) -> int:
-        """The lowest end of the log at which a pass is due; 0 while a pass is under way."""
+        """Return the lowest end of the log at which a pass is due; 0 during a pass."""
         if self._pass is not None:
             return 0
         kept, dirty = self._kept_and_dirty(reader, start, end)
         dirty_share = min(self._dirty_ratio, 1 - 2**-20)
         return end - dirty + max(self._records_min, 1, ceil(kept * dirty_share / (1 - dirty_share)))
 
-    def step(self, writer: sqlite3.Connection, start: int, end: int) -> int:
-        """Continue the pass, or begin one; return how many records were removed."""
+    def step(self, writer: sqlite3.Connection, start: int, end: int, is_expired: IsExpired | None = None) -> int:
+        """Continue the pass, or begin one; return the number of removed records."""
         try:
-            return self._step(writer, start, end)
+            return self._step(writer, start, end, is_expired)
         except BaseException:
-            # What was removed is there again.
+            # The transaction is rolled back, so the removed records are there again.
             self._pass = None
             raise
 
-    def _step(self, writer: sqlite3.Connection, start: int, end: int) -> int:
+    def _step(self, writer: sqlite3.Connection, start: int, end: int, is_expired: IsExpired | None) -> int:
         if self._pass is None:
             self._pass = _Pass(max(self._clean_offset(writer)[0], start), end)
         appended = end - self._seen_end if self._seen_end >= 0 else 0
@@ -84,7 +88,7 @@ class Compaction:
         removed = 0
         while left > 0 and self._pass is not None and perf_counter() < deadline:
             if self._pass.sweeping:
-                removed += self._sweep(writer, self._pass, start)
+                removed += self._sweep(writer, self._pass, start, is_expired)
             else:
                 self._note(writer, self._pass, start)
             left -= _ROWS
@@ -105,7 +109,7 @@ class Compaction:
         if full or not rows:
             under_way.sweeping, under_way.at = True, start
 
-    def _sweep(self, writer: sqlite3.Connection, under_way: _Pass, start: int) -> int:
+    def _sweep(self, writer: sqlite3.Connection, under_way: _Pass, start: int, is_expired: IsExpired | None) -> int:
         rows = writer.execute(
             f"select offset, key, transaction_id in ({ABORTED}) from record where topic_id = :topic "
             f"and partition = :partition and offset >= :at and offset < :end order by offset limit {_ROWS}",
@@ -115,7 +119,10 @@ class Compaction:
         superseded = [
             offset
             for offset, key, aborted in rows
-            if aborted or (key is not None and last.get(_noted(key), -1) > offset)
+            if aborted
+            or (
+                key is not None and (last.get(_noted(key), -1) > offset or (is_expired is not None and is_expired(key)))
+            )
         ]
         writer.executemany(
             "delete from record where topic_id = ? and partition = ? and offset = ?",
@@ -148,5 +155,5 @@ class Compaction:
 
 
 def _noted(key: bytes) -> bytes:
-    # Never as long as a key that is noted as it is.
+    # A digest is longer than every key that is noted itself, so that they never collide.
     return key if len(key) <= _KEY_BYTES else blake2b(key, digest_size=_KEY_BYTES + 1).digest()

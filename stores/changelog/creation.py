@@ -1,8 +1,8 @@
-"""Create the file of a changelog: all of it or nothing, never over another file, and without touching foreign files.
+"""Create the file of a changelog atomically, never over another file, and without touching foreign files.
 
-It is built under a name of its own, which begins with a prefix and ends at random, and linked to its place, which
-replaces nothing. Meanwhile ``.NAME.txstores-lock`` is held: what lies under such a name then belongs to no living
-process, and is removed if it is what a creation leaves.
+It is built under a temporary name with a known prefix and a random end. Then it is linked to its place, which never
+replaces a file. Meanwhile the lock on ``.NAME.txstores-lock`` is held. So other files with such a name belong to no
+running process, and are removed if a creation may have left them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _BESIDE = {
     "-shm": tuple((3_007_000).to_bytes(4, order) for order in ("little", "big")),
     "-journal": (b"\xd9\xd5\x05\xf9",),
 }
-"""What SQLite keeps beside a file, by the ends of the names, and how it begins: with zeros where it is not in use.
+"""SQLite's files beside a database, by the ends of their names, with the bytes that they begin with (zeros if unused).
 Source: SQLite, "Temporary Files Used By SQLite", "WAL-mode File Format", "Database File Format", 3."""
 
 
 def create_unless_there(path: Path) -> None:
-    """Make an empty changelog at ``path`` unless something is there; a crash leaves all of it or nothing.
+    """Create an empty changelog at ``path`` unless a file exists there; a crash leaves all of it or nothing.
 
-    Raises: OSError, sqlite3.Error; ChangelogError where files of somebody else are in the way, or another process is at
-    it for half a minute.
+    Raises: OSError, sqlite3.Error; ChangelogError if a foreign file has a name that is needed, or another process has
+    held the lock for half a minute.
     """
     if os.path.lexists(path):
         _remove_second_name(path)
@@ -52,7 +52,7 @@ def create_unless_there(path: Path) -> None:
         if not os.path.lexists(path):
             _create(path)
     finally:
-        # While it is held: a process that waits for it then makes another lock file.
+        # Remove it while it is held: a process that waits for it then creates another lock file.
         with suppress(OSError):
             lock_file.unlink()
         os.close(lock)
@@ -62,7 +62,7 @@ def _create(path: Path) -> None:
     for leftover in _leftovers(path):
         if _is_ours(leftover):
             _remove(leftover)
-    # What the log of a file that has gone holds, SQLite would take for pages of this one.
+    # SQLite would read the WAL of a removed file as pages of this one.
     stale = [file for end in _BESIDE if os.path.lexists(file := path.with_name(path.name + end))]
     for file in stale:
         if not _is_sqlites(file):
@@ -83,13 +83,13 @@ def _create(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the file at ``path``, which this process has not open, survive power loss. Raises: OSError."""
+    """Sync the file at ``path``, which this process does not have open. Raises: OSError."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def _put(new: Path, path: Path) -> None:
-    """Give ``new`` the name ``path`` as well, unless that is taken: then it is another's changelog, or no changelog."""
+    """Link ``new`` to ``path``, unless a file exists there."""
     try:
         os.link(new, path)
     except FileExistsError:
@@ -118,7 +118,7 @@ def _leftovers(path: Path) -> list[Path]:
 
 
 def _is_ours(leftover: Path) -> bool:
-    """Whether a creation may have left this: a changelog, or a file that was not written yet."""
+    """Return True if a creation may have left this: a changelog, or a file that was not written yet."""
     try:
         header = read_head(leftover, HEADER_BYTES)
     except StrangeFileError:
@@ -141,7 +141,7 @@ def _remove(new: Path) -> None:
 
 
 def _remove_second_name(path: Path) -> None:
-    """Remove the name under which the file was built, where a creation was killed before it had done so."""
+    """Remove the temporary name of the file, if the process that created it was killed before that."""
     status = path.stat() if path.is_file() else None
     if status is None or status.st_nlink == 1:
         return

@@ -1,4 +1,4 @@
-"""The changelog's file as SQLite has it open: one connection that writes, others that read, and what can go wrong."""
+"""The open SQLite file of a changelog: one connection that writes, others that read, and the errors of both."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class LogFile:
             with _open_here.lock:
                 status = path.stat()
                 self._identity = (status.st_dev, status.st_ino)
-                # Closing any other descriptor of the file lets go of the locks that SQLite holds on it for this
-                # process: another one would take itself for the last, and remove the log that is written to.
+                # Closing any other descriptor of the file releases the locks that SQLite holds on it for this process.
+                # Another process would then believe to be the last one, and remove the WAL that is in use.
                 # Source: SQLite's manual, "How To Corrupt An SQLite Database File", 2.2.
                 if not any(other.is_open and other._identity == self._identity for other in _open_here.files):
                     check_file(path)
                     if durability is Durability.DISK:
-                        # Whoever had it before may not have synced anything.
+                        # The last process that had it open may not have synced it.
                         sync_file(path)
                 _open_here.files.add(self)
             try:
@@ -57,16 +57,16 @@ class LogFile:
                     _open_here.files.discard(self)
                 raise
             if durability is Durability.DISK:
-                # SQLite syncs its write-ahead log, which it has just made, but not the name of it.
+                # SQLite syncs its new WAL, but not the name of the WAL file.
                 sync_folder(path.parent)
         watch(self, LogFile._disown)
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One SQLite transaction, committed at the block's end and rolled back where that fails.
+        """Run the block in an SQLite transaction, which is committed at its end and rolled back after an error.
 
-        Raises: CommitInDoubtError where the commit itself failed. Readers see nothing of it then, but it may lie whole
-        in the write-ahead log: there whoever opens the file finds it, unless something was written since.
+        Raises: CommitInDoubtError if the commit itself failed. Readers do not see it then, but it may be complete in
+        the WAL: the next process that opens the file finds it there, unless a later write has replaced it.
         """
         with self._lock, self._chained("write to"):
             self.check_open()
@@ -92,7 +92,7 @@ class LogFile:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A connection that only reads, for the block alone."""
+        """Lend a read-only connection to the block."""
         with self._chained("read"):
             with self._lock:
                 self.check_open()
@@ -103,15 +103,15 @@ class LogFile:
                 self._idle_readers.append(reader)
 
     def close(self) -> None:
-        """Close every connection; a read that is going on ends with StoreClosedError."""
+        """Close every connection; a read in progress ends with StoreClosedError."""
         with self._lock, self._chained("close"):
             self.is_open = False
-            # The writer goes last: the last connection to close empties the write-ahead log.
+            # The writer goes last: the last connection to close checkpoints the WAL.
             for connection in (*self._readers, self.writer):
                 connection.close()
 
     def check_open(self) -> None:
-        """Raises StoreClosedError once the file is closed."""
+        """Check that the file is open. Raises: StoreClosedError."""
         if self._forked:
             raise StoreClosedError(f"the changelog {self.path} {WHOSE}")
         if not self.is_open:
@@ -134,13 +134,13 @@ class LogFile:
         try:
             check_schema(self.path, writer)
             write_ahead(writer, self._durability)
-            # Inserts of many rows keep a journal of the statement, which would be written out eight times over.
+            # An insert of many rows has a statement journal, which would be written to disk several times.
             writer.execute("pragma temp_store = memory")
             writer.execute(f"pragma journal_size_limit = {WAL_BYTES_KEPT}").fetchone()
             if self._durability is Durability.DISK:
                 keep_log(writer, self.path)
             else:
-                writer.execute("begin immediate")  # tells now, not at the first commit, whether writing is possible
+                writer.execute("begin immediate")  # a file that can't be written fails here, not at the first commit
                 writer.rollback()
         except BaseException:
             writer.close()
@@ -160,7 +160,7 @@ class LogFile:
 
     @contextmanager
     def _chained(self, deed: str) -> Iterator[None]:
-        """Turn what SQLite and the system raise into a ChangelogError that says which file, and what to do."""
+        """Turn errors of SQLite and the system into a ChangelogError that names the file and says what to do."""
         try:
             yield
         except sqlite3.Error as error:
@@ -172,7 +172,7 @@ class LogFile:
             kind = ChangelogTimeoutError if name.startswith("SQLITE_BUSY") else ChangelogError
             raise kind(f"cannot {deed} the changelog {self.path}: {error}. {advice}") from error
         except UnicodeDecodeError as error:
-            # Of the names in its schema.
+            # A name in the schema is damaged.
             raise ChangelogError(f"cannot {deed} the changelog {self.path}. {_ADVICE['SQLITE_CORRUPT']}") from error
         except OSError as error:
             raise ChangelogError(
@@ -188,7 +188,7 @@ class _OpenHere:
         self.files: weakref.WeakSet[LogFile] = weakref.WeakSet()
 
     def begin_anew(self) -> None:
-        """In a forked child: none of them is its own, and a thread of the parent may have held the lock."""
+        """Reset in a forked child: the files belong to the parent, one of whose threads may have held the lock."""
         self.lock, self.files = threading.Lock(), weakref.WeakSet()
 
 

@@ -1,4 +1,4 @@
-"""A changelog that lives in this process only, for tests: the same promises as the embedded one, kept in lists."""
+"""A changelog in the memory of this process, for tests. It has the semantics of the embedded one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stores.changelog.arguments import (
     checked_partition,
     fenced,
 )
-from stores.changelog.interface import Changelog, Headers, Record
+from stores.changelog.interface import Changelog, Headers, IsExpired, Record
 from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -100,13 +100,18 @@ class MemoryChangelog(Changelog, LogWriter):
         self._check_open()
         return dict(self._groups.get(group, {}))
 
-    def compact(self, partition: TopicPartition) -> int:
+    def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         with self._lock:
             log, _, end = self._bounds(partition)
             entries = log.records[: log.index(end)]
             committed = [entry for entry in entries if entry[1] not in self._aborted]
             last = {record.key: record.offset for record, _ in committed}
-            kept = [entry for entry in committed if entry[0].key is None or last[entry[0].key] == entry[0].offset]
+            kept = [
+                entry
+                for entry in committed
+                if (key := entry[0].key) is None
+                or (last[key] == entry[0].offset and not (is_expired is not None and is_expired(key)))
+            ]
             log.records[: len(entries)] = kept
             return len(entries) - len(kept)
 
@@ -166,7 +171,7 @@ class MemoryChangelog(Changelog, LogWriter):
         return log.next_offset - 1
 
     def _bounds(self, partition: TopicPartition) -> tuple[_Log, int, int]:
-        """The log, its start offset, and its last stable offset."""
+        """Return the log, its start offset, and its last stable offset."""
         log = self._log(partition)
         stable = log.next_offset
         if self._open:

@@ -1,6 +1,6 @@
-"""A producer's side of a transaction, the same for every embedded log: what is sent waits here, in bounded memory.
+"""The producer of all embedded logs: it buffers sent records in bounded memory.
 
-A log offers ``LogWriter``: append what is pending, as a part of a transaction that goes on or as its end.
+A log implements ``LogWriter``, which appends the buffered records as a part of a transaction or as its end.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 from stores.changelog.arguments import check_name, checked_headers, checked_partition
 from stores.changelog.interface import Headers, Producer
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
-from stores.failpoints import declare
+from stores.failpoints import Part, declare
 from stores.interface import TopicPartition
 from stores.strategies.arguments import check_offset
 
 BEFORE_COMMIT = declare(
-    "changelog.before_commit", "the transaction's end is written but not committed: readers see nothing of it"
+    "changelog.before_commit",
+    "the transaction's end is written but not committed: readers see nothing of it",
+    part=Part.TASK,
 )
 AFTER_COMMIT = declare(
-    "changelog.after_commit", "the transaction is committed in the log; its producer does not know it yet"
+    "changelog.after_commit",
+    "the transaction is committed in the log; its producer does not know it yet",
+    part=Part.TASK,
 )
 
 PENDING_RECORDS_MAX = 10_000
@@ -30,14 +34,14 @@ FIELDS_PER_RECORD = 4
 TIMESTAMP_MS_MAX = 2**63 - 1
 
 Pending = list[object]
-"""Records one after another as key, value, timestamp in milliseconds, headers or None: a flat list binds fastest."""
+"""Records in a flat list: key, value, timestamp in milliseconds, headers or None. SQLite binds a flat list fastest."""
 
 GroupOffsets = Mapping[tuple[str, TopicPartition], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes: a transactional id, and the epoch by which a newer producer of that id is told from an older one."""
+    """The identity of a producer: its transactional ID, and an epoch that is higher for a newer producer."""
 
     transactional_id: str
     epoch: int
@@ -45,7 +49,7 @@ class Identity:
 
 @dataclass(slots=True)
 class Portion:
-    """What one append brings to the log: pending records, and where the transaction stands that they belong to.
+    """The content of one append: pending records, and the state of their transaction.
 
     ``transaction`` is the number that the log gave to the transaction's first portion, or None before that.
     ``ends`` marks the last portion; a portion without ``identity`` is committed as it is appended.
@@ -59,17 +63,17 @@ class Portion:
 
 
 class LogWriter(ABC):
-    """What a log does for its producers. Each call is atomic: where it raises, the log is as it was."""
+    """The interface of a log to its producers. Each call is atomic: after an error, the log is unchanged."""
 
     @abstractmethod
     def check_partition(self, partition: TopicPartition) -> None:
-        """Raises ChangelogError unless the log has ``partition``."""
+        """Check that the log has ``partition``. Raises: ChangelogError."""
 
     @abstractmethod
     def append(self, portion: Portion) -> tuple[int | None, dict[TopicPartition, int]]:
-        """Append; returns the transaction's number if it goes on, and the last offset per partition of the portion.
+        """Append; return the number of the transaction if it stays open, and the last offset of each partition.
 
-        Raises: ProducerFencedError where the identity's epoch is not the newest, ChangelogError.
+        Raises: ProducerFencedError if the identity's epoch is not the newest; ChangelogError.
         """
 
     @abstractmethod
@@ -129,7 +133,7 @@ class BufferedProducer(Producer):
             headers = checked_headers(headers)
             size += sum(len(name) + len(content) for name, content in headers)
         if self._pending_records >= PENDING_RECORDS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX:
-            # Before the record is taken: where the log refuses, the caller still has it and may send it again.
+            # Before the record is buffered: if the log refuses, the caller may send it again.
             self._append(ends=False)
             pending = self._begin_partition(partition)
         pending.extend((key, value, timestamp_ms, headers or None))
@@ -205,7 +209,7 @@ class BufferedProducer(Producer):
             self._transaction, last_offsets = self._log.append(portion)
         except CommitInDoubtError:
             self._in_doubt = True
-            # A record to come finds nothing of its partition pending, and is refused.
+            # The next record finds no pending list of its partition, and is refused.
             self._forget_pending()
             raise
         self._last_offsets.update(last_offsets)
@@ -222,12 +226,12 @@ class BufferedProducer(Producer):
         self._last_offsets = {}
         self._transaction = None
         self._in_transaction = False
-        # What a producer without an id sent may be sent again. With one, only the next producer can settle it.
+        # Without an ID, records may be sent again. With one, only the next producer can decide the transaction.
         self._in_doubt = self._in_doubt and self._identity is not None
         return last_offsets
 
     def _begin_partition(self, partition: TopicPartition) -> Pending:
-        # Only here, not per record: nothing is pending for a partition unless these held when its first record came.
+        # Checked here, not per record: a partition has a pending list only after these checks passed.
         self._check_usable()
         self._log.check_partition(partition)
         return self._pending.setdefault(checked_partition(partition), [])

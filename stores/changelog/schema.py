@@ -1,6 +1,6 @@
-"""The tables of the changelog's SQLite file, and how such a file is told from any other.
+"""The tables of the changelog's SQLite file, and the recognition of such a file.
 
-Look into one with ``sqlite3 FILE "select * from records"``, ``... from partitions"``, ``... from transactions"``.
+Print its contents with ``sqlite3 FILE "select * from records"``, ``... from partitions"``, ``... from transactions"``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stores.sqlite_file import HEADER_BYTES, missing_bytes
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
 SCHEMA_VERSION = 3
-"""1 had no checksums, 2 was never compacted by itself."""
+"""Version 1 had no checksums, version 2 no automatic compaction."""
 
 SCHEMA = """
 create table topic (
@@ -104,7 +104,7 @@ create view consumer_groups as select * from group_offset;
 
 
 def check_file(path: Path) -> None:
-    """Raises ChangelogError unless ``path`` is a whole SQLite file, as far as its first 100 bytes and size tell."""
+    """Check that ``path`` is a complete SQLite file, by its first 100 bytes and its size. Raises: ChangelogError."""
     if not path.is_file():
         raise ChangelogError(f"{path} is not a file: a changelog is one SQLite file, choose another path")
     if not os.access(path, os.W_OK):
@@ -121,7 +121,7 @@ def check_file(path: Path) -> None:
 
 
 def check_schema(path: Path, connection: sqlite3.Connection) -> None:
-    """Bring an older changelog to the present version. Raises ChangelogError for a newer one, and what is none."""
+    """Bring an older changelog to the present version. Raises: ChangelogError for a newer one, and for another file."""
     if connection.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
         raise ChangelogError(f"{path} is an SQLite file, but not a changelog; choose another path")
     version = connection.execute("pragma user_version").fetchone()[0]
@@ -131,7 +131,7 @@ def check_schema(path: Path, connection: sqlite3.Connection) -> None:
             "open it with the newer release that wrote it"
         )
     if version in (1, 2):
-        # In one transaction, where nobody else has come first; the records that are there stay without checksums.
+        # In one transaction, unless another process has done it. Existing records stay without checksums.
         connection.execute("begin immediate")
         try:
             version = connection.execute("pragma user_version").fetchone()[0]

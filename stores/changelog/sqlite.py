@@ -1,8 +1,8 @@
 """The embedded changelog: one SQLite file that a human can read.
 
 One connection of a process writes, guarded by a lock; readers have connections of their own and see a snapshot, so
-neither waits for the other. SQLite 3.7.0 to 3.51.2 can damage a write-ahead log when two *processes* write or
-checkpoint at the very same moment: with such a release, let one process at a time write to a file.
+neither waits for the other. SQLite 3.7.0 to 3.51.2 may corrupt a WAL if two *processes* write or checkpoint at the same
+moment: with such a release, let one process at a time write to a file.
 Source: KIP-98 (transactions, epochs, last stable offset); SQLite's release notes, 3.51.3.
 """
 
@@ -25,7 +25,7 @@ from stores.changelog.arguments import (
 )
 from stores.changelog.checksum import checksums, is_sound
 from stores.changelog.compaction import ABORTED, Compaction
-from stores.changelog.interface import Changelog, Headers, Record
+from stores.changelog.interface import Changelog, Headers, IsExpired, Record
 from stores.changelog.log_file import BUSY_TIMEOUT_S, ROWS_PER_INSERT, LogFile
 from stores.changelog.producer import (
     AFTER_COMMIT,
@@ -47,16 +47,16 @@ TIMEOUT_S_MAX = 1_000_000
 
 
 class SqliteChangelog(Changelog, LogWriter):
-    """A changelog in the file ``path``, made if there is none; its folder must be there.
+    """A changelog in the file ``path``, created if it does not exist; its folder must exist.
 
-    ``durability`` tells what a commit survives by itself: DISK syncs each one. May be used from any thread, each
-    producer from one. Closing it closes its producers. Where another process writes to the file, a write waits for up
-    to ``timeout_s`` seconds; then ChangelogTimeoutError is raised.
+    ``durability`` is the durability level of commits: DISK syncs each one. May be used from any thread, each producer
+    from one. Closing it closes its producers. If another process writes to the file, a write waits for up to
+    ``timeout_s`` seconds; then ChangelogTimeoutError is raised.
 
     ``compact_step`` begins a pass when at least ``compact_from_records`` records, and the share ``dirty_ratio`` of all
     records, are new since the last pass. With ``compact_from_records=-1`` it never does.
 
-    Raises: ChangelogError where the path holds something else or refuses, ConfigError for what is no path or no time.
+    Raises: ChangelogError if the path has another file or can't be used; ConfigError for an invalid path or setting.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class SqliteChangelog(Changelog, LogWriter):
 
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         scan = self._scan(partition, from_offset)
-        next(scan)  # takes the snapshot, and raises here what there is to raise
+        next(scan)  # begins the snapshot, and raises errors here
         return scan
 
     def start_offset(self, partition: TopicPartition) -> int:
@@ -145,7 +145,7 @@ class SqliteChangelog(Changelog, LogWriter):
             )
             return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
-    def compact(self, partition: TopicPartition) -> int:
+    def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         topic_id = self._topic_id(partition)
         with self._file.write() as writer:
             where = {"topic": topic_id, "partition": partition.partition, "end": self._bounds(writer, partition)[1]}
@@ -157,23 +157,34 @@ class SqliteChangelog(Changelog, LogWriter):
                 (select max(offset) from record where {before_end} and key is not null group by key)""",
                 where,
             ).rowcount
+            if is_expired is not None:
+                keys = writer.execute(f"select offset, key from record where {before_end} and key is not null", where)
+                expired = [(offset,) for offset, key in keys.fetchall() if is_expired(key)]
+                writer.executemany(
+                    f"delete from record where topic_id = {topic_id} and partition = {partition.partition} "
+                    "and offset = ?",
+                    expired,
+                )
+                removed += len(expired)
             self._forget_aborted(writer, topic_id, partition.partition, where["end"])
         return removed
 
-    def compact_step(self, partition: TopicPartition) -> int:
-        # Asked for after each commit: it mostly ends here.
+    def compact_step(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+        # This is called after each commit, and usually returns here.
         due_at = self._due_at.get(partition, 0)
         if self._compact_from_records == -1 or self._appended.get(partition, due_at) < due_at:
             return 0
         compaction = self._compaction(partition)
         with self._file.write() as writer:
             start, end = self._bounds(writer, partition)
-            removed = compaction.step(writer, start, end) if compaction.due_at(writer, start, end) <= end else 0
+            removed = 0
+            if compaction.due_at(writer, start, end) <= end:
+                removed = compaction.step(writer, start, end, is_expired)
             self._due_at[partition] = compaction.due_at(writer, start, end)
         return removed
 
     def dirty_share(self, partition: TopicPartition) -> float:
-        """The share of the partition's records that compaction has not gone over yet: 0 for none, 1 for all."""
+        """Return the share of the partition's records that no pass has compacted yet: 0 for none, 1 for all."""
         compaction = self._compaction(partition)
         with self._file.read() as reader:
             return compaction.share(reader, *self._bounds(reader, partition))
@@ -202,9 +213,9 @@ class SqliteChangelog(Changelog, LogWriter):
         return removed
 
     def verify(self) -> None:
-        """Read all of it and check whatever tells damage: each record's checksum, and SQLite's own structure.
+        """Read the whole changelog and check it for damage: each record's checksum, and SQLite's own structure.
 
-        Changes nothing; from any thread. It takes the time of some readings of the whole. Raises: ChangelogError.
+        It changes nothing. For any thread. It takes the time of a few reads of the whole. Raises: ChangelogError.
         """
         with self._file.read() as reader:
             problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
@@ -324,7 +335,7 @@ class SqliteChangelog(Changelog, LogWriter):
                     reader.rollback()
 
     def _bounds(self, connection: sqlite3.Connection, partition: TopicPartition) -> tuple[int, int]:
-        """Start offset and last stable offset: the first offset of the oldest open transaction, else the end."""
+        """Return the start offset and the last stable offset: the first one of an open transaction, or the end."""
         topic_id = self._topic_id(partition)
         start, following, stable = connection.execute(
             """
@@ -337,7 +348,7 @@ class SqliteChangelog(Changelog, LogWriter):
         return start, following if stable is None else stable
 
     def _forget_aborted(self, writer: sqlite3.Connection, topic_id: int, partition: int, end: int) -> None:
-        """Remove aborted transactions from the books once none of their records is left."""
+        """Remove the entries of aborted transactions that have no records left."""
         writer.execute(
             f"delete from transaction_range where topic_id = ? and partition = ? and last_offset < ? "
             f"and transaction_id in ({ABORTED})",

@@ -1,8 +1,8 @@
-"""What a strategy asks of an engine: committed bytes, one atomic write, and scans that are snapshots.
+"""The interface of an engine to a strategy: committed bytes, one atomic write, and scans that are snapshots.
 
-An engine keeps two maps of bytes to bytes: the data, and beside it, never shown in a scan, the *meta* entries that
-strategies use for offsets and position. It knows nothing of a store's transactions, threads or iterators' owners; one
-that has transactions itself may lend them (``TransactionalEngine``).
+An engine keeps two maps of bytes to bytes. The first is the data. The second has the *meta* entries that strategies use
+for offsets and position; it never shows in a scan. An engine does not know a store's transactions, threads or
+iterators. An engine with transactions may offer them to a strategy (``TransactionalEngine``).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Writes(NamedTuple):
     ranges: Iterable[Bounds]
     writes: Mapping[bytes, bytes | None]
     family: int = 0
-    """The data family that is written to: 1 for the second of two (``stores.engines.families``)."""
+    """The data family to write to: 1 for the second of two (``stores.engines.families``)."""
 
     def keys_in_order(self) -> Iterable[list[bytes]]:
-        """The keys of ``writes``, ascending, in one list or more."""
+        """Return the keys of ``writes`` in ascending order, in one list or more."""
         return [sorted(self.writes)]
 
 
 FETCH_BYTES_MAX = 1 << 20
-"""A fetch ends at the pair whose value takes it to this many bytes, so that large values don't pile up in memory."""
+"""A fetch ends with the pair whose value takes it to this many bytes, to bound the memory for large values."""
 
 
 def take(pairs: Iterator[tuple[bytes, bytes]], most: int) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """Up to ``most`` pairs or about ``FETCH_BYTES_MAX`` from the front, and whether there are no more."""
+    """Return up to ``most`` pairs or about ``FETCH_BYTES_MAX`` from the front, and whether there are no more."""
     taken = []
     num_bytes = 0
     for pair in islice(pairs, most):
@@ -54,11 +54,11 @@ class Scan(ABC):
 
     @abstractmethod
     def fetch(self) -> list[tuple[bytes, bytes]]:
-        """The next pairs in order, some hundred or about a megabyte at most; an empty list at the end."""
+        """Return the next pairs in order, some hundred or about a megabyte at most; an empty list at the end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release the snapshot. May be called more than once; nothing is fetched afterwards."""
+        """Release the snapshot. May be called more than once. ``fetch`` must not be called afterwards."""
 
 
 class Engine(ABC):
@@ -70,45 +70,51 @@ class Engine(ABC):
     name: ClassVar[str]
     """The engine's part of a backend's name."""
     persistent: ClassVar[bool] = True
+    bounded_memory: ClassVar[bool] = True
+    """False if the engine keeps committed data in memory without a bound from its options."""
     durabilities: ClassVar[frozenset[Durability]] = frozenset(Durability)
-    """The levels that this engine can carry."""
+    """The durability levels that the engine supports."""
     options: ClassVar[Mapping[str, object]]
-    """Every option the engine takes, with its default."""
+    """All options of the engine, with their defaults."""
     option_values: ClassVar[Mapping[str, Container[object]]] = {}
-    """What some options can be, to be refused before anything is opened; the others take any value of their default's
-    type, numbers from 0 (from -1 where that is the default) up to 2**63 - 1."""
+    """The valid values of some options; others are refused before anything is opened.
+
+    The other options take any value of the type of their default: numbers from 0 (from -1 if that is the default) to
+    2**63 - 1.
+    """
     deletes_ranges_whole: ClassVar[bool] = False
-    """Whether a range delete costs the same whatever it removes."""
+    """True if the cost of a range delete does not depend on the number of keys that it removes."""
     max_key_bytes: int
     max_value_bytes: int
     splits: ClassVar[bool] = False
-    """Whether it can keep data in two families (``stores.engines.families``), which all ``family`` here stand for."""
+    """True if the engine can keep data in two families, 0 and 1 (``stores.engines.families``)."""
     num_families: int = 1
-    """How many data families are in use."""
+    """The number of data families in use."""
 
     @classmethod
     @abstractmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
-        """Open the engine's folder ``path``, which is there, creating its files in it where there are none.
+        """Open the engine in the existing folder ``path``. Create its files if there are none.
 
-        ``options`` holds a value for every name in ``options`` of the class.
+        ``options`` has a value for every name in ``options`` of the class.
         """
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
-        """Whether power loss may leave this engine, at this level, in a state that is no earlier commit."""
+        """Return whether power loss at this level may leave the engine in a state that is not that of a commit."""
         return durability is not Durability.DISK
 
     @classmethod
     def check_closed(cls, path: Path) -> None:
-        """See whether what lies in ``path``, which was closed cleanly, is what a crash could only have cut short.
+        """Check files in ``path`` that were closed cleanly for damage that looks like the result of a crash.
 
-        Opening can't tell that from a crash, and goes on with less. Raises: StoreCorruptedError, OSError.
+        Opening can't distinguish such damage from a crash, and would continue with an older state.
+        Raises: StoreCorruptedError, OSError.
         """
 
     @classmethod
     def is_doubtful(cls, path: Path) -> bool:
-        """Whether opening what lies in ``path`` may never end, or end the process: then it is rehearsed.
+        """Return whether opening the files in ``path`` may hang or crash. If so, an open probe comes first.
 
         Raises: OSError.
         """
@@ -116,46 +122,46 @@ class Engine(ABC):
 
     @classmethod
     def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
-        """Open what lies in ``path`` and close it, in a process that may die of it, leaving everything as it was."""
+        """Open and close the files in ``path`` without a change: the open probe, in a process that may crash."""
 
     @property
     def kind(self) -> type[Engine]:
-        """The engine's class, which opens its files."""
+        """The class of the engine, which can open its files."""
         return type(self)
 
     def add_family(self) -> None:
-        """Make the second data family if it is not there. Nothing refers to it yet. Raises: CommitFailedError."""
+        """Create the second data family if it does not exist. Nothing refers to it yet. Raises: CommitFailedError."""
         raise NotImplementedError(f"{type(self).__name__} has one data family")
 
     def settle_families(self) -> None:
-        """Use those data families that the meta entry names, after it was written. No scan is open."""
+        """Switch to the data families that the meta entry names, after it was written. No scan is open."""
         raise NotImplementedError(f"{type(self).__name__} has one data family")
 
     @abstractmethod
     def get(self, key: bytes, family: int = 0) -> bytes | None:
-        """The committed value of ``key``."""
+        """Return the committed value of ``key``."""
 
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
-        """As ``get_many``, of pairs of a family and a key."""
+        """Return values like ``get_many``, for pairs of a family and a key."""
         raise NotImplementedError(f"{type(self).__name__} has one data family")
 
     @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The committed values of ``keys``, in their order, all of one moment."""
+        """Return the committed values of ``keys``, in their order, all of one snapshot."""
 
     @abstractmethod
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        """Pairs from ``start`` to ``end``; ``end`` itself only if not ``end_open``."""
+        """Return a scan of the pairs from ``start`` to ``end``; ``end`` itself only if not ``end_open``."""
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
-        """A scan of each range, all of one moment.
+        """Return a scan of each range, all of one snapshot.
 
-        An engine whose scans could show a write in the later ones only makes them in another way than this.
+        An engine overrides this if a write between two calls of ``scan`` could be visible in the second one.
         """
         return [self.scan(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
 
     def has_records(self) -> bool:
-        """Whether anything is committed in the first data family in use. It looks for the first record."""
+        """Return whether the first data family in use has a committed record. Only the first record is read."""
         scan = self.scan(None, None)
         try:
             return bool(scan.fetch())
@@ -164,42 +170,42 @@ class Engine(ABC):
 
     @abstractmethod
     def meta(self) -> dict[bytes, bytes]:
-        """All meta entries: few, of a kilobyte at most."""
+        """Return all meta entries: few, of a kilobyte at most."""
 
     @abstractmethod
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         """Apply the layers, oldest first, and the meta entries, atomically, with the durability of the engine's level.
 
-        Without ``durable`` the write may skip a sync: it is lost or kept like the next durable one at the latest.
+        Without ``durable`` the write may skip a sync: it becomes durable with the next durable write at the latest.
         """
 
     @abstractmethod
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Write one entry at once, unsynced; None deletes."""
+        """Write one entry immediately, without a sync; None deletes."""
 
     @abstractmethod
     def persist(self) -> None:
-        """Let everything written so far survive at least a killed process."""
+        """Make all writes so far survive at least a killed process."""
 
     @property
     def persistence(self) -> Persistence:
-        """How much of what was written a killed process would lose. A ``write`` with meta entries is a commit."""
+        """The commits that a killed process would lose. A ``write`` with meta entries is a commit."""
         return AT_ONCE
 
     @abstractmethod
     def sync(self) -> None:
-        """Let everything written so far survive what the engine's level promises; a no-op where each write does."""
+        """Give all writes so far the durability of the engine's level; a no-op if each write has it."""
 
     @abstractmethod
     def approximate_num_entries(self, family: int = 0) -> int:
-        """About how many keys there are."""
+        """Return an estimate of the number of keys."""
 
     def verify(self) -> None:
-        """Read all that is committed, and check whatever tells damage, beside an open transaction, too.
+        """Read all committed data and check it for damage. A transaction may be open.
 
-        Called by the thread that writes: nothing is committed meanwhile. This much does for an engine each of whose
-        reads checks what it reads: it scans, and looks up what it has scanned, since these go different ways to the
-        same bytes. Raises: StoreCorruptedError for damage.
+        The thread that writes calls this, so that nothing is committed meanwhile. The default suits an engine whose
+        reads verify checksums: it scans all keys and looks each one up, since a lookup reads other pages than a scan.
+        Raises: StoreCorruptedError for damage.
         """
         for family in range(self.num_families):
             self._verify_family(family)
@@ -221,12 +227,12 @@ class Engine(ABC):
             scan.close()
 
     def metrics(self) -> Mapping[str, int]:
-        """Figures worth watching, by name; bytes where the name says so. From any thread; costs no scan."""
+        """Return the engine's figures by name; the name has the unit. May be called on any thread; needs no scan."""
         return {}
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything. Scans must be closed before."""
+        """Close the engine. Its scans must be closed before."""
 
 
 def _told_wrongly(engine: Engine, what: str) -> StoreCorruptedError:
@@ -234,57 +240,57 @@ def _told_wrongly(engine: Engine, what: str) -> StoreCorruptedError:
 
 
 class Transaction(ABC):
-    """Writes that an engine keeps apart by itself until ``commit``. Used from any thread, by one at a time.
+    """A transaction of the engine's own, which isolates its writes until ``commit``. Used by one thread at a time.
 
-    An engine may have to give a transaction up, where it can't write: its writes are gone then, nothing of them was
-    committed, and every use but ``abort`` raises CommitFailedError with ``reopen``.
+    An engine that can't write may abort a transaction. Its writes are then lost, none of them was committed, and every
+    use but ``abort`` raises CommitFailedError with ``reopen``.
     Raises, all methods: StoreCorruptedError, StoreUnavailableError, CommitFailedError.
     """
 
     bound_to_thread: bool = False
-    """Whether only the thread that began it may end it, unless that thread has ended."""
+    """True if only the thread that began the transaction may end it, unless that thread has ended."""
 
     @abstractmethod
     def get(self, key: bytes, family: int = 0) -> bytes | None:
-        """The value of ``key``, with the transaction's own writes."""
+        """Return the value of ``key``, with the transaction's own writes."""
 
     @abstractmethod
     def fetch(
         self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
     ) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """The first pairs of a range as it is now, as many as ``take`` does, and whether there are no more."""
+        """Return the first pairs of a range as it is now, as many as ``take``, and whether there are no more."""
 
     @abstractmethod
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
-        """Write one entry; None deletes. Where it raises without ``reopen``, only this write was not made."""
+        """Write one entry; None deletes. After an error without ``reopen`` only this write is missing."""
 
     @abstractmethod
     def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
-        """Remove the keys from ``start`` to ``end``, both included. Raises as ``put``."""
+        """Remove the keys from ``start`` to ``end``, both included. Raises: as ``put``."""
 
     @abstractmethod
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
-        """Make everything committed, with the meta entries and the durability of the engine's level, and end.
+        """Commit the transaction with the meta entries, with the durability of the engine's level.
 
-        Where it raises without ``reopen``, the transaction is still open.
+        After an error without ``reopen`` the transaction is still open.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Forget everything, and end; nothing where it has ended."""
+        """Discard all writes and end the transaction. No effect if it has ended."""
 
 
 class TransactionalEngine(Engine):
-    """An engine with a transaction of its own, one at a time. Its other reads go on showing what was committed.
+    """An engine with a transaction of its own, one at a time. Its other reads show committed data.
 
-    While the transaction is open, nothing is written past it.
+    While the transaction is open, there is no write outside of it.
     """
 
     spills: ClassVar[bool] = True
-    """Whether its transaction leaves memory as it grows, so that its options bound what it takes there."""
+    """True if a growing transaction is spilled to disk, so that options bound its memory."""
 
     def prepare(self) -> None:
-        """Make what room transactions need while no scan is open yet, so that none has to give way to it later."""
+        """Reserve room for transactions while no scan is open, so that none has to be detached for it later."""
 
     @abstractmethod
     def begin(self) -> Transaction:

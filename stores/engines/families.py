@@ -1,9 +1,9 @@
-"""The data families of an engine: one, or two while a store is brought from an older format of its records to another.
+"""The data families of an engine: one, or two during the upgrade of a store's records to another format.
 
-A meta entry says which are in use. Without it the first one has all data. ``BOTH``: the first has records of the older
-format, the second those of the present one, and nothing moves between them but by writes. ``SECOND``: the first one is
-empty for good, and the second has all data. The first is number 0 to an engine that has both, the second number 1; the
-one with all data is number 0. Source: KIP-258, ``RocksDBTimestampedStore``.
+A meta entry names those in use. Without it, the first family has all data. With ``BOTH``, the first has records of the
+older format and the second those of the present one; only writes move records between them. With ``SECOND``, the second
+family has all data, and the first stays empty. If both are in use, the first has number 0 and the second number 1.
+Otherwise the one with all data has number 0. Source: KIP-258, ``RocksDBTimestampedStore``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An engine that keeps everything in memory and nothing when the process ends: for tests, and as a yardstick."""
+"""An engine that keeps all data in memory and loses it when the process ends: for tests and comparisons."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _FETCH = 256
 
 
 class MemoryEngine(Engine):
-    """A dict whose key order is made when a scan asks. Writing while scans are open copies it once."""
+    """A dict whose keys are sorted for a scan. The first write after a scan was made copies the dict."""
 
     name: ClassVar[str] = "memory"
     persistent: ClassVar[bool] = False
+    bounded_memory: ClassVar[bool] = False
     durabilities: ClassVar[frozenset[Durability]] = frozenset({Durability.CHANGELOG})
     options: ClassVar[Mapping[str, object]] = {}
     splits: ClassVar[bool] = True
@@ -32,7 +33,7 @@ class MemoryEngine(Engine):
         self._stored: list[SortedMap[bytes]] = [SortedMap()]
         self._meta: dict[bytes, bytes] = {}
         self._shared: set[int] = set()
-        """The data families whose map an open scan may have."""
+        """The data families whose map an open scan may use."""
         self._lock = Lock()
 
     @classmethod
@@ -74,7 +75,7 @@ class MemoryEngine(Engine):
             return [self._scan(*bounds, reverse=reverse) for bounds in ranges]
 
     def _scan(self, start: bytes | None, end: bytes | None, end_open: bool, family: int, *, reverse: bool) -> Scan:
-        """A scan of one family. The caller holds the lock."""
+        """Return a scan of one family. The caller holds the lock."""
         data = self._stored[family]
         self._shared.add(family)
         return _MemoryScan(data.writes, data.merge(start, end, end_open=end_open, reverse=reverse), reverse=reverse)
@@ -87,7 +88,7 @@ class MemoryEngine(Engine):
             for layer in layers:
                 ranges, writes, family = layer
                 if family in self._shared:
-                    # Open scans keep the map that they have.
+                    # Open scans keep the old map.
                     self._stored[family] = self._stored[family].copy()
                     self._shared.discard(family)
                 data = self._stored[family]
@@ -108,10 +109,10 @@ class MemoryEngine(Engine):
         self.write([Writes((), {key: value})], {})
 
     def persist(self) -> None:
-        """Nothing survives a killed process here."""
+        """Do nothing: no data survives a killed process."""
 
     def sync(self) -> None:
-        """Nothing is written anywhere."""
+        """Do nothing: there is no file to sync."""
 
     def approximate_num_entries(self, family: int = 0) -> int:
         return len(self._stored[family].writes)
@@ -120,7 +121,7 @@ class MemoryEngine(Engine):
         return {"num_keys": sum(len(data.writes) for data in self._stored)}
 
     def close(self) -> None:
-        """Nothing to release; a reader that is in the middle of something ends it well."""
+        """Do nothing: readers in the middle of a call complete it."""
 
 
 class _MemoryScan(Scan):

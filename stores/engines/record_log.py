@@ -1,8 +1,7 @@
-"""Logs and manifests of RocksDB as the records that they are made of: whether reading them can go on for ever, or ends
-too soon.
+"""Checks of RocksDB's WAL and manifest files for records that RocksDB would read forever, or that end too early.
 
-A file is a row of blocks, each a row of records behind a header: checksum (4 bytes), length (2, little-endian), type
-(1). Source: RocksDB's wiki, "Write Ahead Log File Format".
+A file is a sequence of blocks, and a block a sequence of records. Each record has a header: checksum (4 bytes), length
+(2, little-endian), type (1). Source: RocksDB's wiki, "Write Ahead Log File Format".
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ _BLOCKS_PER_READ = 32
 _HEADER_BYTES = 7
 _LENGTH_AND_TYPE = Struct("<HB")
 _ZERO, _LAST = 0, 4
-"""Types of a record: none (space that was never written), then full, first, middle and last; nothing here writes more.
-"""
+"""The first and the last type of a record: 0 is unwritten space, 1 to 4 are full, first, middle and last."""
 
 
 def has_foreign_record(file: Path) -> bool:
-    """Whether a reader of ``file`` may come upon a type of record that is never written here. Raises: OSError.
+    """Return True if a reader of ``file`` may find a record of a type that is never written here. Raises: OSError.
 
-    RocksDB 9.8 reads such a record again and again where it is one of a reused log (types 5 to 8, and 11) and not the
-    first. No checksum is looked at: a reader leaves a block at a wrong one, so it comes upon no more than this does.
+    RocksDB 9.8 reads a record of a reused log (types 5 to 8, and 11) again and again, if it is not the first one. The
+    checksums are not verified here: a reader leaves a block at a wrong checksum, so that it finds no more than this.
     """
     header, step = _LENGTH_AND_TYPE.unpack_from, _HEADER_BYTES
     with file.open("rb") as opened:
@@ -41,10 +39,10 @@ def has_foreign_record(file: Path) -> bool:
 
 
 def has_cut_record(file: Path) -> bool:
-    """Whether the last record of ``file`` would go on behind its end. Raises: OSError.
+    """Return True if the last record of ``file`` would extend beyond the end of the file. Raises: OSError.
 
-    RocksDB takes it for one that a crash cut short, and goes on without it: also where what was cut is the truth about
-    its length, by a flipped bit.
+    RocksDB assumes that a crash interrupted its write, and ignores it, even if a flipped bit in the record's length is
+    the reason.
     """
     with file.open("rb") as opened:
         content = opened.read()

@@ -1,7 +1,7 @@
-"""A checksum behind each value, for engines whose pages have none: a flipped bit must not be read as data.
+"""A checksum after each value, for engines whose pages have none: a flipped bit must not be read as data.
 
-CRC-32 of key and value, four bytes, little-endian: so laid out the CRC-32 of all three is the same for all records, and
-one call checks a record.
+It is the CRC-32 of key and value, four bytes, little-endian. In this layout the CRC-32 of key, value and checksum is
+the same number for all records, so that one call checks a record.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stores.engines.engine import Writes
 from stores.errors import StoreCorruptedError
 
 SEAL_BYTES = 4
-"""By how much a value grows."""
+"""The size of a checksum."""
 
 _PACK = Struct("<I").pack
 
 _PART = 1024
-"""How many records are sealed at a time."""
+"""The number of records that get their checksums at a time."""
 
 _RESIDUE = 0x2144DF1C
 """Source: CRC-32 (ISO-HDLC), its residue: the CRC of anything followed by its own CRC."""
@@ -29,46 +29,46 @@ Pair = tuple[bytes, bytes]
 
 
 class Seal:
-    """Checksums as they are kept: behind each value. Raises, all that opens: StoreCorruptedError."""
+    """A codec that appends a checksum to each value. Raises, all methods that open: StoreCorruptedError."""
 
     def seal(self, key: bytes, value: bytes) -> bytes:
-        """What is kept of a value."""
+        """Return ``value`` with its checksum."""
         return value + _PACK(crc32(key + value))
 
     def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> list[Pair]:
-        """What is kept of those of ``keys`` that ``writes`` does not delete, in their order."""
+        """Return the stored pairs of those ``keys`` that ``writes`` does not delete, in their order."""
         return [(key, value + _PACK(crc32(key + value))) for key in keys if (value := writes[key]) is not None]
 
     def seal_layer(self, layer: Writes) -> Iterator[list[Pair]]:
-        """What is kept of all that ``layer`` does not delete, in key order.
+        """Yield the stored pairs of all keys that ``layer`` does not delete, in key order.
 
-        A part of it at a time, so that no large commit is in memory once more.
+        They come in parts, so that there is no second copy of a large commit in memory.
         """
         for keys in layer.keys_in_order():
             for at in range(0, len(keys), _PART):
                 yield self.seal_writes(layer.writes, keys[at : at + _PART])
 
     def open(self, key: bytes, kept: bytes) -> bytes:
-        """The value of what was kept."""
+        """Return the value without its checksum, which is verified."""
         try:
             return kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)
         except TypeError:
-            # SQLite keeps the type of each value with it.
+            # SQLite stores a type with each value, which damage can change.
             _refuse(key)
 
     def open_pairs(self, pairs: list[Pair]) -> list[Pair]:
-        """The same for many."""
+        """Return the pairs without their checksums, which are verified."""
         try:
             return [(key, kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)) for key, kept in pairs]
         except TypeError:
             _refuse(next(key for key, kept in pairs if not (type(key) is type(kept) is bytes)))
 
     def open_scanned(self, pairs: list[Pair]) -> list[Pair]:
-        """The same for what a scan has found."""
+        """Return the pairs of a scan without their checksums."""
         return self.open_pairs(pairs)
 
     def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
-        """The same for what was found under ``keys``."""
+        """Return the values of ``keys`` without their checksums, which are verified; None for a missing key."""
         pairs = self.open_pairs([(key, kept) for key, kept in zip(keys, found, strict=True) if kept is not None])
         if len(pairs) == len(found):
             return [value for _, value in pairs]
@@ -77,7 +77,7 @@ class Seal:
 
 
 class _Plain(Seal):
-    """No checksums: values as they are."""
+    """A codec without checksums: values are stored unchanged."""
 
     def seal(self, key: bytes, value: bytes) -> bytes:
         return value
@@ -96,7 +96,7 @@ class _Plain(Seal):
 
 
 class _ScansUnchecked(Seal):
-    """Checksums that lookups check and scans do not."""
+    """A codec whose checksums are verified by lookups and not by scans."""
 
     def open_scanned(self, pairs: list[Pair]) -> list[Pair]:
         if not {type(kept) for _, kept in pairs} <= {bytes}:
@@ -108,7 +108,7 @@ SEALED, PLAIN, SCANS_UNCHECKED = Seal(), _Plain(), _ScansUnchecked()
 
 
 def checksums_of(*, checksums: bool, scans_checked: bool) -> Seal:
-    """Return how a store keeps and reads checksums: whether it has them, and whether its scans check them."""
+    """Return the codec of a store: with or without checksums, and with or without their verification in scans."""
     if not checksums:
         return PLAIN
     return SEALED if scans_checked else SCANS_UNCHECKED

@@ -1,7 +1,7 @@
 """Snapshots that scans share: between two commits all scans see the same data, so one read transaction serves all.
 
-Read transactions are few: each takes a slot among an engine's readers, or a connection and its descriptors. Scans that
-are left open so take as many as there are different commits that they show, however many scans there are.
+Read transactions are scarce: each takes a reader slot of the engine, or a connection and its descriptors. Open scans
+take one for each different commit that they show, however many scans there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Reading = TypeVar("Reading")
 
 
 class Snapshot(Generic[Reading]):
-    """A read transaction, open until its last user gives it back. Under ``lock`` one thread at a time uses it."""
+    """A read transaction that is open until its last user gives it back. A thread holds ``lock`` while it uses it."""
 
     __slots__ = ("ended", "lock", "reading", "users")
 
@@ -27,22 +27,22 @@ class Snapshot(Generic[Reading]):
 
 
 class Snapshots(Generic[Reading]):
-    """The snapshots of one engine. From any thread; nothing else is locked while its own lock is held.
+    """The snapshots of one engine. For any thread; no other lock is taken while its own lock is held.
 
-    ``begin`` makes a read transaction of what is committed, and ``end`` ends it.
+    ``begin`` begins a read transaction on committed data, and ``end`` ends it.
     """
 
     def __init__(self, begin: Callable[[], Reading], end: Callable[[Reading], None]) -> None:
         self._begin, self._end = begin, end
         self._current: Snapshot[Reading] | None = None
         self._writing = False
-        # Re-entrant: a finaliser may give a snapshot back in the middle of anything.
+        # Re-entrant: a finalizer may give a snapshot back at any point.
         self._lock = RLock()
         self.count = 0
-        """How many read transactions there are."""
+        """The number of open read transactions."""
 
     def take(self) -> Snapshot[Reading]:
-        """Return a snapshot of the last commit, to be given back once. Raises as ``begin``."""
+        """Return a snapshot of the last commit, to be given back once. Raises: as ``begin``."""
         with self._lock:
             current = self._current
             if current is not None:
@@ -52,20 +52,20 @@ class Snapshots(Generic[Reading]):
             taken = Snapshot(self._begin())
             taken.users = 1
             self.count += 1
-            # A commit may end at any moment while it is written: a snapshot from before must not be taken after it.
+            # While a commit is written, it may end at any moment: this snapshot must not be shared after it.
             if not self._writing:
                 self._current = taken
             return taken
 
     def share(self, snapshot: Snapshot[Reading]) -> Snapshot[Reading]:
-        """Return ``snapshot``, which has a user, for one more: to be given back once for each."""
+        """Return ``snapshot``, which is in use, for one more user. Each user gives it back once."""
         with self._lock:
             snapshot.users += 1
         return snapshot
 
     @contextmanager
     def lent(self) -> Iterator[Snapshot[Reading]]:
-        """Take a snapshot for the length of a block. Raises as ``take``."""
+        """Take a snapshot for the duration of a block. Raises: as ``take``."""
         snapshot = self.take()
         try:
             yield snapshot
@@ -90,7 +90,7 @@ class Snapshots(Generic[Reading]):
             self._current, self._writing = None, True
 
     def end_writing(self) -> None:
-        """End it, whether or not anything was committed."""
+        """End a commit, whether or not it succeeded."""
         with self._lock:
-            # Not while one is being taken: it may have been begun before the commit, and would be shared after it.
+            # With the lock: a snapshot that is being taken may have begun before the commit, and must not be shared.
             self._writing = False

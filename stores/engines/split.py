@@ -1,9 +1,9 @@
-"""An engine whose data lies in two families, shown as one map: a byte before each key says which family it is in.
+"""An engine that shows two data families of another engine as one map: the first byte of a key names its family.
 
-So a store over it is what it is over any engine: its buffers, spills, scans and merges know nothing of families, and a
-write that moves a record from one to the other is two writes of one transaction. ``OLD`` before a key stands for the
-records of an older format, ``NEW`` for those of the present one (``stores.engines.families``). The engine below gets
-the keys without that byte, so its limit on keys is that of the user's keys in both.
+So a store over it works as over any engine: buffers, spills, scans and merges do not know the families, and a record is
+moved between them by two writes of one transaction. Keys that begin with ``OLD`` are records of an older format, those
+that begin with ``NEW`` of the present one (``stores.engines.families``). The engine below gets the keys without this
+byte, so that its limit on keys applies to the user's keys in both families.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from stores.persistence import Persistence
 from stores.ranges import ScanRange
 
 OLD: Final = b"\x00"
-"""Stands before each key of the first family."""
+"""The first byte of each key of the first family."""
 NEW: Final = b"\x01"
-"""Stands before each key of the second family."""
+"""The first byte of each key of the second family."""
 _TAGS = (OLD, NEW)
 
 Pair = tuple[bytes, bytes]
 
 
 class SplitEngine(TransactionalEngine):
-    """Shows the two families of ``engine`` as one map; it has transactions where that has some."""
+    """The two families of ``engine`` as one map. It has transactions if ``engine`` has them."""
 
     name: ClassVar[str] = "split"
     options: ClassVar[Mapping[str, object]] = {}
@@ -92,7 +92,7 @@ class SplitEngine(TransactionalEngine):
         return {**self.engine.metrics(), "num_old_entries": self.engine.approximate_num_entries()}
 
     def has_old(self) -> bool:
-        """Whether any record of the older format is left."""
+        """Return whether any record of the older format is left."""
         return self.engine.has_records()
 
     def close(self) -> None:
@@ -106,12 +106,12 @@ class SplitEngine(TransactionalEngine):
 
 
 def split_or_whole(engine: Engine) -> Engine:
-    """Return ``engine`` as a store uses it: below a ``SplitEngine`` while two data families are in use."""
+    """Return ``engine``, or a ``SplitEngine`` over it if two data families are in use."""
     return SplitEngine(engine) if engine.num_families > 1 else engine
 
 
 class _SplitScan(Scan):
-    """The scans of the families, one after the other, with their bytes before the keys."""
+    """The scans of the families, one after the other, with the families' bytes before the keys."""
 
     def __init__(self, parts: Iterable[tuple[int, Scan]]) -> None:
         self._parts = list(parts)
@@ -175,8 +175,8 @@ def _is_known(key: bytes) -> bool:
 def _check_known(key: bytes) -> None:
     if not _is_known(key):
         raise StoreIncompatibleError(
-            f"key {key[:32]!r} is of neither format of the store, which is being brought from one to the other: write "
-            "to it as TimestampedKeyValue"
+            f"key {key[:32]!r} is of neither format of the store, whose records are being upgraded: write to it as "
+            "TimestampedKeyValue"
         )
 
 
@@ -186,7 +186,7 @@ def _tagged(family: int, pairs: list[Pair]) -> list[Pair]:
 
 
 def _parts(start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool) -> list[ScanRange]:
-    """A range as those of the families that it reaches, in the order of the scan."""
+    """Split a range into ranges of the families that it covers, in the order of the scan."""
     parts = []
     for family, tag in enumerate(_TAGS):
         low, high, high_open = None, None, False
@@ -203,7 +203,7 @@ def _parts(start: bytes | None, end: bytes | None, *, end_open: bool, reverse: b
 
 
 def _split(layer: Writes) -> list[Writes]:
-    """A layer as one of each family that it writes to."""
+    """Split a layer into one for each family that it writes to."""
     ranges, writes, _ = layer
     kept: tuple[dict[bytes, bytes | None], ...] = ({}, {})
     for key, value in writes.items():

@@ -1,11 +1,11 @@
-"""SQLite: two WITHOUT ROWID tables of blobs in one file, in write-ahead mode.
+"""SQLite: two WITHOUT ROWID tables of blobs in one file, in WAL mode.
 
-One connection writes, others only ever read: with two that write or checkpoint at the same moment, SQLite before
-3.51.3 may damage the file. ``python -m stores.inspection`` shows what is in it.
+One connection writes, and the others only read: if two connections write or checkpoint at the same moment, SQLite
+before 3.51.3 may corrupt the file. ``python -m stores.inspection`` prints the contents.
 
-SQLite's pages have no checksums: with ``checksums`` each value ends with one of key and value
-(``stores.engines.seal``), which ``user_version`` tells, so that a store stays as it was made. What no record shows, a
-key that has gone with its page, ``verify`` finds, and a lookup does not.
+SQLite's pages have no checksums. With ``checksums`` each value is followed by one of key and value
+(``stores.engines.seal``). ``user_version`` records this choice, so that it stays the same for a store. ``verify`` also
+detects keys that are lost with their page; a lookup does not.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _TABLES = {name: _table(name) for name in ("data", "meta")}
 _SECOND = "records"
 """The table of the second data family, once there is one."""
 _VERSIONS = {True: 2, False: 1}
-"""``user_version``, by whether the records have checksums: no flipped bit makes one of the other."""
+"""``user_version`` with and without checksums. A single flipped bit does not turn one into the other."""
 _SYNCS = ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC")
 _FETCH_FIRST, _FETCH = 32, 512
 _POOL = 4
 
 
 class _Table:
-    """A table and its statements, each put together once: a string that is new costs a good part of a lookup."""
+    """A table and its statements, which are built once: a new string would cost a large part of a lookup."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -75,7 +75,7 @@ _DATA, _META, _RECORDS = _Table("data"), _Table("meta"), _Table(_SECOND)
 
 
 class SqliteEngine(TransactionalEngine):
-    """One file per store. PROCESS syncs at SQLite's own checkpoints only, DISK in every commit."""
+    """An SQLite file for each store. PROCESS syncs at SQLite's checkpoints only, DISK in every commit."""
 
     name: ClassVar[str] = "sqlite"
     options: ClassVar[Mapping[str, object]] = {
@@ -84,10 +84,10 @@ class SqliteEngine(TransactionalEngine):
         "mmap_size_bytes": 0,
         "wal_autocheckpoint_pages": 1000,
         "checksums": True,
-        # Lookups and ``verify`` always check: a scan then takes some two thirds of the time.
+        # Without it, a scan takes some two thirds of the time. Lookups and ``verify`` always check.
         "scan_checksums": True,
     }
-    # Others SQLite passes over without a word. Source: its manual, "PRAGMA page_size".
+    # SQLite silently ignores other values. Source: its manual, "PRAGMA page_size".
     option_values: ClassVar[Mapping[str, Container[object]]] = {
         "page_size_bytes": tuple(512 << power for power in range(8)),
         "wal_autocheckpoint_pages": range(1 << 31),
@@ -102,15 +102,15 @@ class SqliteEngine(TransactionalEngine):
         self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
         self._seal = seal
         self._owner = get_ident()
-        # Held by who looks something up on the writing connection, and while that is closed: a connection that is
-        # closed while another thread is in a call of it ends the process.
+        # Held during reads on the writing connection, and while it is closed: closing a connection during a call of
+        # another thread crashes the process.
         self._using_writer = Lock()
         self._pool: list[sqlite3.Connection] = []
         self._snapshots = Snapshots(self._borrow, self._give_back)
-        # Re-entrant: a finaliser may give a connection back while one is being borrowed.
+        # Re-entrant: a finalizer may give a connection back while one is being borrowed.
         self._lock = RLock()
         self._tables = [_DATA]
-        """Of the data families in use."""
+        """The tables of the data families in use."""
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -142,7 +142,7 @@ class SqliteEngine(TransactionalEngine):
                 writer.close()
                 raise
         except UnicodeDecodeError as error:
-            # Of the names in its schema.
+            # A name in the schema is damaged.
             raise _damage(error, file) from error
         except sqlite3.Error as error:
             raise _opening_error(error, file) from error
@@ -163,7 +163,7 @@ class SqliteEngine(TransactionalEngine):
 
     def add_family(self) -> None:
         try:
-            # In a transaction of its own; nothing of it counts before the meta entry.
+            # In a separate transaction. The table is not in use before the meta entry is written.
             self._writer.execute(_table(_SECOND).replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
@@ -180,7 +180,7 @@ class SqliteEngine(TransactionalEngine):
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         statement = self._tables[family].lookup
         try:
-            # While a transaction is lent out, the writing connection shows what is in it.
+            # During a strategy's transaction, the writing connection would show uncommitted data.
             if get_ident() == self._owner and not self._writer.in_transaction:
                 with self._using_writer:
                     row = self._writer.execute(statement, (key,)).fetchone()
@@ -200,7 +200,7 @@ class SqliteEngine(TransactionalEngine):
         return self._get_all([key for _, key in keys], (tables[family].lookup for family, _ in keys))
 
     def _get_all(self, keys: Sequence[bytes], statements: Iterable[str]) -> list[bytes | None]:
-        """The values of ``keys``, each looked up by its statement, all of one moment."""
+        """Return the values of ``keys``, each by its statement, all of one snapshot."""
 
         def look(reader: sqlite3.Connection) -> list[bytes | None]:
             reader.execute("begin")
@@ -229,8 +229,8 @@ class SqliteEngine(TransactionalEngine):
                 return [_SqliteScan(self, self._snapshots.take(), ranges[0], reverse=reverse)]
             with self._snapshots.lent() as snapshot:
                 with snapshot.lock:
-                    # The snapshot stays while any statement of the connection has rows to come, and a scan may have
-                    # none: this one has, until all have begun.
+                    # SQLite keeps a snapshot as long as a statement of the connection has more rows. A scan may have
+                    # none, so this statement keeps it until all scans have begun.
                     held = snapshot.reading.execute("select name from sqlite_schema")
                     try:
                         share = self._snapshots.share
@@ -241,7 +241,7 @@ class SqliteEngine(TransactionalEngine):
             raise _reading_error(error, self._file) from error
 
     def has_records(self) -> bool:
-        # On the writing connection: another one takes a good part of what an opening does.
+        # On the writing connection if possible: creating another one would take a large part of an opening's time.
         statement = f"select 1 from {self._tables[0].name} limit 1"
         try:
             return self._asked(lambda reader: reader.execute(statement).fetchone()) is not None
@@ -250,7 +250,7 @@ class SqliteEngine(TransactionalEngine):
 
     def meta(self) -> dict[bytes, bytes]:
         def look(reader: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
-            # Also a part of opening: a damaged tree may lead back to itself.
+            # With a deadline, because opening calls this: a damaged tree may contain a cycle.
             reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
             try:
                 return reader.execute("select key, value from meta").fetchall()
@@ -297,8 +297,10 @@ class SqliteEngine(TransactionalEngine):
         return _SqliteTransaction(self)
 
     def persist(self) -> None:
-        """A killed process loses nothing: every write is in the page cache. At PROCESS power loss takes commits from
-        the end, and none from before this: who goes on relies on it."""
+        """Sync the WAL at PROCESS; otherwise do nothing: the page cache has every write and survives a killed process.
+
+        At PROCESS power loss may take the latest commits, but none from before this call.
+        """
         if self._durability is Durability.PROCESS:
             try:
                 sync_log(self._file)
@@ -310,12 +312,13 @@ class SqliteEngine(TransactionalEngine):
                 ) from error
 
     def sync(self) -> None:
-        """Every write is as durable as the level asks."""
+        """Do nothing: every write has the durability of the level."""
 
     def approximate_num_entries(self, family: int = 0) -> int:
         table, parts = self._tables[family].name, self.num_families
 
-        # A count would read the table; SQLite keeps no estimate without ANALYZE, so size stands in for it.
+        # Counting would read the whole table, and SQLite has no estimate without ANALYZE. So divide the file's size by
+        # that of a sample.
         def look(reader: sqlite3.Connection) -> int:
             pages = reader.execute("pragma page_count").fetchone()[0]
             size = reader.execute("pragma page_size").fetchone()[0]
@@ -332,7 +335,7 @@ class SqliteEngine(TransactionalEngine):
 
     def verify(self) -> None:
         try:
-            # Of its own: what other connections have in their caches was read before.
+            # Use a new connection: the others have cached pages that were read before.
             reader = self._connect()
             try:
                 problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
@@ -368,7 +371,7 @@ class SqliteEngine(TransactionalEngine):
         with self._lock:
             pool, self._pool = self._pool, []
         try:
-            # The writer goes last: the last connection to close empties the write-ahead log.
+            # The writer goes last: the last connection to close checkpoints the WAL.
             for connection in pool:
                 connection.close()
             with self._using_writer:
@@ -377,7 +380,7 @@ class SqliteEngine(TransactionalEngine):
             raise _writing_error(error, self._file) from error
 
     def _asked(self, look: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """What ``look`` finds among what is committed: on the writer's connection where that shows nothing else."""
+        """Return the result of ``look`` on committed data: on the writing connection, unless it may show other data."""
         if get_ident() == self._owner and not self._writer.in_transaction:
             with self._using_writer:
                 return look(self._writer)
@@ -393,7 +396,7 @@ class SqliteEngine(TransactionalEngine):
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        """A connection that only reads: what is committed."""
+        """Return a read-only connection, which sees committed data."""
         reader = sqlite3.connect(
             f"{self._file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
@@ -418,17 +421,17 @@ def _size(file: Path) -> int:
 
 
 class _SqliteScan(Scan):
-    """A statement on a connection that scans share: the first to run there takes the snapshot, the last one ends it."""
+    """A statement on a connection that scans share. The first scan begins its snapshot, and the last one ends it."""
 
     _snapshot: Snapshot[sqlite3.Connection] | None = None
 
     def __init__(
         self, engine: SqliteEngine, snapshot: Snapshot[sqlite3.Connection], bounds: ScanRange, *, reverse: bool
     ) -> None:
-        """``snapshot`` has this scan as a user."""
+        """Begin the scan. It is already counted as a user of ``snapshot``."""
         self._engine, self._size = engine, _FETCH_FIRST
         self._lock = RLock()
-        # Given back by the finaliser, should the next lines raise.
+        # Set now: if the next lines raise, the finalizer gives the snapshot back.
         self._snapshot = snapshot
         with snapshot.lock:
             self._rows = snapshot.reading.execute(*_selection(engine._tables, bounds, reverse=reverse))
@@ -458,13 +461,13 @@ class _SqliteScan(Scan):
     def __del__(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
-            # Its statement ends as it is freed: no lock is waited for, since this may run in the middle of anything.
+            # Freeing the statement ends it. No lock is taken, because a finalizer may run at any point.
             self.__dict__.pop("_rows", None)
             self._engine._snapshots.give_back(snapshot)
 
 
 class _SqliteTransaction(Transaction):
-    """The writing connection, while it is in a transaction: outside of one its writes would be committed at once."""
+    """The transaction of the writing connection. Outside of one, each write would be committed immediately."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
@@ -489,7 +492,7 @@ class _SqliteTransaction(Transaction):
             try:
                 chunk, ended = take(rows, most)
             finally:
-                # A statement that is not at its end would be in the way of a rollback.
+                # A statement with more rows would prevent a rollback.
                 rows.close()
         except TypeError as error:
             raise _reading_error(error, self._file) from error
@@ -547,7 +550,7 @@ class _SqliteTransaction(Transaction):
 
 
 def _selection(tables: Sequence[_Table], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:
-    """A range as a statement and what is bound to it."""
+    """Return the statement that selects a range, and its parameters."""
     start, end, end_open, family = selected
     conditions, bounds = [], []
     if start is not None:
@@ -561,7 +564,7 @@ def _selection(tables: Sequence[_Table], selected: ScanRange, *, reverse: bool) 
 
 
 def _delete_range(writer: sqlite3.Connection, table: _Table, start: bytes | None, end: bytes | None) -> None:
-    # Two statements: with an alternative in one, SQLite looks at all keys from the start on.
+    # Two statements: for one with an OR, SQLite would read all keys from the start on.
     if end is None:
         writer.execute(f"delete from {table.name} where key >= ?", (start or b"",))
     else:
@@ -575,24 +578,24 @@ def _create(writer: sqlite3.Connection, *, checksums: bool) -> None:
 
 
 def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
-    """Whether the store's records have checksums: as it was made. Raises: StoreCorruptedError, sqlite3.Error."""
+    """Return whether the store was created with checksums. Raises: StoreCorruptedError, sqlite3.Error."""
     tables = dict(writer.execute("select name, sql from sqlite_schema").fetchall())
     [version] = writer.execute("pragma user_version").fetchone()
     for checksums, told in _VERSIONS.items():
         if version == told and tables.items() >= _TABLES.items():
             return checksums
     raise StoreCorruptedError(
-        f"{file} has not the tables of a store, or of none there is: wipe the store and restore it from its changelog"
+        f"{file} does not contain the tables of a store: wipe the store and restore it from its changelog"
     )
 
 
 def _has_table(reader: sqlite3.Connection, name: str) -> bool:
-    """Whether there is a table ``name`` as the store makes it. Raises: sqlite3.Error."""
+    """Return whether there is a table ``name`` with a store's schema. Raises: sqlite3.Error."""
     return reader.execute("select 1 from sqlite_schema where sql = ?", (_table(name),)).fetchone() is not None
 
 
 def families(reader: sqlite3.Connection) -> list[str]:
-    """The tables of data that a store's file has. Raises: sqlite3.Error."""
+    """Return the data tables of a store's file. Raises: sqlite3.Error."""
     return ["data", _SECOND] if _has_table(reader, _SECOND) else ["data"]
 
 
@@ -623,7 +626,7 @@ def _apply(writer: sqlite3.Connection, table: _Table, layer: Writes, seal: Seal)
 
 
 def _check_header(file: Path) -> None:
-    """Refuse a file that was cut short, and one that SQLite would read and not write: of a later form than there is.
+    """Refuse a truncated file, and one whose format version is higher than any that exists, which SQLite only reads.
 
     Source: SQLite's manual, "Database File Format", 1.3.3.
     """
@@ -643,7 +646,7 @@ def _name(error: sqlite3.Error) -> str:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    # The last one is that of a deadline, which nothing sound comes near.
+    # The last one is the error of an exceeded deadline, which a sound file never reaches.
     return _name(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_INTERRUPT"))
 
 
@@ -658,8 +661,8 @@ def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
 
 
 def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
-    # The type of a value is kept with it, and may be another now. Reading needs no room: where that is missed, it is
-    # for a page that can't be.
+    # TypeError: damage may change the stored type of a value. SQLITE_FULL: a read needs no disk space, so the error is
+    # about a page that can't exist.
     if isinstance(error, TypeError) or _is_damage(error) or _name(error) == "SQLITE_FULL":
         return _damage(error, file)
     return StoreUnavailableError(f"SQLite can't read {file}: {error}. {descriptors_lacking()}".rstrip())
@@ -677,7 +680,7 @@ def _writing_error(error: sqlite3.Error, file: Path) -> StoreError:
     if _is_damage(error):
         return _damage(error, file)
     if _name(error).startswith(_SYNCS):
-        # The write-ahead log holds the commit all the same: who opens it after a kill finds it there.
+        # The WAL may still have the commit: it may be there when the store is opened again.
         return CommitFailedError(
             f"SQLite can't sync {file}: {error}. Close the store, open it again and go on from its committed offset",
             reopen=True,

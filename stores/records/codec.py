@@ -28,7 +28,7 @@ class Codec(Generic[K, V]):
         self.deserialize_key: Callable[[bytes], K] = key.deserialize
         self.deserialize_value: Callable[[bytes], V] = value.deserialize
         self.is_plain = plain_key and plain_value
-        """Whether keys and values are bytes as they are."""
+        """True if keys and values are bytes as they are."""
 
     def encode_key(self, key: K) -> bytes:
         """The bytes of ``key``. Raises: TypeError, ValueError."""

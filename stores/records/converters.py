@@ -1,4 +1,4 @@
-"""Changelog records become what a store keeps. Source: KIP-258, ``RecordConverter``."""
+"""Conversion of changelog records to the pairs that a store keeps. Source: KIP-258, ``RecordConverter``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stores.records.timestamps import TIME
 
 
 class LoggedRecord(Protocol):
-    """What a converter reads of a changelog record (``stores.changelog.interface.Record``)."""
+    """The part of a changelog record that a converter reads (``stores.changelog.interface.Record``)."""
 
     @property
     def key(self) -> bytes | None:
@@ -22,7 +22,7 @@ class LoggedRecord(Protocol):
 
     @property
     def timestamp_ms(self) -> int:
-        """Since the Unix epoch; -1 where it is unknown."""
+        """The time since the Unix epoch; -1 if unknown."""
 
 
 class RecordConverter(ABC):
@@ -30,22 +30,22 @@ class RecordConverter(ABC):
 
     @abstractmethod
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
-        """The pairs that the store keeps for ``record``, none or more; None deletes. A record without a key is none."""
+        """Return the pairs that the store keeps for ``record``, zero or more; None deletes. Without a key: no pair."""
 
     def marks(self) -> Mapping[str, bytes | None]:
-        """The marks of the store after the records so far, to be kept with their pairs."""
+        """Return the marks of the store after the records so far, which are stored with their pairs."""
         return {}
 
 
 class PlainConverter(RecordConverter):
-    """The store keeps what its changelog has."""
+    """A converter for a store that keeps the same pairs as its changelog."""
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
         return () if record.key is None else ((record.key, record.value),)
 
 
 class TimestampedConverter(RecordConverter):
-    """The store keeps the record's time, eight bytes big-endian, before the value. A tombstone stays one."""
+    """A converter that puts the record's time, eight bytes big-endian, before the value. A tombstone stays one."""
 
     def convert(self, record: LoggedRecord) -> Iterable[tuple[bytes, bytes | None]]:
         key, value = record.key, record.value

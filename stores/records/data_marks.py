@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Position, TopicPartition
+from stores.reading import Answer, of_one_moment
 from stores.records.record_kind import RECORDS
 from stores.records.staging import Staging
 
@@ -19,6 +20,9 @@ class SegmentMarks(Protocol):
     def mark(self, name: str, /) -> bytes | None:
         """The value of the mark, None where it is not set."""
 
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer], /) -> Answer:
+        """As ``KeyValueView.with_mark``."""
+
 
 class DataMarks:
     """Marks that are pairs of a store."""
@@ -29,6 +33,10 @@ class DataMarks:
     def mark(self, name: str) -> bytes | None:
         """The value of the mark, None where it is not set."""
         return self._get(pair_key(name))
+
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        """As ``StateStore.with_mark``."""
+        return read(self.mark(name))
 
 
 class ViewMarks:
@@ -46,6 +54,12 @@ class ViewMarks:
         if self._in_data is None:
             self._in_data = self._view.mark(RECORDS) is None
         return self._view.get(pair_key(name)) if self._in_data else self._view.mark(name)
+
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        """As ``KeyValueView.with_mark``."""
+        if self._in_data is None:
+            self.mark(name)
+        return of_one_moment(lambda: self.mark(name), read) if self._in_data else self._view.with_mark(name, read)
 
 
 class MarkedStore:

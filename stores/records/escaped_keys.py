@@ -21,7 +21,7 @@ def unescaped(part: bytes) -> bytes:
 
 
 def is_part(part: bytes) -> bool:
-    """Whether ``part`` may be what ``escaped`` returns."""
+    """Return True if ``part`` may be what ``escaped`` returns."""
     return escaped(unescaped(part)) == part
 
 

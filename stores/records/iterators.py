@@ -34,7 +34,7 @@ class RecordIterator(Closeable, Iterator[T]):
         try:
             return next(self._records)
         except StoreClosedError:
-            # A generator that has raised would end without a word from now on.
+            # A generator that has raised would end silently on the next call.
             self._closed = True
             raise
 

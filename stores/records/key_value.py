@@ -64,9 +64,9 @@ class KeyValue(RecordKind, Generic[K, V]):
         """Refuse; of a timestamped store say what can be done instead. Source: KIP-258, downgrade."""
         if kept["kind"] == "timestamped-key-value":
             raise StoreIncompatibleError(
-                f"store {store.name!r} keeps the times of its values, which {self.kind} would take for a part of them: "
-                "open it as TimestampedKeyValue, whose views show the values alone with plain(); or wipe it, open it "
-                "as KeyValue and restore it from its changelog, which has the values alone"
+                f"store {store.name!r} keeps timestamps with its values, which {self.kind} would read as values: open "
+                "it as TimestampedKeyValue, whose views show the values alone with plain(). Or wipe it, open it as "
+                "KeyValue and restore it from its changelog, which has the values alone"
             )
         super()._prepare_other(store, kept)
 

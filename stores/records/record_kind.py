@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -27,7 +27,7 @@ RECORDS: Final = "records"
 """The mark that holds a store's description."""
 
 Description = Mapping[str, object]
-"""What of a kind decides how its records lie in the store: names of its parts, to text, numbers, bools or None."""
+"""The properties of a kind that determine its bytes in the store: text, numbers, bools or None, by name."""
 
 
 class RecordKind(ABC):
@@ -41,7 +41,7 @@ class RecordKind(ABC):
 
     @abstractmethod
     def description(self) -> Description:
-        """What is kept in the store, beside ``kind``, and has to be the same when it is opened again."""
+        """Return the properties kept in the store, besides ``kind``, which must be the same when it is opened again."""
 
     @abstractmethod
     def staged(self, staging: Staging) -> TypedStore:
@@ -54,6 +54,16 @@ class RecordKind(ABC):
     @abstractmethod
     def converter(self, store: KeyValueStore) -> RecordConverter:
         """A new converter for one restore of ``store``, which begins at the marks that it has."""
+
+    @property
+    def commits_stream_time(self) -> bool:
+        """True if a task has to commit the stream time with the changelog, whose records do not always have it."""
+        return False
+
+    def expired_records(self, store: KeyValueStore) -> Callable[[bytes], bool] | None:
+        """A function that returns True for a changelog key that is older than the retention of ``store`` now; None for
+        a store without a retention."""
+        return None
 
     def over(self, store: KeyValueStore) -> TypedStore:
         """The typed store over ``store``, which it closes: closing either closes both.
@@ -161,7 +171,7 @@ def difference(store: KeyValueStore, kept: Description, given: Description) -> S
 
 
 def is_empty(store: KeyValueStore) -> bool:
-    """Whether nothing is committed or staged in ``store``. Reads one pair at most."""
+    """Return True if nothing is committed or staged in ``store``. Reads one pair at most."""
     with store.all() as pairs:
         return next(iter(pairs), None) is None
 
@@ -174,7 +184,7 @@ class TypedView:
 
     @property
     def isolation_level(self) -> IsolationLevel:
-        """What the view shows."""
+        """The isolation level of the view."""
         return self._view.isolation_level
 
     def position(self) -> Position:
@@ -205,7 +215,7 @@ class TypedStore(Closeable):
 
     @property
     def late_total(self) -> int:
-        """How many records were dropped since the store was opened, since they were older than its retention."""
+        """The number of records dropped since the store was opened because they were older than its retention."""
         return 0
 
     @property

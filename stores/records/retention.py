@@ -1,4 +1,4 @@
-"""How long a window or session store keeps its records, and in which pieces it drops them."""
+"""The retention of a window or session store, and the segments in which it drops records."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ SEGMENT_MS_MIN = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Records live while their time is above the stream time less ``retention_ms``. Those of the same ``segment_ms``
-    lie together, and are dropped together once none of them lives.
+    """A retention: records live while their time is above the stream time minus ``retention_ms``.
+
+    Records of the same ``segment_ms`` lie together, and are dropped together once none of them lives.
 
     The time of a record is its window's start or its session's end; the stream time is the highest ever put, -1 before
     the first.
@@ -23,20 +24,20 @@ class Retention:
     segment_ms: int
 
     def segment(self, time_ms: int) -> int:
-        """The number of the segment that a record of that time is in."""
+        """Return the number of the segment of a record with that time."""
         return time_ms // self.segment_ms
 
     def first_live_ms(self, stream_time_ms: int) -> int:
-        """The lowest time that lives."""
+        """Return the lowest time that lives."""
         return max(0, stream_time_ms - self.retention_ms + 1)
 
     def first_live_segment(self, stream_time_ms: int) -> int:
-        """The first segment in which anything may live: all before it are to be dropped."""
+        """Return the first segment that may have living records. All before it are to be dropped."""
         return self.first_live_ms(stream_time_ms) // self.segment_ms
 
 
 def default_segment_ms(retention_ms: int) -> int:
-    """Half of the retention, so that three segments hold what lives. Source: as ``SEGMENT_MS_MIN``."""
+    """Return half of the retention, so that three segments have all living records. Source: as ``SEGMENT_MS_MIN``."""
     return max(retention_ms // 2, SEGMENT_MS_MIN)
 
 

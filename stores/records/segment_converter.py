@@ -1,4 +1,4 @@
-"""Changelog records of a window or session store become what its segments keep."""
+"""Conversion of changelog records of a window or session store to pairs in its segments."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from stores.records.segment_values import SegmentValues
 
 
 class LoggedKeys(Protocol):
-    """What a converter asks of keys: see ``WindowKeys`` and ``SessionKeys``."""
+    """The interface of keys to a converter: see ``WindowKeys`` and ``SessionKeys``."""
 
     def is_logged(self, key: bytes, /) -> bool:
-        """Whether ``key`` is one that the store logs."""
+        """Return True if ``key`` is one that the store logs."""
 
     def time(self, logged: bytes, /) -> int:
-        """The time that decides about the segment."""
+        """Return the time that determines the segment."""
 
     def sequence(self, logged: bytes, /) -> int:
-        """The number of a duplicate."""
+        """Return the number of a duplicate."""
 
 
 class SegmentConverter(RecordConverter):
-    """Puts each record into its segment, and leaves out those that are older than the retention: as it was when they
-    were written. Begins at the marks of ``store``.
+    """A converter that puts each record into its segment, and leaves out records older than the retention.
+
+    It decides by the stream time up to that record, as when it was written. It begins with the marks of ``store``.
 
     Raises: StoreIncompatibleError for a record that no store of this kind has logged.
     """

@@ -1,7 +1,7 @@
-"""What a window or session store keeps in marks: its stream time, what it has dropped, and which segments are old.
+"""The marks of a window or session store: its stream time, its first segment that is not dropped, and old segments.
 
-They are read where they are needed and not remembered: so they are right after a rollback, a restore and an opening,
-and at each level of a view.
+They are read at each use and not cached: so they are correct after a rollback, a restore and an opening, and at each
+isolation level of a view.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from stores.records.data_marks import SegmentMarks
 from stores.records.escaped_keys import packed, unpacked
 
 DROPPED: Final = "dropped"
-"""The first segment that was not dropped: there is nothing before it."""
+"""The first segment that was not dropped. There is no record before it."""
 SEQUENCE: Final = "sequence"
 """The number of the next duplicate."""
 OLD_SEGMENTS: Final = "old_segments"
 """The segments of a timestamped store whose values have no timestamps: they are older than the upgrade."""
 
 _RUNS_MAX = 2048
-"""So many runs take half of what a mark may have."""
+"""The most runs in a mark: they take half of a mark's maximum size."""
 
 
 def number(marked: SegmentMarks, name: str) -> int:
-    """The number in a mark, 0 where it is not set."""
+    """Return the number in a mark, 0 if it is not set."""
     mark = marked.mark(name)
     return 0 if mark is None else unpacked(mark)
 
 
 Runs = tuple[tuple[int, int], ...]
-"""Segments as first and last of each run, ascending."""
+"""Segments as the first and the last one of each run, ascending."""
 
 
 @lru_cache(maxsize=64)
 def runs_of(mark: bytes | None) -> Runs:
-    """The runs that the mark of the old segments holds. Raises: StoreCorruptedError."""
+    """Return the runs in the mark of the old segments. Raises: StoreCorruptedError."""
     if mark is None:
         return ()
     if len(mark) % 16:
@@ -48,13 +48,15 @@ def runs_of(mark: bytes | None) -> Runs:
 
 
 def mark_of(runs: Runs) -> bytes | None:
-    """The mark that holds ``runs``, None for no run."""
+    """Return the mark for ``runs``, None for no run."""
     return b"".join(packed(first) + packed(last) for first, last in runs) or None
 
 
 def runs_from(segments: Iterable[int]) -> Runs:
-    """Runs of ascending ``segments``. Where they are too many for a mark they become one: what lies between the
-    segments is then old, too, and has nothing yet."""
+    """Return the runs of ascending ``segments``.
+
+    If they are too many for a mark, they become one run: the segments in between, which are empty, then count as old.
+    """
     runs: list[tuple[int, int]] = []
     for segment in segments:
         if runs and runs[-1][1] + 1 >= segment:
@@ -65,10 +67,10 @@ def runs_from(segments: Iterable[int]) -> Runs:
 
 
 def runs_without(runs: Runs, first: int) -> Runs:
-    """What of ``runs`` is at or behind the segment ``first``."""
+    """Return ``runs`` without the segments before ``first``."""
     return tuple((max(low, first), high) for low, high in runs if high >= first)
 
 
 def is_old(segment: int, runs: Runs) -> bool:
-    """Whether ``segment`` is in ``runs``."""
+    """Return True if ``segment`` is in ``runs``."""
     return any(first <= segment <= last for first, last in runs)

@@ -1,67 +1,69 @@
-"""Scans over the segments of a window or session store, each of one moment and of what lives at it."""
+"""Scans over the segments of a window or session store: each is a snapshot of the living records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
-from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView
+from stores.interface import Closeable, KeyValueIterator, KeyValueStore, KeyValueView
 from stores.ranges import Bounds
+from stores.reading import close_answer
 from stores.records.data_marks import SegmentMarks
 from stores.records.escaped_keys import SEGMENT_BYTES, packed, unpacked
-from stores.records.expiry import stream_time_ms
+from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.retention import Retention
 
 _SEEKS_FROM = 32
-"""Where a scan may reach into more segments than this it looks up which of them there are; fewer are just scanned."""
+"""If a scan covers more segments than this, it first looks up which of them exist. Fewer are all scanned."""
 
 
 class SegmentScan(NamedTuple):
-    """What one segment has of a scan."""
+    """The part of a scan in one segment."""
 
     segment: int
     pairs: KeyValueIterator
 
 
 class SegmentPair(NamedTuple):
-    """One pair, with its key as it is logged."""
+    """A pair, with its key in the form of the changelog."""
 
     logged: bytes
     value: bytes
     segment: int
 
 
-class LiveScans(NamedTuple):
-    """Scans of one moment, of segments in their order, descending if ``reverse``."""
+@dataclass(slots=True)
+class LiveScans(Closeable):
+    """Scans of one snapshot, of segments in their order, descending if ``reverse``."""
 
     scans: Sequence[SegmentScan]
     low_ms: int
     high_ms: int
-    """Lowest and highest time that is asked for and lives. The scans may have others beside."""
+    """The lowest and the highest requested time that lives. The scans may also have pairs outside of these."""
     time_part: slice
-    """Where a key has its time."""
+    """The place of the time in a key."""
     reverse: bool
 
-    @property
-    def pairs(self) -> list[KeyValueIterator]:
-        """All that is to be closed."""
-        return [pairs for _, pairs in self.scans]
+    def close(self) -> None:
+        for _, pairs in self.scans:
+            pairs.close()
 
     def in_key_order(self) -> Iterator[SegmentPair]:
-        """The pairs, by key, then by time."""
+        """Return the pairs, by key, then by time."""
         parts = [self._timely(scan) for scan in self.scans]
         return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0), reverse=self.reverse)
 
     def in_time_order(self) -> Iterator[SegmentPair]:
-        """The pairs, by time, then by key. Holds those of one segment in memory."""
+        """Yield the pairs, by time, then by key. The pairs of one segment are in memory at a time."""
         part = self.time_part
         for scan in self.scans:
             for pair in sorted(
                 self._timely(scan), key=lambda pair: pair.logged[part] + pair.logged, reverse=self.reverse
             ):
-                # Raises where the scan, which is at its end, has been closed meanwhile.
+                # The scan is at its end. This raises if it was closed meanwhile.
                 next(scan.pairs, None)
                 yield pair
 
@@ -73,17 +75,17 @@ class LiveScans(NamedTuple):
 
 
 class SegmentScans:
-    """Makes the scans of one store or view, whose keys have their time at ``time_part``."""
+    """A factory for the scans of one store or view, whose keys have their time at ``time_part``."""
 
     def __init__(
         self, source: KeyValueStore | KeyValueView, marks: SegmentMarks, retention: Retention, time_part: slice
     ) -> None:
-        self._source, self._mark = source, marks.mark
+        self._source, self._mark, self._with_mark = source, marks.mark, marks.with_mark
         self._retention, self._time_part = retention, time_part
         self._written_elsewhere = not isinstance(source, KeyValueStore)
-        """Whether another thread may change what is read."""
+        """True if another thread may change the store during a scan."""
         self._behind = b"\xff" * -(time_part.stop or 0)
-        """At or behind whatever a key has behind its time."""
+        """An upper bound of the part of a key after its time."""
 
     def open(
         self, earliest_ms: int, latest_ms: int | None, first: bytes | None, last: bytes | None, *, reverse: bool
@@ -92,18 +94,25 @@ class SegmentScans:
 
         The keys are those from ``first`` to ``last``, which are escaped; None leaves an end open.
         """
-        source, retention = self._source, self._retention
-        while True:
-            stream_time = stream_time_ms(self._mark)
-            low = max(earliest_ms, retention.first_live_ms(stream_time))
+
+        def made(mark: bytes | None) -> LiveScans:
+            stream_time = stream_time_of(mark)
+            low = max(earliest_ms, self._retention.first_live_ms(stream_time))
             high = stream_time if latest_ms is None or latest_ms > stream_time else latest_ms
-            if low > high:
-                # A scan of nothing, which ends with the store.
-                nothing = SegmentScan(0, source.range(b"\x01", b"\x00"))
-                return LiveScans([nothing], 0, 0, self._time_part, reverse)
+            return self._made(low, high, first, last, reverse=reverse)
+
+        return self._with_mark(STREAM_TIME, made)
+
+    def _made(self, low: int, high: int, first: bytes | None, last: bytes | None, *, reverse: bool) -> LiveScans:
+        source = self._source
+        if low > high:
+            # An empty scan, which is closed with the store.
+            nothing = SegmentScan(0, source.range(b"\x01", b"\x00"))
+            return LiveScans([nothing], 0, 0, self._time_part, reverse)
+        while True:
             segments = self._between(low, high)
             start = b"" if first is None else first + packed(low)
-            # The next segment's number alone is no key.
+            # The next segment's number alone is not a key, so that an inclusive bound is correct.
             bounds: list[Bounds]
             if last is None:
                 bounds = [(packed(segment) + start, packed(segment + 1)) for segment in segments]
@@ -112,22 +121,23 @@ class SegmentScans:
                 bounds = [(packed(segment) + start, packed(segment) + end) for segment in segments]
             if reverse:
                 bounds.reverse()
-            scans = source.range_many(bounds, reverse=reverse)
-            # Of one moment they are by themselves. What was read before is of the same moment if it is still so now.
-            if not self._written_elsewhere or (
-                stream_time_ms(self._mark) == stream_time and self._between(low, high) == segments
-            ):
+            if len(bounds) == 1:
+                # This is faster than a list of one scan.
+                scans = [source.reverse_range(*bounds[0]) if reverse else source.range(*bounds[0])]
+            else:
+                scans = source.range_many(bounds, reverse=reverse)
+            # The scans themselves are of one snapshot. But a record may have begun a new segment before them.
+            if not self._written_elsewhere or self._between(low, high) == segments:
                 ordered = reversed(segments) if reverse else segments
                 return LiveScans(list(map(SegmentScan, ordered, scans)), low, high, self._time_part, reverse)
-            for scan in scans:
-                scan.close()
+            close_answer(scans)
 
     def lives(self, time_ms: int) -> bool:
-        """Whether records of that time live now."""
+        """Return whether records of that time live now."""
         return time_ms >= self._retention.first_live_ms(stream_time_ms(self._mark))
 
     def _between(self, low_ms: int, high_ms: int) -> Sequence[int]:
-        """The segments of these times, or of them those that have anything."""
+        """Return the segments of these times; if they are many, only those that have records."""
         first, last = self._retention.segment(low_ms), self._retention.segment(high_ms)
         if last - first < _SEEKS_FROM:
             return range(first, last + 1)
@@ -135,7 +145,7 @@ class SegmentScans:
 
 
 def existing_segments(source: KeyValueStore | KeyValueView, first: int = 0, last: int | None = None) -> Iterator[int]:
-    """The segments from ``first`` to ``last`` that have anything: one lookup for each."""
+    """Yield the segments from ``first`` to ``last`` that have records, with one lookup for each."""
     end = None if last is None else packed(last + 1)
     while True:
         with source.range(packed(first), end) as pairs:

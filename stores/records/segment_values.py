@@ -1,4 +1,4 @@
-"""Values as the segments of a window or session store keep them: plain, or behind their timestamp."""
+"""The stored form of values in the segments of a window or session store: plain, or after their timestamp."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ _pack, _unpack_from = TIME.pack, TIME.unpack_from
 
 
 class SegmentValues:
-    """Encodes and decodes the values of one store, whose marks say which of its segments are old.
+    """An encoder and decoder of the values of one store. The store's marks name its old segments.
 
-    A value is the caller's, or a ``ValueAndTimestamp`` of it where the store is ``timestamped``.
+    A value is the caller's, or a ``ValueAndTimestamp`` of it if the store is ``timestamped``.
     """
 
     def __init__(
         self, codec: Codec[Any, Any], marks: SegmentMarks, *, timestamped: bool, takes_timestamps: bool
     ) -> None:
         self._codec, self._marks = codec, marks
-        self._timestamped, self._takes_timestamps = timestamped, timestamped and takes_timestamps
+        self._timestamped = timestamped
+        self.takes_timestamps = timestamped and takes_timestamps
+        """True if new segments keep times."""
         self._old: Runs | None = None
-        """The old segments, where they are not those of the marks at each call."""
+        """The fixed old segments; None to read the marks at each call."""
 
     def now(self) -> Self:
-        """The values as the segments keep them now, also after a later commit has dropped an old one.
+        """Return a decoder with the present old segments, which stays valid after a later commit has dropped one.
 
-        To be asked for before a lookup or a scan, whose records are decoded later.
+        Call it before a lookup or a scan whose records are decoded later.
         """
-        if not self._takes_timestamps:
+        if not self.takes_timestamps:
             return self
         fixed = copy(self)
         fixed._old = runs_of(self._marks.mark(OLD_SEGMENTS))
         return fixed
 
     def kept(self, data: bytes, timestamp_ms: int, segment: int) -> bytes:
-        """What the segment keeps for ``data``, a serialized value."""
+        """Return the stored form of ``data``, a serialized value, in the segment."""
         return _pack(timestamp_ms) + data if self._has_timestamps(segment) else data
 
     def decoder(self, segment: int) -> Callable[[bytes], Any] | None:
-        """The function that makes values of what ``segment`` keeps, which raises what the serde does; None where they
-        are the same bytes."""
+        """Return the function that decodes stored values of ``segment``; None if they are the caller's bytes.
+
+        The function raises the errors of the serde.
+        """
         codec = self._codec
         deserialize = codec.deserialize_value
         if not self._timestamped:
@@ -58,7 +62,7 @@ class SegmentValues:
         return lambda kept: ValueAndTimestamp(deserialize(kept[TIME_BYTES:]), _unpack_from(kept)[0])
 
     def decode(self, key: bytes, kept: bytes, segment: int) -> Any:
-        """The value of what ``segment`` keeps under ``key``. Raises: SerdeMismatchError."""
+        """Return the value of ``kept``, which ``segment`` has under ``key``. Raises: SerdeMismatchError."""
         decode_value = self._codec.decode_value
         if not self._timestamped:
             return decode_value(key, kept)
@@ -69,7 +73,7 @@ class SegmentValues:
         return ValueAndTimestamp(decode_value(key, kept[TIME_BYTES:]), _unpack_from(kept)[0])
 
     def _has_timestamps(self, segment: int) -> bool:
-        if not self._takes_timestamps:
+        if not self.takes_timestamps:
             return False
         old = runs_of(self._marks.mark(OLD_SEGMENTS)) if self._old is None else self._old
         return not is_old(segment, old)

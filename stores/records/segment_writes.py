@@ -1,4 +1,4 @@
-"""What the writer of a window or session store does beside encoding: stream time, late records, dropped segments."""
+"""The writes of a window or session store: stream time, late records and dropped segments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 
 from stores.records.data_marks import mark_setter, marks_of
 from stores.records.escaped_keys import packed
-from stores.records.expiry import STREAM_TIME, stream_time_ms
+from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of
 from stores.records.retention import Retention
 from stores.records.segment_marks import (
     DROPPED,
@@ -23,52 +23,81 @@ from stores.records.staging import Staging
 
 _LOG = logging.getLogger(__name__)
 _TOLD_EVERY = 10_000
-"""One in so many late records is told of, the first one always."""
+"""One of this number of late records causes a warning, always the first one."""
 _STEP_RECORDS = 1_000
-"""A commit drops so many expired records, or twice as many as it has writes if that is more: so it takes little
-longer than without, and they do not pile up."""
+"""The number of expired records that a commit drops, or twice its number of writes if that is more. So a commit takes
+little longer, and expired records do not pile up."""
 
 
 class SegmentWrites:
-    """Stages the writes of one store."""
+    """The writer of one store."""
 
     def __init__(self, staging: Staging, retention: Retention, values: SegmentValues) -> None:
         self._staging, self._store = staging, staging.store
         self._marks, self._set_mark = marks_of(staging.store), mark_setter(staging)
         self._retention, self._values = retention, values
+        self._retention_ms, self._segment_ms = retention.retention_ms, retention.segment_ms
+        self._mark, self._stream_time = self._marks.mark, -1
+        self._stream_mark: bytes | None = None
+        """The mark from which ``_stream_time`` was read. A change or a rollback makes a different object."""
+        self._segment, self._prefix = -1, b""
+        """The segment of the last write, and the prefix of its keys."""
         self._writes = 0
-        """Since the last commit."""
+        """The number of writes since the last commit."""
         self.late_total = 0
-        """Records that were older than the retention when they were put."""
+        """The number of records that were older than the retention when they were put."""
 
     def put(self, logged: bytes, time_ms: int, data: bytes | None, timestamp_ms: int | None) -> bool:
-        """Stage ``data`` under the key ``logged``, None to delete it; False where it is too old and was dropped."""
-        staging, retention = self._staging, self._retention
-        stream_time = stream_time_ms(self._marks.mark)
-        if time_ms <= stream_time - retention.retention_ms:
+        """Stage ``data`` under the key ``logged``, None to delete it; return False if it is too old and was dropped."""
+        mark = self._mark(STREAM_TIME)
+        if mark is not self._stream_mark:
+            self._stream_mark, self._stream_time = mark, stream_time_of(mark)
+        stream_time = self._stream_time
+        if time_ms <= stream_time - self._retention_ms:
             self._tell_late(time_ms, stream_time)
             return False
-        segment = retention.segment(time_ms)
-        kept = None
-        if data is not None:
+        segment = time_ms // self._segment_ms
+        if segment != self._segment:
+            self._segment, self._prefix = segment, packed(segment)
+        staging, kept = self._staging, data
+        if data is not None and self._values.takes_timestamps:
             kept = self._values.kept(data, staging.timestamp_ms if timestamp_ms is None else timestamp_ms, segment)
-        staging.put(packed(segment) + logged, kept, logged, data, timestamp_ms)
         if time_ms > stream_time:
+            # The mark first: records above the stream time are hidden, and a store that is not transactional makes each
+            # of the two writes visible immediately.
             self._set_mark(STREAM_TIME, packed(time_ms))
+        try:
+            staging.put(self._prefix + logged, kept, logged, data, timestamp_ms)
+        except BaseException as error:
+            self._set_mark(STREAM_TIME, mark)
+            self._check_length(logged, error)
+            raise
         self._writes += 1
         return True
 
+    def _check_length(self, logged: bytes, error: BaseException) -> None:
+        """Explain that a key is too long with its times and segment. Raises: ValueError."""
+        num_bytes, most = len(self._prefix) + len(logged), self._store.max_key_bytes
+        if isinstance(error, ValueError) and num_bytes > most:
+            raise ValueError(
+                f"store {self._store.name!r}: with its times and segment the key takes {num_bytes} bytes, and "
+                f"{self._store.backend} takes up to {most}: use a shorter key"
+            ) from error
+
     def next_number(self) -> int:
-        """The number for a duplicate: above that of each that was ever kept."""
+        """Return the number for a duplicate, above all numbers so far."""
         return number(self._marks, SEQUENCE)
 
     def took_number(self, sequence: int) -> None:
-        """Stage that a duplicate has the number."""
+        """Stage that the number is used."""
         self._set_mark(SEQUENCE, packed(sequence + 1))
 
     def drop_expired(self) -> None:
-        """Stage the removal of the segments in which nothing lives: all of it where the store deletes ranges whole,
-        else a bounded part. Nobody sees what is left of them."""
+        """Stage the removal of the segments without living records.
+
+        All are removed if the cost of a range delete is constant, otherwise a bounded number of records. The rest is
+        not visible to readers.
+        """
         most, self._writes = max(_STEP_RECORDS, 2 * self._writes), 0
         store = self._store
         first = self._retention.first_live_segment(stream_time_ms(self._marks.mark))

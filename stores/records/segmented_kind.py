@@ -1,8 +1,9 @@
-"""What the descriptions of window and session stores have in common: retention, and the upgrade to timestamps."""
+"""The common part of the descriptions of window and session stores: retention, and the upgrade to timestamps."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from stores.errors import StoreIncompatibleError
@@ -10,6 +11,7 @@ from stores.interface import KeyValueStore, KeyValueView
 from stores.records.codec import Codec
 from stores.records.converters import RecordConverter
 from stores.records.data_marks import marks_of, preparable
+from stores.records.expiry import stream_time_ms
 from stores.records.record_kind import Description, RecordKind, write_description
 from stores.records.retention import Retention, default_segment_ms
 from stores.records.segment_converter import LoggedKeys, SegmentConverter
@@ -21,7 +23,7 @@ from stores.records.values import TIME_BOUND_MS, check_span_ms
 
 
 class SegmentedKind(RecordKind):
-    """Describes a store whose records lie in segments of time, and are dropped when they are older than a retention."""
+    """The description of a store whose records lie in segments of time, and are dropped after a retention."""
 
     key: Serde[Any]
     value: Serde[Any]
@@ -32,24 +34,24 @@ class SegmentedKind(RecordKind):
     @property
     @abstractmethod
     def keys(self) -> LoggedKeys:
-        """How the store writes its keys."""
+        """The codec of the store's keys."""
 
     @property
     def sequenced(self) -> bool:
-        """Whether keys have a sequence number."""
+        """True if keys have a sequence number."""
         return False
 
     @property
     def retention(self) -> Retention:
-        """The retention, with the segments that are chosen where none were given."""
+        """The retention, with the given or the default length of segments."""
         return Retention(self.retention_ms, self.segment_ms or default_segment_ms(self.retention_ms))
 
     def codec(self, name: str) -> Codec[Any, Any]:
-        """The serdes, for a store of that name."""
+        """Return the serdes for a store of that name."""
         return Codec(name, self.key, self.value)
 
     def values(self, codec: Codec[Any, Any], store: KeyValueStore | KeyValueView) -> SegmentValues:
-        """How values are kept."""
+        """Return the codec of the store's values."""
         return SegmentValues(
             codec, marks_of(store), timestamped=self.timestamped, takes_timestamps=store.takes_timestamps
         )
@@ -57,6 +59,14 @@ class SegmentedKind(RecordKind):
     def converter(self, store: KeyValueStore) -> RecordConverter:
         values = self.values(self.codec(store.name), store)
         return SegmentConverter(store, self.retention, self.keys, values, sequenced=self.sequenced)
+
+    def expired_records(self, store: KeyValueStore) -> Callable[[bytes], bool]:
+        mark, keys, retention = marks_of(store).mark, self.keys, self.retention
+
+        def is_expired(key: bytes) -> bool:
+            return keys.is_logged(key) and keys.time(key) < retention.first_live_ms(stream_time_ms(mark))
+
+        return is_expired
 
     def description(self) -> Description:
         return {
@@ -79,20 +89,20 @@ class SegmentedKind(RecordKind):
                 f"store {store.name!r} has timestamps, which a {self.kind} store with timestamped=False can't read: "
                 "open it with timestamped=True, or wipe it and restore it from its changelog"
             )
-        # What is there stays as it is; new segments have timestamps. Source: KIP-258, "Upgrading window and session
+        # Existing segments do not change; new segments have timestamps. Source: KIP-258, "Upgrading window and session
         # stores".
         old = mark_of(runs_from(existing_segments(store, 0, TIME_BOUND_MS)))
         write_description(store, own, {OLD_SEGMENTS: old})
 
 
 def check_flag(what: str, given: object) -> None:
-    """Check a choice. Raises: TypeError."""
+    """Check that a setting is a bool. Raises: TypeError."""
     if not isinstance(given, bool):
         raise TypeError(f"{what} is a bool, not {type(given).__name__}")
 
 
 def check_segmented(kind: SegmentedKind) -> None:
-    """Check what is the same in every description. Raises: TypeError, ValueError."""
+    """Check the common settings of a description. Raises: TypeError, ValueError."""
     check_serde("key", kind.key)
     check_serde("value", kind.value)
     check_span_ms("retention_ms", kind.retention_ms)

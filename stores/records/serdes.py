@@ -1,4 +1,4 @@
-"""How keys and values become bytes and back.
+"""Serializers and deserializers of keys and values.
 
 A serde that keeps the order lets a store's scans run in the order of the values; one that keeps prefixes lets
 ``prefix_scan`` take a part of a key. None of these uses pickle: what they read runs no code.
@@ -29,11 +29,11 @@ class Serde(Protocol[T]):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the bytes of a smaller value are smaller."""
+        """True if the bytes of a smaller value are smaller."""
 
     @property
     def keeps_prefixes(self) -> bool:
-        """Whether the bytes of a value begin with those of each of its prefixes, and of no others."""
+        """True if the bytes of a value begin with those of each of its prefixes, and of no others."""
 
     def serialize(self, value: T, /) -> bytes: ...
 
@@ -81,13 +81,14 @@ _DOUBLE = struct.Struct(">d")
 
 def _int64_functions() -> tuple[Callable[[int], bytes], Callable[[bytes], int]]:
     """Functions that find all they need within themselves: that takes a third of their time away."""
-    pack, unpack, error, bias = _UNSIGNED.pack, _UNSIGNED.unpack, struct.error, 1 << 63
+    unpack, bias = _UNSIGNED.unpack, 1 << 63
 
     def serialize(value: int, /) -> bytes:
         if type(value) is int:
             try:
-                return pack(value + bias)
-            except error:
+                # Big-endian; faster than a ``Struct``.
+                return (value + bias).to_bytes(8)
+            except OverflowError:
                 raise ValueError("an INT64 is from -2**63 to 2**63 - 1") from None
         raise TypeError(f"an int is expected, not {type(value).__name__}")
 
@@ -160,7 +161,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 class JsonSerde:
-    """What JSON can say, as UTF-8 without spaces and with the keys of each object in order: equal values, equal bytes.
+    """JSON values, as UTF-8 without spaces and with the keys of each object in order: equal values, equal bytes.
 
     As with Python's ``json``, a tuple comes back as a list, and a key that is a number as text. NaN and the infinities
     are refused, and None as the whole value: as a value of a store it means that there is none.

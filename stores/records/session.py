@@ -78,10 +78,10 @@ class SessionStore(SessionReads[K, V], TypedStore):
         self._writes = SegmentWrites(staging, kind.retention, self._values)
 
     def put(self, session: Windowed[K], aggregate: V | None, timestamp_ms: int | None = None) -> None:
-        """Stage ``aggregate`` for ``session``, whose end may be its start; None deletes. The time is that of the
-        current record, and -1 outside of a task, where none is given.
+        """Stage ``aggregate`` for ``session``, whose end may be its start; None deletes.
 
-        A session that ended before the retention is dropped, counted and told of in a warning.
+        The default time is that of the current record, and -1 outside of a task. A session that ended before the
+        retention is dropped and counted, and a warning is logged for some of them.
         """
         if not isinstance(session, Windowed):
             raise TypeError(f"a session is a Windowed, not {type(session).__name__}")

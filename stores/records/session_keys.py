@@ -14,33 +14,33 @@ from stores.records.values import TIME_BOUND_MS
 
 @dataclass(frozen=True, slots=True)
 class SessionKeys:
-    """How keys are written."""
+    """The codec of a session store's keys."""
 
     def logged(self, key: bytes, start_ms: int, end_ms: int) -> bytes:
-        """A record's key in the changelog."""
+        """Return a record's key in the changelog."""
         return escaped(key) + packed(end_ms) + packed(start_ms)
 
     @property
     def time_part(self) -> slice:
-        """Where a key, with or without its segment, has its session's end."""
+        """The place of the session's end in a key, with or without its segment."""
         return slice(-2 * TIME_BYTES, -TIME_BYTES)
 
     def time(self, logged: bytes) -> int:
-        """The session's end, of a key with or without its segment."""
+        """Return the session's end from a key with or without its segment."""
         return unpacked(logged[self.time_part])
 
     def is_logged(self, key: bytes) -> bool:
-        """Whether ``key`` may be what ``logged`` returns."""
+        """Return True if ``key`` may be what ``logged`` returns."""
         return is_part(key[: -2 * TIME_BYTES]) and self.start(key) <= self.time(key) < TIME_BOUND_MS
 
     def sequence(self, logged: bytes) -> int:
-        """Sessions have no duplicates."""
+        """Return 0: sessions have no duplicates."""
         return 0
 
     def start(self, logged: bytes) -> int:
-        """The session's start, of a key with or without its segment."""
+        """Return the session's start from a key with or without its segment."""
         return unpacked(logged[-TIME_BYTES:])
 
     def key(self, logged: bytes) -> bytes:
-        """The caller's key, of a key without its segment."""
+        """Return the caller's key from a key without its segment."""
         return unescaped(logged[: -2 * TIME_BYTES])

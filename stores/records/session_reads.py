@@ -117,7 +117,7 @@ class SessionReads(Generic[K, V]):
     ) -> Sessions[K]:
         values = self._values.now()
         live = self._scans.open(earliest_end_ms, None, first, last, reverse=reverse)
-        return RecordIterator(self._decoded(live.in_key_order(), values, latest_start_ms), *live.pairs)
+        return RecordIterator(self._decoded(live.in_key_order(), values, latest_start_ms), live)
 
     def _decoded(
         self, pairs: Iterator[SegmentPair], values: SegmentValues, latest_start_ms: int | None

@@ -28,11 +28,11 @@ Bounds = tuple[bytes | None, bytes | None]
 
 
 class Splittable(Protocol):
-    """What says whether its records are of two formats: a store or a view."""
+    """A store or a view that may have records of two formats."""
 
     @property
     def is_split(self) -> bool:
-        """As ``StateStore.is_split``."""
+        """See ``StateStore.is_split``."""
 
 
 class SplitReader(ReadOnlyKeyValueStore):

@@ -1,4 +1,4 @@
-"""The one way in which a typed store writes: it says apart what the store keeps and what its changelog is told."""
+"""The staging of a typed store: each write has a part for the store and a part for the changelog."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from stores.records.values import SURROGATE_MS
 
 
 class StagedWrite(NamedTuple):
-    """One write. ``kept`` None deletes, ``log_value`` None is a tombstone, ``timestamp_ms`` None the current record's
-    time."""
+    """A write. ``kept`` None deletes, ``log_value`` None is a tombstone, ``timestamp_ms`` None is the record's time."""
 
     key: bytes
     kept: bytes | None
@@ -22,16 +21,16 @@ class StagedWrite(NamedTuple):
 
 
 class Staging(ABC):
-    """Stages the writes of one typed store in ``store``, and logs them where there is a changelog.
+    """The interface through which one typed store writes to ``store``, and to its changelog if there is one.
 
     Raises, all methods: as ``KeyValueStore.put``, before anything is staged.
     """
 
     logs: bool = True
-    """Whether there is a changelog. Without one a typed store may write to ``store`` itself."""
+    """True if there is a changelog. Without one a typed store may write to ``store`` itself."""
 
     store: KeyValueStore
-    """For lookups, scans and marks."""
+    """The store below, for lookups, scans and marks."""
 
     @property
     @abstractmethod
@@ -40,7 +39,7 @@ class Staging(ABC):
 
     @property
     def may_stage(self) -> bool:
-        """Whether anything may be staged now; a lookup that would move a record leaves it where it is otherwise."""
+        """True if anything may be staged now; a lookup that would move a record leaves it where it is otherwise."""
         return True
 
     @abstractmethod
@@ -52,11 +51,11 @@ class Staging(ABC):
 
     @abstractmethod
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        """Stage what only moves within the store, so that its changelog has it already."""
+        """Stage a write that its changelog has already, because a record only moves within the store."""
 
     @abstractmethod
     def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage a removal, both ends included, that a restore repeats by itself, as that of what has expired."""
+        """Stage the removal of a range, both ends included, that a restore repeats by itself, such as an expiry."""
 
     def put_all(self, writes: Iterable[StagedWrite]) -> None:
         """Stage every write, or none where one of them is refused. A later one of the same key wins."""

@@ -13,7 +13,7 @@ from stores.errors import ConfigError
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound, ReadOnlyKeyValueStore
 from stores.records.codec import Codec
 from stores.records.converters import PlainConverter, RecordConverter, TimestampedConverter
-from stores.records.expiry import ExpiringConverter, Expiry, LiveReader, Marks, stream_time_ms
+from stores.records.expiry import ExpiringConverter, Expiry, LiveReader, stream_time_ms
 from stores.records.key_value import KeyValue, KeyValueReads, TypedKeyValueView
 from stores.records.plain_values import StrippingStaging, SurrogateReader
 from stores.records.record_kind import (
@@ -30,7 +30,7 @@ from stores.records.record_kind import (
 from stores.records.serdes import BytesSerde, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
 from stores.records.staging import StagedWrite, Staging
-from stores.records.timestamps import TIME, TIME_BYTES, FoundBytes, StrippingSerde, TimestampedSerde
+from stores.records.timestamps import TIME, StrippingSerde, TimestampedSerde, lookup_of_bytes
 from stores.records.values import ValueAndTimestamp, check_span_ms, check_time_ms
 
 K = TypeVar("K")
@@ -39,14 +39,12 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class TimestampedKeyValue(RecordKind, Generic[K, V]):
-    """Describes a store of ``key`` to ``value`` with a time for each value.
+    """The description of a store of ``key`` to ``value`` with a time for each value.
 
-    With ``ttl_ms``, 1 or more, a record whose time lies so much or more behind the highest time ever put is never
-    seen, and is removed by a later commit, which examines a number of records that is proportional to what was written.
-    A record whose time is unknown (-1) stays. ``ttl_ms`` may be another one each time the store is opened. A restore
-    knows the times that the changelog still has: where a value was replaced by one of an earlier time, the highest time
-    may be lower than before.
-    Raises: TypeError, ValueError for a ``ttl_ms`` that is none; TypeError for what is no serde.
+    With ``ttl_ms``, 1 or more, a record expires when its time is at least that far behind the highest time ever put. It
+    is then hidden, and a later commit removes it. The number of records that a commit examines is proportional to its
+    writes. A record with an unknown time (-1) stays. ``ttl_ms`` may differ each time the store is opened.
+    Raises: TypeError, ValueError for an invalid ``ttl_ms``; TypeError for an invalid serde.
     """
 
     kind: ClassVar[str] = "timestamped-key-value"
@@ -60,6 +58,10 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         check_serde("value", self.value)
         if self.ttl_ms is not None:
             check_span_ms("ttl_ms", self.ttl_ms)
+
+    @property
+    def commits_stream_time(self) -> bool:
+        return self.ttl_ms is not None
 
     def description(self) -> Description:
         return {"key": self.key.name, "value": self.value.name}
@@ -104,9 +106,9 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         timed = TimestampedConverter() if self.ttl_ms is None else ExpiringConverter(stream_time_ms(store.mark))
         return SplitConverter(timed, store) if store.is_split else timed
 
-    def live(self, reader: ReadOnlyKeyValueStore, marks: Marks) -> ReadOnlyKeyValueStore:
-        """What shows those of the timestamped records of ``reader`` that have not expired."""
-        return reader if self.ttl_ms is None else LiveReader(reader, marks, self.ttl_ms)
+    def live(self, reader: ReadOnlyKeyValueStore, source: KeyValueStore | KeyValueView) -> ReadOnlyKeyValueStore:
+        """The reader that shows those of the timestamped records of ``reader`` that have not expired in ``source``."""
+        return reader if self.ttl_ms is None else LiveReader(reader, source, self.ttl_ms)
 
 
 class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
@@ -114,27 +116,8 @@ class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
 
     def __init__(self, reader: ReadOnlyKeyValueStore, store: str, key: Serde[K], value: Serde[V]) -> None:
         super().__init__(reader, Codec(store, key, TimestampedSerde(value)))
-        self._keeps_bytes = isinstance(value, BytesSerde)
-
-    def get(self, key: K) -> ValueAndTimestamp[V] | None:
-        # As that of the class above; for bytes without the price of a call more.
-        get, serialize = self._get, self._serialize_key
-        data: Any = None
-        try:
-            encoded: Any = key if serialize is None else serialize(key)
-            data = get(encoded)
-            if data is None:
-                return None
-            if self._keeps_bytes and len(data) >= TIME_BYTES:
-                found: Any = FoundBytes()
-                found.data = data
-                return found  # type: ignore[no-any-return]
-            return self._deserialize_value(data)
-        except Exception:
-            encoded = self._codec.encode_key(key)
-            if data is not None:
-                return self._codec.decode_value(encoded, data)
-            raise
+        if isinstance(key, BytesSerde) and isinstance(value, BytesSerde):
+            self.get = lookup_of_bytes(self._get, self._codec)
 
 
 class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
@@ -147,7 +130,7 @@ class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
             reader = SurrogateReader(view)
         elif view.is_split:
             reader = SplitReader(view, view)
-        reader = kind.live(reader, view.mark)
+        reader = kind.live(reader, view)
         TimestampedReads.__init__(self, reader, "of a view", kind.key, kind.value)
         self._kind = kind
 
@@ -177,7 +160,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
             staging, records = SplitStaging(staging), SplitReader(store, store)
             reader, is_whole = UpgradingReader(staging), False
         TypedStore.__init__(self, kind, staging)
-        TimestampedReads.__init__(self, kind.live(reader, store.mark), store.name, kind.key, kind.value)
+        TimestampedReads.__init__(self, kind.live(reader, store), store.name, kind.key, kind.value)
         self._values = Codec(store.name, kind.key, kind.value)
         self._serialize_value = self._values.serialize_value
         self._expiry = None if kind.ttl_ms is None else Expiry(staging, records, kind.ttl_ms)

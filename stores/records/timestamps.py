@@ -1,4 +1,4 @@
-"""How a timestamped value lies in the store: eight bytes of its time, big-endian, then the value. Source: KIP-258."""
+"""The stored form of a timestamped value: eight bytes of its time, big-endian, then the value. Source: KIP-258."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from stores.records.codec import Codec
 from stores.records.serdes import BytesSerde, Serde
 from stores.records.values import SURROGATE_MS, ValueAndTimestamp
 
@@ -18,22 +19,22 @@ SURROGATE: Final = TIME.pack(SURROGATE_MS)
 
 
 class FoundBytes(ValueAndTimestamp[bytes]):
-    """Bytes and their time as the store keeps them, told apart when they are asked for: many callers want one of both.
+    """Bytes and their time as the store keeps them, taken apart when they are asked for: many callers want one of both.
 
-    It is made without a call of ``__init__``: its maker sets ``data``.
+    It is made without a call of ``__init__``: its maker sets ``_value`` to what the store keeps.
     """
 
-    __slots__ = ("data",)
+    __slots__ = ()
     __init__ = object.__init__
-    data: bytes
+    _value: bytes
 
     @property
     def value(self) -> bytes:
-        return self.data[8:]
+        return self._value[TIME_BYTES:]
 
     @property
     def timestamp_ms(self) -> int:
-        return time_of(self.data)
+        return time_of(self._value)
 
 
 class TimestampedSerde(Generic[V]):
@@ -67,8 +68,32 @@ def found_bytes(data: bytes) -> FoundBytes:
     if len(data) < TIME_BYTES:
         raise ValueError("a timestamped value has eight bytes at least")
     found: FoundBytes = FoundBytes()
-    found.data = data
+    found._value = data
     return found
+
+
+def lookup_of_bytes(get: Callable[[bytes], bytes | None], codec: Codec[bytes, Any]) -> Callable[[bytes], Any]:
+    """The ``get`` of a store of BYTES to BYTES over the lookup ``get``.
+
+    A function with all that it needs within itself, without a call beside those of ``get`` and of the result's type.
+    """
+    made, time_bytes = FoundBytes, TIME_BYTES
+
+    def lookup(key: bytes) -> ValueAndTimestamp[bytes] | None:
+        try:
+            data = get(key)
+            if data is None:
+                return None
+            if len(data) >= time_bytes:
+                found: FoundBytes = made()
+                found._value = data
+                return found
+        except Exception:
+            codec.encode_key(key)
+            raise
+        return codec.decode_value(key, data)  # type: ignore[no-any-return]
+
+    return lookup
 
 
 class StrippingSerde(Generic[V]):

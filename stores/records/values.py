@@ -1,4 +1,4 @@
-"""What typed stores keep beside or around a plain value. One is made for each lookup and each pair of a scan."""
+"""Values with timestamps, and keys with windows. One is created for each lookup and each pair of a scan."""
 
 from __future__ import annotations
 

@@ -92,10 +92,11 @@ class WindowStore(WindowReads[K, V], TypedStore):
         self._writes = SegmentWrites(staging, kind.retention, self._values)
 
     def put(self, key: K, value: V | None, window_start_ms: int, timestamp_ms: int | None = None) -> None:
-        """Stage ``value`` for ``key`` in the window that starts then; None deletes, and does nothing where duplicates
-        are retained. The time is that of the current record, and -1 outside of a task, where none is given.
+        """Stage ``value`` for ``key`` in the window that starts at ``window_start_ms``.
 
-        A record that is older than the retention is dropped, counted and told of in a warning.
+        None deletes, and has no effect if duplicates are retained. The default time is that of the current record, and
+        -1 outside of a task. A record that is older than the retention is dropped and counted, and a warning is logged
+        for some of them.
         """
         check_time_ms("a window start", window_start_ms)
         if timestamp_ms is not None:

@@ -17,33 +17,33 @@ from stores.records.values import TIME_BOUND_MS
 
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
-    """How keys are written; ``sequenced`` where several values of one key and start are kept."""
+    """The codec of a window store's keys. ``sequenced`` is True if duplicates of a key and start are retained."""
 
     sequenced: bool = False
 
     def logged(self, key: bytes, start_ms: int, sequence: int = 0) -> bytes:
-        """A record's key in the changelog."""
+        """Return a record's key in the changelog."""
         logged = escaped(key) + packed(start_ms)
         return logged + packed(sequence) if self.sequenced else logged
 
     @property
     def time_part(self) -> slice:
-        """Where a key, with or without its segment, has its window start."""
+        """The place of the window start in a key, with or without its segment."""
         return slice(-2 * TIME_BYTES, -TIME_BYTES) if self.sequenced else slice(-TIME_BYTES, None)
 
     def time(self, logged: bytes) -> int:
-        """The window start, of a key with or without its segment."""
+        """Return the window start from a key with or without its segment."""
         return unpacked(logged[self.time_part])
 
     def is_logged(self, key: bytes) -> bool:
-        """Whether ``key`` may be what ``logged`` returns."""
+        """Return True if ``key`` may be what ``logged`` returns."""
         numbers = 2 * TIME_BYTES if self.sequenced else TIME_BYTES
         return is_part(key[:-numbers]) and self.time(key) < TIME_BOUND_MS
 
     def sequence(self, logged: bytes) -> int:
-        """The number that ``logged`` was given."""
+        """Return the sequence number from a key; 0 unless ``sequenced``."""
         return unpacked(logged[-TIME_BYTES:]) if self.sequenced else 0
 
     def key(self, logged: bytes) -> bytes:
-        """The caller's key, of a key without its segment."""
+        """Return the caller's key from a key without its segment."""
         return unescaped(logged[: -2 * TIME_BYTES if self.sequenced else -TIME_BYTES])

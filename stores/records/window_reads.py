@@ -108,7 +108,7 @@ class WindowReads(Generic[K, V]):
         part = escaped(encoded)
         values = self._values.now()
         live = self._scans.open(start_ms, end_ms, part, part, reverse=reverse)
-        return RecordIterator(self._windows(live, values, SEGMENT_BYTES + len(part)), *live.pairs)
+        return RecordIterator(self._windows(live, values, SEGMENT_BYTES + len(part)), live)
 
     def _windows(self, live: LiveScans, values: SegmentValues, start_at: int) -> Iterator[tuple[int, Any]]:
         for segment, pairs in live.scans:
@@ -137,14 +137,14 @@ class WindowReads(Generic[K, V]):
             None if last is None else escaped(last),
             reverse=reverse,
         )
-        return RecordIterator(self._decoded(live.in_key_order(), values), *live.pairs)
+        return RecordIterator(self._decoded(live.in_key_order(), values), live)
 
     def _in_time_order(
         self, start_ms: int, end_ms: int | None, *, reverse: bool
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
         values = self._values.now()
         live = self._scans.open(start_ms, end_ms, None, None, reverse=reverse)
-        return RecordIterator(self._decoded(live.in_time_order(), values), *live.pairs)
+        return RecordIterator(self._decoded(live.in_time_order(), values), live)
 
     def _decoded(self, pairs: Iterator[SegmentPair], values: SegmentValues) -> Iterator[tuple[Windowed[K], Any]]:
         codec, keys, size_ms = self._codec, self._keys, self._size_ms

@@ -1,31 +1,31 @@
-"""Whether what a caller gives is what the contract takes: TypeError for a wrong type, ValueError for a bad value."""
+"""Checks of a caller's arguments: TypeError for a wrong type, ValueError for a refused value."""
 
 from __future__ import annotations
 
 from stores.interface import TopicPartition
 
 _TOPIC_BYTES_MAX = 249
-"""Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``); every engine has room for it in a meta key."""
+"""Source: Kafka's own limit (``Topic.MAX_NAME_LENGTH``). A name of this length fits into a meta key of every engine."""
 OFFSET_BOUND = 1 << 63
-"""Above every offset: one takes eight bytes, signed."""
+"""The exclusive upper bound of offsets: they are stored as eight signed bytes."""
 
 
 def as_bytes(what: str, given: object) -> bytes:
-    """``given``, which is bytes."""
+    """Return ``given`` if it is bytes. Raises: TypeError."""
     if not isinstance(given, bytes):
         raise TypeError(f"a {what} is bytes, not {type(given).__name__}")
     return given
 
 
 def check_bounds(start: object, end: object) -> None:
-    """Bounds of a range: bytes or None."""
+    """Check the bounds of a range: bytes or None. Raises: TypeError."""
     for bound in (start, end):
         if bound is not None:
             as_bytes("bound", bound)
 
 
 def check_partition(partition: object) -> None:
-    """A partition whose offset can be kept."""
+    """Check that the offset of ``partition`` can be stored. Raises: TypeError, ValueError."""
     if not isinstance(partition, TopicPartition):
         raise TypeError(f"an offset belongs to a TopicPartition, not to {partition!r}")
     if not isinstance(partition[0], str):
@@ -39,7 +39,7 @@ def check_partition(partition: object) -> None:
 
 
 def check_offset(offset: object) -> None:
-    """An offset: 0 or more, in eight bytes."""
+    """Check an offset: 0 or more, and below ``OFFSET_BOUND``. Raises: TypeError, ValueError."""
     if not isinstance(offset, int) or isinstance(offset, bool):
         raise TypeError(f"an offset is an int, not {type(offset).__name__}")
     if not 0 <= offset < OFFSET_BOUND:

@@ -1,6 +1,7 @@
-"""Writes go straight into the engine: how Kafka Streams worked before KIP-892. The baseline, and the negative control.
+"""Direct strategy: writes go straight into the engine, as in Kafka Streams before KIP-892.
 
-Nothing keeps uncommitted writes apart, so nothing can be rolled back, and offsets are left to a checkpoint file.
+It is the baseline and the negative control of the experiments. Uncommitted writes are not isolated, so that they can't
+be rolled back. Offsets are kept in a checkpoint file.
 """
 
 from __future__ import annotations
@@ -17,22 +18,16 @@ from stores.ranges import ScanRange
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, while_open
 
-COMMIT = declare("direct.commit", "a store that has long written its records is told to commit them")
+COMMIT = declare("direct.commit", "a commit begins; the engine has had all its records since they were put")
 
 
 class DirectStore(EngineStore):
-    """Not transactional: a rollback leaves the writes where they are, and readers of either level see them at once."""
+    """A store without transactions: a rollback undoes nothing, and readers of either level see each write at once."""
 
     strategy: ClassVar[str] = "direct"
     failpoints: ClassVar[tuple[str, ...]] = (COMMIT, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
-
-    @property
-    def transactional(self) -> bool:
-        return False
-
-    @property
-    def manages_offsets(self) -> bool:
-        return False
+    transactional: ClassVar[bool] = False
+    manages_offsets: ClassVar[bool] = False
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         self._engine.put(key, value)
@@ -43,23 +38,32 @@ class DirectStore(EngineStore):
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
         self._engine.write([Writes([(start, end)], {})], {}, durable=False)
 
+    @while_open
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        # Write it before the data that it describes, which can't be undone: windows above the stream time are hidden.
+        super().set_mark(name, value)
+        changed = marks.changed(self._marks, self._staged_marks)
+        if changed:
+            self._engine.write([], marks.encode(self._marks, changed), durable=False)
+            self._marks = marks.merge(self._marks, changed)
+
     def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
         reach(COMMIT)
-        # Offsets and position are left to the checkpoint.
-        changed = {key: entry for key, entry in meta.items() if key[:1] == marks.MARK}
-        if changed:
-            self._engine.write([], changed, durable=False)
+        # Offsets and position belong to the checkpoint file; ``set_mark`` has written the marks.
         self._engine.sync()
 
     def _keep(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Offsets given to a store that does not manage them are ignored (KIP-892, ``managesOffsets``)."""
+        """Ignore the offsets: this store does not manage them (KIP-892, ``managesOffsets``)."""
 
     @while_open
     def persist(self) -> None:
         self._engine.persist()
 
     def _rollback(self) -> None:
-        """What is written is written."""
+        """Do nothing: writes in the engine can't be undone."""
+
+    def _shows_staged(self) -> bool:
+        return True
 
     def _is_clean(self) -> bool:
         return True

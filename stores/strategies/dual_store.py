@@ -1,18 +1,21 @@
-"""Uncommitted writes go to a second store of the same engine, which stays open. Source: KIP-844.
+"""Dual-store strategy: staged writes go to a staging store of the same engine, which stays open. Source: KIP-844.
 
-A commit: the staged writes are in the second store, sealed with the commit's number; a marker with the offsets is
-put beside it, and synced at DISK, or where the copy takes several writes; they are copied to the regular store
-together with the offsets and the number; the second store is emptied; the marker is removed. On opening, a marker
-whose seal is there is carried out (rolled forward), as often as that is interrupted; otherwise the second store is
-emptied (rolled back).
+A commit has these steps:
 
-Recent writes wait in memory, up to ``staging_buffer_bytes``, and reach the second store in one write: a prototype
-that wrote each at once, and reopened the second store at each commit, was as slow as 4 % of the regular store
+1. Write the staged writes to the staging store, with a commit record that names the commit's number.
+2. Write the commit marker with the offsets. It is synced at DISK, and whenever the copy takes several writes.
+3. Copy the writes to the regular store, together with the offsets and the number.
+4. Empty the staging store and remove the marker.
+
+On opening, a marker with a matching commit record is rolled forward, as often as that is interrupted. Otherwise the
+staging store is emptied (rolled back).
+
+Up to ``staging_buffer_bytes`` of recent writes wait in memory and reach the staging store in one write. A prototype
+that wrote each one at once, and reopened the staging store at each commit, had 4 % of the regular store's speed
 (KIP-892, "Motivation").
 
-Readers of committed data never wait for a commit: one that fits into memory is one write of the regular store, and
-while one in parts is copied they are shown what comes out of it, the second store laid over the regular one. Those of
-uncommitted data do not wait either.
+Readers of either isolation level never wait for a commit. A transaction that fits into memory is one write of the
+regular store. During a copy in parts, readers are shown the staging store merged over the regular store.
 """
 
 from __future__ import annotations
@@ -26,34 +29,69 @@ from typing import ClassVar, Self, cast
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Writes
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.interface import Durability, RecoveryOutcome, TopicPartition
 from stores.merge import chunks_of
 from stores.strategies.marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
 from stores.strategies.opening import build_engine, open_engine
 from stores.strategies.spilled import TOKEN_BYTES, Spill, after
 from stores.strategies.spilling import SpillingStore
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits
+from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits, while_open
 
 BEFORE_SPILL = declare("dual_store.before_spill", "a commit begins, part of the writes may still be in memory")
-SPILLED = declare("dual_store.spilled", "all staged writes are in the second store, sealed; there is no marker yet")
-MID_COPY = declare("dual_store.mid_copy", "a part of the staged writes is in the regular store, not its offsets")
-COPIED = declare("dual_store.copied", "the regular store has everything, the second one is not emptied")
-TRUNCATED = declare("dual_store.truncated", "the second store is empty, the marker is still there")
+SPILLED = declare(
+    "dual_store.spilled", "all staged writes and the commit record are in the staging store; there is no marker yet"
+)
+MID_COPY = declare(
+    "dual_store.mid_copy",
+    "a part of the staged writes is in the regular store, not its offsets",
+    options={"staging_buffer_bytes": 1 << 20},
+    transaction_bytes=15 << 20,
+)
+COPIED = declare("dual_store.copied", "the regular store has everything, the staging store is not emptied")
+TRUNCATED = declare("dual_store.truncated", "the staging store is empty, the marker is still there")
 MARKER_REMOVED = declare("dual_store.marker_removed", "the commit is complete, the caller does not know yet")
-RECOVER_BEFORE_COPY = declare("dual_store.recover.before_copy", "opening found a marker and is about to carry it out")
-RECOVER_COPIED = declare("dual_store.recover.copied", "opening has copied, the second store is not emptied")
-RECOVER_TRUNCATED = declare("dual_store.recover.truncated", "opening has emptied the second store")
+
+_BEGUN: Mapping[str, str] = {
+    Durability.CHANGELOG: MID_COPY,
+    Durability.PROCESS: MARKER_SYNCED,
+    Durability.DISK: MARKER_SYNCED,
+}
+"""The failpoints that leave a commit to roll forward. Without a WAL only a commit in parts survives a kill."""
+RECOVER_BEFORE_COPY = declare(
+    "dual_store.recover.before_copy",
+    "opening found a marker and is about to roll it forward",
+    part=Part.RECOVERY,
+    after=_BEGUN,
+    nothing_before=True,
+    twice=True,
+)
+RECOVER_COPIED = declare(
+    "dual_store.recover.copied",
+    "opening has copied, the staging store is not emptied",
+    part=Part.RECOVERY,
+    after=_BEGUN,
+    nothing_before=True,
+)
+RECOVER_TRUNCATED = declare(
+    "dual_store.recover.truncated",
+    "opening has emptied the staging store",
+    part=Part.RECOVERY,
+    after=_BEGUN,
+    nothing_before=True,
+    twice=True,
+    always=True,
+)
 
 _SEQUENCE = b"s"
-"""Meta entry: number of the store's last commit; in the second store, number of the commit it is sealed for."""
+"""Meta entry: number of the store's last commit; in the staging store, the commit record."""
 
 
 class DualStore(SpillingStore):
-    """Carries transactions larger than memory, at the price of writing everything twice.
+    """A store for transactions larger than memory. It writes all data twice.
 
-    Writes wait in memory, of which they take up to ``staging_buffer_bytes`` (``uncommitted_memory_bytes``). What has
-    left it is copied by a commit in parts of about ``copy_part_bytes``, which is what that takes of memory.
+    Staged writes take up to ``staging_buffer_bytes`` of memory (``uncommitted_memory_bytes``). A commit copies the
+    spilled writes in parts of about ``copy_part_bytes``, and takes that much memory for it.
     """
 
     strategy: ClassVar[str] = "dual-store"
@@ -129,19 +167,19 @@ class DualStore(SpillingStore):
         with self._batch.lock:
             layers = self._batch.layers()
         if not in_parts and not layers:
-            # Offsets alone are one write anyway.
+            # Offsets alone are a single write and need no marker.
             if meta:
                 self._write_at_once([], meta)
             return
         spill = self._spill or self._begin_spill()
         ranges = tuple(spill.ranges) if in_parts else tuple(bounds for layer in layers for bounds in layer.ranges)
         marker = Marker(self._sequence + 1, spill.token, in_parts, ranges, meta)
-        # Readers do not wait for any of it: until it is emptied they are shown what is staged, or spilled, above what
-        # is committed, and that hides the same keys whether or not they have been copied.
+        # Readers do not wait for these steps. Until the staging store is emptied, they are shown staged and spilled
+        # writes merged over committed data. These hide the same keys, copied or not.
         try:
             self._staging.write(spill.as_writes(layers), {_SEQUENCE: marker.seal})
             if in_parts:
-                # A part may get into the regular store's files before the rest: the rest must survive as well.
+                # A part may reach the regular store's files before the rest: the rest must survive a kill as well.
                 self._staging.persist()
             reach(SPILLED)
             marker.write(self._marker, durable=in_parts or self._durability is Durability.DISK)
@@ -150,7 +188,7 @@ class DualStore(SpillingStore):
             raise CommitFailedError(f"{error.filename or self._marker}: {error.strerror}: commit again") from error
         try:
             if in_parts:
-                # Nothing undoes the commit any more.
+                # This is past the commit point.
                 with self._shown_as_committed():
                     self._copy(spill, marker.ranges, self._final(marker))
             else:
@@ -169,13 +207,16 @@ class DualStore(SpillingStore):
             self._batch.clear()
 
     def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
-        # Numbered like a commit: where this write is lost, a later commit's marker must not be carried out.
+        # Numbered like a commit: if a crash loses this write, the marker of a later commit must not be rolled forward.
         sequence = self._sequence + 1
         super()._write_at_once(layers, {**meta, _SEQUENCE: sequence.to_bytes(8, "big")})
         self._sequence = sequence
 
     def _withdraw(self, spill: Spill, *, in_parts: bool) -> None:
-        """Take back what a commit that failed before its marker stood has left in the second store."""
+        """Remove the marker and the staging store's writes of a commit that failed before its commit point.
+
+        Writes that were spilled before the commit stay, because they are still staged.
+        """
         try:
             self._marker.unlink(missing_ok=True)
         except OSError as error:
@@ -193,7 +234,7 @@ class DualStore(SpillingStore):
 
     def _rollback(self) -> None:
         if self._decided:
-            # A commit that failed in the middle of its copy: opening again carries it out.
+            # A commit failed in the middle of its copy: opening the store again rolls it forward.
             return
         with self._batch.lock:
             self._batch.clear()
@@ -239,6 +280,7 @@ class DualStore(SpillingStore):
         staging = {f"staging_{name}": value for name, value in self._staging.metrics().items()}
         return {**super()._read_engines(), **staging}
 
+    @while_open
     def verify(self) -> None:
         super().verify()
         self._staging.verify()
@@ -250,7 +292,7 @@ class DualStore(SpillingStore):
 
 
 def _marker_stands(cause: Exception) -> CommitFailedError:
-    """Only opening the store again can tell how far a commit went whose marker is in place."""
+    """Return the error of a commit whose marker may be in place: only opening the store again can complete it."""
     return CommitFailedError(
         f"{cause}. Close the store, open it again and go on from its committed offset", reopen=True
     )

@@ -1,4 +1,4 @@
-"""An open store in the child of a fork: it is the parent's, and says so."""
+"""Refusal of all calls to an open store in the child of a fork: the store belongs to the parent."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from stores.strategies.store import EngineStore
 
 
 def disown(store: EngineStore) -> None:
-    """Turn ``store`` and its iterators into what they are in the child of a fork: every use raises StoreClosedError."""
+    """Disable ``store`` and its iterators in the child of a fork: every use raises StoreClosedError."""
     keep_for_good(dict(vars(store)))
     for pin in list(store._pins):
         pin.abandon()
     if store._directory is not None:
-        # Else the parent's lock would be held for as long as this process lives.
+        # Otherwise this process would hold the parent's lock for as long as it lives.
         store._directory.give_up()
     vars(store).clear()
-    # The object itself changes, so that readers and whoever else refers to it find it so.
+    # Change the object itself: readers and other holders of a reference are disabled with it.
     store.__class__ = _forked(type(store))
 
 
 def _forked(kind: type[EngineStore]) -> type[EngineStore]:
     class ForkedStore(kind):  # type: ignore[valid-type, misc]
-        """A store that is open in the parent. Closing it is nothing."""
+        """A store that is open in the parent. Closing it has no effect."""
 
         is_open = False
 
         def close(self) -> None:
-            """Nothing here is this process's to close."""
+            """Do nothing: the store belongs to the parent process."""
 
         def __getattribute__(self, name: str) -> Any:
             if name in ("close", "is_open") or name.startswith("__"):

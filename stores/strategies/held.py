@@ -1,4 +1,4 @@
-"""What a scan of uncommitted data holds on to: all that it shows, as it was when the scan was made."""
+"""The snapshot of a scan of uncommitted data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stores.strategies.spilled import Spill, SpilledWrites
 
 
 class HeldState:
-    """A range of the uncommitted state of a moment, from below: what is committed, what was spilled, frozen layers.
+    """A snapshot of a range of the uncommitted state: committed data, the spill and frozen layers, in merge order.
 
-    To be released once, on any thread; its chunks end before.
+    It is released once, on any thread. No chunk may be read after that.
     """
 
     __slots__ = ("_batch", "_bounds", "_committed", "_layers", "_reverse", "_spilled")
@@ -33,7 +33,7 @@ class HeldState:
         self._bounds, self._reverse = bounds, reverse
 
     def chunks(self) -> Iterator[list[Pair]]:
-        """All in one, in order. Nothing is sorted before the first step."""
+        """Yield the merged pairs in order. Nothing is sorted before the first step."""
         start, end, end_open, _ = self._bounds
         reverse = self._reverse
         chunks = chunks_of(self._committed)
@@ -46,7 +46,7 @@ class HeldState:
         yield from chunks
 
     def release(self) -> None:
-        """Let go of it all, on any thread."""
+        """Release the scans and the layers. May be called on any thread."""
         self._committed.close()
         if self._spilled is not None:
             spill, scan, _ = self._spilled
@@ -58,7 +58,7 @@ class HeldState:
 def hold(
     engine: Engine, spill: Spill | None, batch: IndexedBatch, ranges: Sequence[ScanRange], *, reverse: bool
 ) -> list[HeldState]:
-    """Hold each of ``ranges``, all of one moment. Nothing that is staged or spilled may be forgotten meanwhile."""
+    """Return a snapshot of each of ``ranges``, all of the same state. No staged or spilled write may go meanwhile."""
     committed = engine.scans(ranges, reverse=reverse)
     spilled: list[tuple[Spill, Scan, KeyRanges] | None] = []
     try:

@@ -1,14 +1,18 @@
-"""Uncommitted writes stay in an indexed batch in memory; a commit is one engine write. Source: KIP-892.
+"""Indexed-batch strategy: staged writes stay in a batch in memory; a commit is one engine write. Source: KIP-892.
 
-A transaction that outgrows the batch goes on in a second store (``SecondStore``), which is made for it. Its commit: the
-second store is sealed, which makes it survive power loss; its name is written into the regular store, and from this
-moment on the transaction is committed; it is copied, the offsets and the removal of that name with the last part; the
-second store is removed. On opening, a name that is found in the regular store has its second store copied once more
-(rolled forward), as often as that is interrupted; whatever else was spilled is removed (rolled back).
+A transaction that outgrows the batch continues in a spill database (``SecondStore``). Its commit has these steps:
 
-The name is what a marker file is to a dual store (KIP-844), and lies where the parts go: an engine keeps its writes in
-order, so that no part is there without it, and where a crash takes the store some commits back it is gone with them.
-So ordinary commits need no number, and nothing beside their one write.
+1. Write a commit record to the spill, and sync the spill.
+2. Write the spill's name into the regular store. This is the commit point.
+3. Copy the spill. The last part also has the offsets and removes the name.
+4. Remove the spill.
+
+On opening, if the regular store has the name of a spill, that spill is copied (rolled forward), as often as this is
+interrupted. All other spills are removed (rolled back).
+
+The name has the role of a dual store's marker file (KIP-844), but lies in the same engine as the copied parts. An
+engine keeps its writes in order, so no part can be there without the name. If a crash takes the store back by some
+commits, the name goes with them. So ordinary commits need no number, and no write beside their one.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import ClassVar, Self, cast
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import system_errors_told
 from stores.interface import RecoveryOutcome, TopicPartition
 from stores.strategies.marker import DamagedMarkerError, Marker
@@ -31,26 +35,49 @@ from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, T
 
 BEFORE_WRITE = declare("indexed_batch.before_write", "the batch is complete, the engine has seen nothing of it")
 AFTER_WRITE = declare("indexed_batch.after_write", "the engine has taken the batch, the caller does not know yet")
-SEALED = declare("indexed_batch.sealed", "what was spilled is complete and synced, the regular store does not know")
-DECIDED = declare("indexed_batch.decided", "the regular store names what was spilled, and has nothing of it")
-MID_COPY = declare("indexed_batch.mid_copy", "a part of what was spilled is in the regular store, not its offsets")
-COPIED = declare("indexed_batch.copied", "the regular store has all that was spilled, which is not removed yet")
-RECOVER_BEFORE_COPY = declare("indexed_batch.recover.before_copy", "opening found a commit that was begun")
-RECOVER_COPIED = declare("indexed_batch.recover.copied", "opening has copied, what was spilled is not removed yet")
+
+_BUFFER, _PART = "staging_buffer_bytes", "copy_part_bytes"
+_TINY = {_BUFFER: 200, _PART: 200}
+"""Options that spill nearly every transaction and copy it in several parts."""
+SEALED = declare(
+    "indexed_batch.sealed", "the spill is complete and synced, the regular store does not name it", options=_TINY
+)
+DECIDED = declare(
+    "indexed_batch.decided", "the regular store names the spill, and has none of its writes", options=_TINY
+)
+MID_COPY = declare(
+    "indexed_batch.mid_copy", "a part of the spill is in the regular store, not its offsets", options=_TINY
+)
+COPIED = declare(
+    "indexed_batch.copied", "the regular store has all of the spill, which is not removed yet", options=_TINY
+)
+RECOVER_BEFORE_COPY = declare(
+    "indexed_batch.recover.before_copy",
+    "opening found the name of a spill and is about to roll it forward",
+    part=Part.RECOVERY,
+    after=MID_COPY,
+    twice=True,
+)
+RECOVER_COPIED = declare(
+    "indexed_batch.recover.copied",
+    "opening has copied the spill, which is not removed yet",
+    part=Part.RECOVERY,
+    after=MID_COPY,
+)
 
 _RECENT_BYTES_MAX = 16 << 20
-"""Writes of a commit up to this size stay readable from memory until the next one: as much as a write buffer."""
+"""The writes of a commit up to this size stay readable from memory until the next commit: a write buffer's size."""
 _COPYING = b"c"
-"""Meta entry: the name of the second store that is being copied."""
-_BUFFER, _PART = "staging_buffer_bytes", "copy_part_bytes"
+"""Meta entry: the name of the spill that is being copied."""
 
 
 class IndexedBatchStore(SpillingStore):
-    """Keeps up to ``staging_buffer_bytes`` of a transaction in memory, and what goes beyond that in a second store, if
-    the engine is persistent. Such a commit is copied in parts of about ``copy_part_bytes``.
+    """A store that keeps up to ``staging_buffer_bytes`` of a transaction in memory and spills the rest to disk.
 
-    Bytes are those of memory (``uncommitted_memory_bytes``): a pair takes some 92 beside its key and value. Beyond the
-    bound a write costs a lookup in the second store. The bound is each store's own.
+    It spills only over a persistent engine. The commit copies a spill in parts of about ``copy_part_bytes``.
+
+    The limit is in bytes of memory (``uncommitted_memory_bytes``): a pair takes some 92 in addition to its key and
+    value. After a spill each write costs a lookup in it. The limit applies to each store separately.
     """
 
     strategy: ClassVar[str] = "indexed-batch"
@@ -64,7 +91,7 @@ class IndexedBatchStore(SpillingStore):
         RECOVER_COPIED,
     )
     persistent_options: ClassVar[Mapping[str, object]] = {_BUFFER: 64 << 20, _PART: 4 << 20}
-    """The first is the default of what may be uncommitted, and follows that where it is set (``StoreConfig``)."""
+    """``staging_buffer_bytes`` follows the limit of uncommitted bytes, if that is set (``StoreConfig``)."""
     mid_copy: ClassVar[str] = MID_COPY
 
     def __init__(
@@ -78,7 +105,7 @@ class IndexedBatchStore(SpillingStore):
         super().__init__(engine, directory, traits, cast(int, sizes[_BUFFER]), cast(int, sizes[_PART]))
         self._options = options or {}
         self._retired: list[SecondStore] = []
-        """Of transactions that have ended, while scans are open on them."""
+        """Spills of ended transactions that still have open scans."""
         if directory is not None:
             self._recover(directory.staging)
 
@@ -94,7 +121,7 @@ class IndexedBatchStore(SpillingStore):
         )
 
     def _spill_staged(self) -> None:
-        # What is in memory only has nowhere to go.
+        # A store in memory has no folder to spill to.
         if self._directory is not None:
             super()._spill_staged()
 
@@ -106,8 +133,8 @@ class IndexedBatchStore(SpillingStore):
             self._commit_spilled(cast(SecondStore, self._spill), meta)
             return
         batch = self._batch
-        # Without the lock: what is staged hides the same keys whether or not the engine has it already, and only this
-        # thread changes a layer.
+        # Without the lock: staged writes hide the same keys before and after the engine has them, and only this thread
+        # changes a layer.
         layers = batch.as_writes()
         if layers or meta:
             self._engine.write(layers, meta)
@@ -127,23 +154,23 @@ class IndexedBatchStore(SpillingStore):
         except OSError as error:
             raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
         reach(SEALED)
-        # Readers do not wait for any of it. Until it is being copied they are shown what was spilled as staged; while
-        # it is, as committed; afterwards it is both.
+        # Readers do not wait for these steps. Before the copy they are shown the spill as staged writes, during the
+        # copy as committed ones.
         self._decided = True
         try:
             self._engine.write([], {_COPYING: spill.name})
         except CommitFailedError as error:
-            # Where nobody can tell whether it is there, opening again must find what it names.
+            # If it is unknown whether the name was written, the spill must stay for the next opening.
             self._decided = error.reopen
             raise
         try:
             with self._shown_as_committed():
-                # Not needed for a whole commit: so that what was decided is carried out, and not replayed.
+                # Atomicity does not need this sync. With it, a crash leads to a roll forward and not to a replay.
                 self._engine.persist()
                 reach(DECIDED)
                 self._copy(spill, marker.ranges, _final(marker))
         except StoreError as error:
-            # Nothing undoes it any more.
+            # This is past the commit point.
             raise CommitFailedError(
                 f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
             ) from error
@@ -156,7 +183,7 @@ class IndexedBatchStore(SpillingStore):
 
     def _rollback(self) -> None:
         if self._decided:
-            # Opening again carries it out.
+            # Opening the store again rolls the commit forward.
             return
         with self._batch.lock:
             self._forget()

@@ -1,4 +1,4 @@
-"""The iterator that a scan hands out: pairs in order, which end in an error once somebody closes it."""
+"""The iterator that a scan returns: pairs in order. After it is closed, it raises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stores.merge import Pair
 
 
 class Pin:
-    """What an iterator holds on to. Let go of once: at its end, by ``close``, or when nobody refers to it any more."""
+    """The resources of an iterator. They are released once: at its end, by ``close`` or by garbage collection."""
 
     __slots__ = ("__weakref__", "_release", "closed", "since")
 
@@ -23,22 +23,22 @@ class Pin:
 
     @property
     def held(self) -> bool:
-        """Whether it has not let go yet."""
+        """True until the resources are released."""
         return self._release is not None
 
     def let_go(self) -> None:
-        """Release what is held; nothing on a second call."""
+        """Release the resources. A second call has no effect."""
         release, self._release = self._release, None
         if release is not None:
             release()
 
     def close(self) -> None:
-        """Let go, and make the iterator raise from now on."""
+        """Release the resources and make the iterator raise from now on."""
         self.closed = True
         self.let_go()
 
     def abandon(self) -> None:
-        """Make the iterator raise from now on without letting go: what is held is not this process's."""
+        """Make the iterator raise from now on, but release nothing: the resources belong to the parent process."""
         self.closed = True
         keep_for_good(self._release)
         self._release = None
@@ -52,11 +52,11 @@ class StoreIterator(KeyValueIterator):
 
     def __init__(self, chunks: Iterator[list[Pair]], pin: Pin) -> None:
         self._pin = pin
-        # The generator refers to the pin and not to the iterator: a loop keeps the generator only.
+        # The generator refers to the pin, not to the iterator: a loop keeps a reference to the generator only.
         self._pairs = _guarded(chunks, pin)
 
     def __iter__(self) -> Iterator[Pair]:
-        # The generator itself: a loop over it costs half of one over __next__.
+        # Return the generator itself: a loop over it costs half of a loop over __next__.
         return _guarded(iter(()), self._pin) if self._pin.closed else self._pairs
 
     def __next__(self) -> Pair:
@@ -75,7 +75,7 @@ def _guarded(chunks: Iterator[list[Pair]], pin: Pin) -> Iterator[Pair]:
                 if pin.closed:
                     _check(pin)
     except StoreUnavailableError:
-        # The store may have been closed meanwhile, by another thread.
+        # Another thread may have closed the store meanwhile.
         _check(pin)
         raise
     _check(pin)

@@ -1,21 +1,22 @@
-"""The commit marker of a dual store: a file that says a transaction is complete and may be rolled forward.
+"""The commit marker of a dual store: a file which records that a transaction is complete and is rolled forward.
 
-It comes into being in one step: written beside, synced, renamed, its folder synced; the syncs are left out where a
-commit need not survive power loss. Its first line is the CRC-32 of
-the second, so that a damaged one is noticed. Source: KIP-844, "Transactions via Secondary State Store" (commit file).
+It is created atomically: written to a temporary file, synced, renamed, and its folder synced. Without ``durable`` both
+syncs are left out. Its first line is the CRC-32 of the second, which detects corruption.
+
+Source: KIP-844, "Transactions via Secondary State Store" (commit file).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
 from stores.failpoints import declare, reach
-from stores.files import StrangeFileError, make_file, read_file, sync_folder
+from stores.files import StrangeFileError, atomic_write, read_file
 from stores.ranges import Bounds
 
 MARKER_WRITTEN = declare("dual_store.marker_written", "the marker is written beside its place, not yet synced")
@@ -26,7 +27,7 @@ MARKER_SYNCED = declare(
 
 
 _BYTES_MAX = 1 << 30
-"""More than the bounds of all range deletes of a transaction take."""
+"""An upper bound of a marker's size: the bounds of a transaction's range deletes take less."""
 
 
 class DamagedMarkerError(ValueError):
@@ -35,28 +36,30 @@ class DamagedMarkerError(ValueError):
 
 @dataclass(frozen=True)
 class Marker:
-    """What is needed, beside the staged writes themselves, to carry a commit out."""
+    """Everything that completing a commit needs, except the staged writes."""
 
     sequence: int
-    """Number of the commit, one above that of the committed store below it."""
+    """Number of the commit: one more than that of the last commit in the regular store; 0 for an indexed batch."""
     token: bytes
-    """Eight random bytes before each of the transaction's keys in the second store, and in its seal. Numbers won't do:
-    a crash at CHANGELOG may take the store some commits back, and the second store show old contents when they return.
+    """Eight random bytes: the prefix of the transaction's keys in the staging store, and part of its commit record.
+
+    The commit's number is not enough. At CHANGELOG a crash may roll the regular store back by some commits. The numbers
+    are then used again, while the staging store may still have the writes of the earlier commit with the same number.
     """
     in_parts: bool
-    """Whether the copy takes more than one write, so that a part of it may already be in the store."""
+    """True if the copy takes more than one write, so that a part of it may already be in the regular store."""
     ranges: tuple[Bounds, ...]
-    """Staged range deletes: they go before the staged writes."""
+    """Staged range deletes. They are applied before the staged writes."""
     meta: Mapping[bytes, bytes | None]
     """Offsets and position, as meta entries."""
 
     @property
     def seal(self) -> bytes:
-        """What the second store holds, in the same write as the last of the transaction's own."""
+        """The commit record in the staging store, added in the same write as the transaction's last data."""
         return self.sequence.to_bytes(8, "big") + bytes([self.in_parts]) + self.token
 
     def text(self) -> str:
-        """The marker as it is kept: its checksum in a line, and all the rest in another."""
+        """Return the contents of the file: a line with the checksum, and a line with the rest."""
         text = json.dumps(
             {
                 "sequence": self.sequence,
@@ -69,22 +72,13 @@ class Marker:
         return f"{crc32(text.encode()):08x}\n{text}\n"
 
     def write(self, path: Path, *, durable: bool) -> None:
-        """Put the marker at ``path``; ``durable`` syncs it and its folder."""
-        new = path.with_name(path.name + ".new")
-        with open(make_file(new), "w") as file:
-            file.write(self.text())
-            file.flush()
-            reach(MARKER_WRITTEN)
-            if durable:
-                os.fsync(file.fileno())
-        new.replace(path)
-        if durable:
-            sync_folder(path.parent)
+        """Write the marker to ``path``. ``durable`` syncs it and its folder."""
+        atomic_write(path, self.text().encode(), durable=durable, before_sync=partial(reach, MARKER_WRITTEN))
         reach(MARKER_SYNCED)
 
     @classmethod
     def read(cls, path: Path) -> Marker | None:
-        """The marker at ``path``, or None where there is none. Raises DamagedMarkerError."""
+        """Return the marker at ``path``, or None if there is none. Raises: DamagedMarkerError, OSError."""
         try:
             raw = read_file(path, _BYTES_MAX)
         except FileNotFoundError:
@@ -95,7 +89,7 @@ class Marker:
 
     @classmethod
     def read_text(cls, raw: bytes, where: Path) -> Marker:
-        """The marker that ``text`` gave, and ``where`` was found. Raises DamagedMarkerError."""
+        """Parse the bytes of ``text``. ``where`` names their place in errors. Raises: DamagedMarkerError."""
         try:
             checksum, text = raw.decode().split("\n")[:2]
             if int(checksum, 16) != crc32(text.encode()):

@@ -1,11 +1,11 @@
-"""Uncommitted writes stay in a transaction of the engine's own; a commit is that transaction's.
+"""Native strategy: staged writes stay in the engine's own write transaction; a commit commits that transaction.
 
-What is staged takes what room the engine gives it, and is written once. In memory are the staged keys with the lengths
-of their values, so that uncommitted bytes are exact; no values. Where a scan is open, what it needs of the past is kept
-beside (``undo``); a rollback or a range delete under an open scan copies the staged values, once, for it to go on.
+The engine holds the staged writes and writes them once. Memory holds the staged keys with the lengths of their values,
+so that the count of uncommitted bytes is exact; it holds no values. While a scan is open, an undo log (``undo``) keeps
+the old values it needs. A rollback or a range delete under an open scan copies the staged values once for that scan.
 
-An engine that can't write gives its transaction up, and with it what is staged: a commit, or a write, that failed so
-says that the store must be opened again (``CommitFailedError.reopen``). The changelog's tail is replayed then.
+An engine that fails to write aborts its transaction, and the staged writes are lost. The failed commit or write then
+raises ``CommitFailedError`` with ``reopen``: the store must be opened again, and the changelog's tail is replayed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakSet
 from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine
-from stores.errors import ConfigError, StoreError
+from stores.errors import ConfigError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, TopicPartition
 from stores.merge import Pair, chunks_of, lay_over, merged
@@ -36,10 +36,14 @@ AFTER_COMMIT = declare("native.after_commit", "the engine's transaction is commi
 
 
 class NativeStore(EngineStore):
-    """Carries transactions as large as the engine's own; its staged keys must fit into memory."""
+    """A store for transactions as large as the engine allows. The staged keys must fit into memory."""
 
     strategy: ClassVar[str] = "native"
     failpoints: ClassVar[tuple[str, ...]] = (BEFORE_COMMIT, AFTER_COMMIT, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
+
+    @classmethod
+    def bounds_memory(cls, engine: type[Engine]) -> bool:
+        return super().bounds_memory(engine) and issubclass(engine, TransactionalEngine) and engine.spills
 
     @classmethod
     def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:
@@ -52,7 +56,7 @@ class NativeStore(EngineStore):
         self._thread = current_thread()
         self._transactions.prepare()
         self._transaction: Transaction | None = None
-        # Held by whoever uses the transaction, and while it begins or ends: readers on other threads see it whole.
+        # Held during each use of the transaction, and while it begins or ends: readers never see half a change.
         self._lock = Lock()
         self._live: WeakSet[LiveScan] = WeakSet()
         self._forget()
@@ -63,16 +67,35 @@ class NativeStore(EngineStore):
 
     def _forget(self) -> None:
         self._lengths: SortedMap[int] = SortedMap()
-        """Of the staged values, by key; 0 for a delete."""
+        """Lengths of the staged values, by key; 0 for a delete."""
         self._num_bytes = 0
         self._key_bytes = 0
-        """Of the staged keys alone, which are all of it that is kept in memory."""
+        """Bytes of the staged keys alone: only these are kept in memory."""
         self._ranges = KeyRanges()
         self._has_ranges = False
-        """For readers without the lock: whether there are any, or soon will be."""
+        """True if a range delete is staged or about to be. Readers look at it without the lock."""
         self._undo = Undo()
 
     # Staging
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        # The hot path: a valid write is staged without calling the checks.
+        if (
+            type(key) is bytes
+            and type(value) is bytes
+            and 0 < len(key) <= self._max_key_bytes
+            and len(value) <= self._max_value_bytes
+            and get_ident() == self._writer
+        ):
+            try:
+                with self._lock:
+                    self._stage_locked(key, value)
+            except StoreError:
+                # The store may have been closed meanwhile, by another thread.
+                self._check_open()
+                raise
+            return
+        super().put(key, value)
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         with self._lock:
@@ -101,7 +124,7 @@ class NativeStore(EngineStore):
         with self._lock:
             transaction = self._transaction or self._begin()
             if self._is_watched():
-                # To note each key would copy the range, which may be all there is; this copies what is staged.
+                # Saving each key's old value could copy the whole database. This copies only the staged writes.
                 self._part(self._copy(transaction))
             self._has_ranges = True
             transaction.delete_range(start, end)
@@ -111,7 +134,7 @@ class NativeStore(EngineStore):
             self._ranges.add(start, end)
 
     def _begin(self) -> Transaction:
-        # Another thread that closes the store has ended its last transaction by now.
+        # A close on another thread may have ended the last transaction: do not begin one after it.
         self._check_open()
         self._transaction = begun = self._transactions.begin()
         return begun
@@ -161,7 +184,7 @@ class NativeStore(EngineStore):
                 try:
                     self._part(self._copy(transaction))
                 except StoreError as error:
-                    # The engine has given the transaction up: nobody can tell any more what the scans would have shown.
+                    # The engine has aborted the transaction: the snapshot of the open scans is lost.
                     for scan in self._open_scans():
                         scan.rest = _raising(error)
             transaction.abort()
@@ -191,11 +214,27 @@ class NativeStore(EngineStore):
 
     # Reading
 
+    def get(self, key: bytes) -> bytes | None:
+        # The writer's hot path, like ``put``.
+        if type(key) is not bytes:
+            return super().get(key)
+        try:
+            if self._transaction is None:
+                return self._engine.get(key)
+            if get_ident() == self._writer:
+                with self._lock:
+                    if self._transaction is not None:
+                        return self._transaction.get(key)
+            return self._get(IsolationLevel.READ_UNCOMMITTED, key)
+        except StoreUnavailableError:
+            self._check_open()
+            raise
+
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         if (
             level is IsolationLevel.READ_UNCOMMITTED
             and self._transaction is not None
-            # Looked at here, too: the call takes a good part of the writer's lookup.
+            # Compared here as well: for the writer, the call would cost a large part of the lookup.
             and (get_ident() == self._writer or self._may_change((key,)))
         ):
             with self._lock:
@@ -204,17 +243,20 @@ class NativeStore(EngineStore):
         return self._engine.get(key)
 
     def _may_change(self, keys: Sequence[bytes]) -> bool:
-        """Whether one of ``keys`` must be looked up in the open transaction: all that the writer asks for, which waits
-        for nobody, and of a reader what is staged. What is not, is what is committed, and no commit is waited for."""
+        """Return whether one of ``keys`` must be looked up in the open transaction.
+
+        That is always so for the writer, which never waits for a reader's lookup here. A reader uses the transaction
+        for staged keys only: it reads other keys from committed data, without waiting for a commit.
+        """
         if get_ident() == self._writer:
             return True
         staged = self._lengths.writes
-        # In this order: a range delete takes keys from the staged ones, and says so before.
+        # In this order: a range delete sets the flag before it removes keys from the staged ones.
         return any(key in staged for key in keys) or self._has_ranges
 
     def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
         if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None and self._may_change(keys):
-            # All of one moment: nothing is staged or committed while the lock is held.
+            # The lock makes this a snapshot: nothing is staged or committed while it is held.
             with self._lock:
                 if self._transaction is not None:
                     return list(map(self._transaction.get, keys))
@@ -237,7 +279,7 @@ class NativeStore(EngineStore):
         return [(chunks_of(scan), Pin(scan.close)) for scan in self._engine.scans(ranges, reverse=reverse)]
 
     def _live_scan(self, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
-        """A scan of the open transaction. The caller holds the lock."""
+        """Return a scan of the open transaction. The caller holds the lock."""
         start, end, end_open, _ = bounds
         live = LiveScan(self._undo.pin(), start, end, end_open=end_open, reverse=reverse)
         self._live.add(live)
@@ -256,9 +298,9 @@ class NativeStore(EngineStore):
         yield from scan.rest
 
     def _fetch(self, scan: LiveScan) -> tuple[list[Pair], bool]:
-        """The next pairs from the open transaction, as they were when the scan was made, and whether they are all."""
+        """Return the next pairs, as they were when the scan was made, and whether they are the last."""
         if self._transaction is None or scan.released:
-            # Only a scan that was released meanwhile, on another thread, is still here: it says so itself.
+            # Another thread has released the scan meanwhile. Its iterator raises.
             return [], True
         chunk, ended = self._transaction.fetch(
             scan.start, scan.end, scan.fetch_most, end_open=scan.end_open, reverse=scan.reverse
@@ -276,7 +318,7 @@ class NativeStore(EngineStore):
     # Scans that outlive what they read
 
     def _is_watched(self) -> bool:
-        """Whether a scan of the transaction is open."""
+        """Return whether a scan of the transaction is open."""
         self._undo.settle()
         return bool(self._undo.layers)
 
@@ -284,14 +326,17 @@ class NativeStore(EngineStore):
         return [scan for scan in self._live if not scan.released and scan.rest is None]
 
     def _copy(self, transaction: Transaction) -> Layer:
-        """What the transaction has changed, in memory."""
+        """Return the changes of the transaction, copied into memory."""
         copied = Layer()
         copied.ranges.update(self._ranges)
         copied.staged.writes.update((key, transaction.get(key)) for key in self._lengths.writes)
         return copied
 
     def _part(self, copied: Layer | None) -> None:
-        """Let the open scans go on from what is committed, with what was ``copied`` and their undo laid over it."""
+        """Detach the open scans from the transaction: from now on they read committed data.
+
+        ``copied`` and their undo log are merged over it.
+        """
         for scan in self._open_scans():
             layers = [*([] if copied is None else [copied]), *self._undo.since(scan.layer)]
             try:
@@ -301,7 +346,7 @@ class NativeStore(EngineStore):
                 continue
             scan.rest = self._lay_over(scan.below, layers, scan)
             if scan.released:
-                # Meanwhile, by another thread, which may not have seen what is below now.
+                # Another thread released it meanwhile, maybe before ``below`` was set: close that scan too.
                 scan.release()
         self._undo = Undo()
 

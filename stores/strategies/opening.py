@@ -1,4 +1,4 @@
-"""Opening what a store keeps its data in: never half made, never of an older format, never empty without a word."""
+"""Open a store's engine: create it atomically, migrate older formats, report missing data as corruption."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def open_data(
 ) -> Engine:
     """Open the data of the store in ``directory``, in the present format.
 
-    ``settle`` carries out what was spilled and not yet copied, in the format that it was written in.
+    ``settle`` completes an interrupted copy of a spill, in the format that it was written in, before a migration.
 
-    Raises: StoreCorruptedError where the data is gone; StoreUnavailableError; and what opening the engine raises.
+    Raises: StoreCorruptedError if the data is gone; StoreUnavailableError; and the errors of ``Engine.open``.
     """
     with system_errors_told(directory.data):
         missing = not directory.data.is_dir() or not any(directory.data.iterdir())
     if missing:
-        # An engine would begin a new database there, without a word.
+        # An engine would silently create a new database there.
         raise StoreCorruptedError(
             f"{directory.data} is gone or empty: wipe the store and restore it from its changelog"
         )
@@ -47,7 +47,7 @@ def open_data(
 
 
 def build_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
-    """Make a new engine's files in ``folder``, with an empty commit, so that opening never finds them half made."""
+    """Create a new engine's files in ``folder``, with an empty commit: opening never finds them incomplete."""
     folder.mkdir()
     made = engine.open(folder, durability, options)
     try:
@@ -57,11 +57,11 @@ def build_engine(engine: type[Engine], folder: Path, durability: Durability, opt
 
 
 def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
-    """Open an engine's files, of which nobody knows what has happened to them since they were last open."""
+    """Open an engine's files. They may have been changed or damaged since they were last open."""
     rehearse(engine, folder, options)
     opened = engine.open(folder, durability, options)
     if durability is Durability.DISK:
-        # Opening may have made a file whose contents will be synced, and whose name nobody else would be.
+        # Opening may have created a file. The engine syncs its contents, and nothing else would sync its name.
         try:
             with system_errors_told(folder):
                 sync_folder(folder)

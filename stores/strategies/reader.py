@@ -1,4 +1,4 @@
-"""A store as other threads see it."""
+"""Readers of a store for other threads, at one isolation level."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 from stores.errors import StoreUnavailableError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
 from stores.ranges import ScanRange
-from stores.reading import close_answer
+from stores.reading import close_answer, of_one_moment
 from stores.strategies.arguments import as_bytes
 
 if TYPE_CHECKING:
     from stores.strategies.store import EngineStore
 
 Answer = TypeVar("Answer")
+_TRIES = 8
+"""Number of attempts of a query beside the writer. After that the writer waits for the query."""
 
 
 class StoreReader(KeyValueView):
-    """A store as another thread sees it, at one isolation level."""
+    """A read-only view of a store at one isolation level, for any thread."""
 
     def __init__(self, store: EngineStore, level: IsolationLevel) -> None:
         self._store, self._level = store, level
@@ -37,11 +39,24 @@ class StoreReader(KeyValueView):
     def mark(self, name: str) -> bytes | None:
         return self._store.mark_at(self._level, name)
 
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        store = self._store
+        for _ in range(_TRIES):
+            turn, mark = store.rollback_turn, self.mark(name)
+            answer = read(mark)
+            rolled_back = self._level is IsolationLevel.READ_UNCOMMITTED and (turn & 1 or store.rollback_turn != turn)
+            if not rolled_back and self.mark(name) == mark:
+                return answer
+            close_answer(answer)
+        with store.marks_held():
+            # The writer completes a change that it has begun, and then waits.
+            return of_one_moment(lambda: self.mark(name), read)
+
     def get(self, key: bytes) -> bytes | None:
         try:
             return self._store._get(self._level, as_bytes("key", key))
         except StoreUnavailableError:
-            # The store may have been closed meanwhile, by the writer's thread.
+            # The writer's thread may have closed the store meanwhile.
             self._store._check_open()
             raise
 
@@ -76,8 +91,11 @@ class StoreReader(KeyValueView):
 
 
 class BoundedReader(StoreReader):
-    """A reader that answers only from a state that has reached ``bound``. Source: KIP-892, "Interactive Query .position
-    Offsets": the bound constrains the position of the query's own level."""
+    """A reader that answers only from a state that has reached ``bound``.
+
+    The bound applies to the position at the query's isolation level.
+    Source: KIP-892, "Interactive Query .position Offsets".
+    """
 
     def __init__(self, store: EngineStore, level: IsolationLevel, bound: PositionBound) -> None:
         super().__init__(store, level)
@@ -117,8 +135,9 @@ class BoundedReader(StoreReader):
             transaction = self._store._staged_position
             self._check_bound()
             answer = query()
-            # The map is another one after a commit and before a rollback is carried out: then what was read may no
-            # longer have what the bound found. A commit takes nothing away from who reads committed data.
+            # Each commit and each rollback replaces this map, a rollback before it drops data: so its identity stands
+            # for the transaction. After a rollback the answer may lack data that the bound check saw. A reader of
+            # committed data needs no second look: a commit only adds to its position.
             if self._level is IsolationLevel.READ_COMMITTED or self._store._staged_position is transaction:
                 return answer
             close_answer(answer)

@@ -1,8 +1,8 @@
-"""A second store of the same engine for one transaction that has outgrown memory: a folder of its own, gone after it.
+"""The spill database of an indexed-batch store: same engine, one folder for each transaction that outgrows memory.
 
-It is opened at DISK whatever the store's level is, and written without a sync until it is sealed: who finds out that
-its commit was begun (``IndexedBatchStore``) must have it whole. Its keys are those of the store, as long as they may
-be there: a folder holds one transaction, so that no token is needed to tell two apart.
+It is opened at the highest durability level of the engine, whatever the store's level is. It is written without a sync
+until its commit record: recovery needs the complete spill once the commit point is durable (``IndexedBatchStore``).
+Its keys are those of the store, of the same maximum length. A folder holds one transaction, so keys need no token.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from stores.strategies.opening import open_engine
 from stores.strategies.spilled import TOKEN_BYTES, Spill
 
 _SEAL = b"commit"
-"""Meta entry: the marker of the commit, written when all of the transaction is here."""
+"""Meta entry: the commit record, in the form of a marker. It is written after all of the transaction."""
 
 
 class SecondStore(Spill):
-    """The spill of one transaction, in ``parent``/NAME."""
+    """The spill of one transaction, in a folder with a random name."""
 
     def __init__(self, engine: Engine, folder: Path, part_bytes: int) -> None:
         super().__init__(engine, b"", part_bytes)
@@ -37,15 +37,17 @@ class SecondStore(Spill):
 
     @property
     def name(self) -> bytes:
-        """What tells this transaction from all others: in hexadecimal, the name of its folder."""
+        """The random bytes that identify this transaction. In hexadecimal they are the folder's name."""
         return bytes.fromhex(self.folder.name)
 
     @classmethod
     def begin(
         cls, kind: type[Engine], parent: Path, options: Mapping[str, object], part_bytes: int, *, split: bool
     ) -> Self:
-        """Make one, with two data families if ``split``. Raises: CommitFailedError where the disk refuses: nothing of
-        it is left then."""
+        """Create a spill database, with two data families if ``split``.
+
+        Raises: CommitFailedError if the disk refuses it; then nothing of it is left.
+        """
         folder = parent / token_bytes(TOKEN_BYTES).hex()
         try:
             folder.mkdir(parents=True)
@@ -59,15 +61,15 @@ class SecondStore(Spill):
 
     @classmethod
     def find(cls, kind: type[Engine], folder: Path, options: Mapping[str, object], part_bytes: int) -> Self:
-        """The one that was sealed in ``folder``. Raises: OSError where there is none, and as ``Engine.open``."""
+        """Open the spill database in ``folder``. Raises: OSError if there is none; the errors of ``Engine.open``."""
         if not any(folder.iterdir()):
             raise FileNotFoundError(0, "it is empty", str(folder))
         return cls(_opened(kind, folder, options, split=False), folder, part_bytes)
 
     def seal(self, meta: Mapping[bytes, bytes | None]) -> Marker:
-        """Let it survive power loss, complete, with the meta entries of its commit. Raises: OSError, CommitFailedError.
+        """Write the commit record with the meta entries of the commit, and sync the whole spill with its folders.
 
-        May be repeated, and added to meanwhile.
+        May be repeated after more writes were spilled. Raises: OSError, CommitFailedError.
         """
         marker = Marker(0, self.name, True, tuple(self.ranges), meta)
         self.engine.write([], {_SEAL: marker.text().encode()})
@@ -77,16 +79,16 @@ class SecondStore(Spill):
         return marker
 
     def sealed(self) -> Marker:
-        """What it was sealed with. Raises: DamagedMarkerError; as ``Engine.meta``."""
+        """Return the commit record. Raises: DamagedMarkerError; the errors of ``Engine.meta``."""
         return Marker.read_text(self.engine.meta().get(_SEAL, b""), self.folder)
 
     def close(self) -> None:
-        """Close the engine, whatever that says: nothing counts that was not sealed."""
+        """Close the engine and ignore its errors: data without a commit record does not count."""
         with suppress(StoreError):
             self.engine.close()
 
     def remove(self) -> None:
-        """Close it and remove what there is. What can't be removed is when the store is opened again."""
+        """Close the engine and remove the folder. Files that can't be removed go when the store is opened again."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
@@ -94,11 +96,11 @@ class SecondStore(Spill):
 
 
 def _opened(kind: type[Engine], folder: Path, options: Mapping[str, object], *, split: bool) -> Engine:
-    """The engine in ``folder``. A new one is given two data families if ``split``; one that is there has its own."""
+    """Open the engine in ``folder``. A new one gets two data families if ``split``; an existing one keeps its own."""
     level = next(level for level in reversed(Durability) if level in kind.durabilities)
     engine = open_engine(kind, folder, level, options)
     if split:
-        # As in the regular store: so a key of any length that this takes is one that can be spilled.
+        # The same families as the regular store: then every key that the store accepts can also be spilled.
         engine.add_family()
         engine.write([], {FAMILIES: BOTH}, durable=False)
         engine.settle_families()

@@ -1,4 +1,4 @@
-"""Staged writes that have left memory, in an engine beside the regular one: keys behind a token, values with a tag."""
+"""Staged writes that were spilled to a separate engine: each key has a token as prefix, each value a tag."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from stores.merge import Staged, StagedWrites, chunks_of
 from stores.ranges import Bounds, KeyRanges
 
 TOKEN_BYTES = 8
-"""Length of the token before each key, where transactions follow each other in one engine."""
+"""Length of the token before each key, if several transactions use one engine in turn."""
 _VALUE, _TOMBSTONE = b"\x01", b"\x00"
 
 
 class Spill:
-    """What of one transaction is in ``engine``. Each write goes there in parts of about ``part_bytes``: nothing of it
-    counts before the strategy says so."""
+    """The spilled writes of one transaction, in ``engine``.
+
+    They are written in parts of about ``part_bytes``. Nothing here is committed until the strategy's commit point.
+    """
 
     def __init__(self, engine: Engine, token: bytes, part_bytes: int) -> None:
         self.engine, self.token = engine, token
         self._part_bytes = part_bytes
         self._empty = True
         self.ranges = KeyRanges()
-        """The range deletes that came before what is here, or among it: they hide what is committed."""
+        """Range deletes of the transaction up to the last spill. They hide committed data."""
         self.pins: set[Scan] = set()
-        """Scans that readers have open."""
+        """The open scans of readers."""
 
     def add(self, layers: Sequence[Layer]) -> None:
-        """Lay ``layers``, oldest first, over what is here. May be repeated where it raised, as ``Engine.write``."""
+        """Write ``layers``, oldest first, over the earlier spilled writes. After an error it may be repeated."""
         for layer in layers:
-            # A range matters where something older is.
+            # A range delete matters only if older writes are here.
             if layer.ranges and not self._empty:
                 self._write(self._bounds_of(layer), {})
             self._empty = False
@@ -49,12 +51,12 @@ class Spill:
                 self._write((), part)
 
     def hide(self, layers: Sequence[Layer]) -> None:
-        """Let the ranges of ``layers``, which are here now, hide what is committed. No reader may look meanwhile."""
+        """Let the range deletes of ``layers``, now spilled, hide committed data. No reader may run meanwhile."""
         for layer in layers:
             self.ranges.update(layer.ranges)
 
     def as_writes(self, layers: Sequence[Layer]) -> list[Writes]:
-        """``layers`` as ``add`` would write them where nothing is here yet, for one write."""
+        """Return ``layers`` as ``add`` would write them to an empty spill, for a single write."""
         return [
             Writes(
                 self._bounds_of(layer) if number else (),
@@ -64,9 +66,9 @@ class Spill:
         ]
 
     def pairs_between(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, int]]:
-        """The keys of ``start <= key < end`` that have a write here, with the bytes of key and value."""
+        """Yield the keys of ``start <= key < end`` that have a write here, with the number of bytes of the pair."""
         if start is not None and end == start + b"\x00":
-            # Of one key, a lookup costs less than a scan.
+            # For a single key, a lookup costs less than a scan.
             value = self.get(start)
             if not isinstance(value, Missing):
                 yield start, len(start) + len(value or b"")
@@ -80,22 +82,22 @@ class Spill:
             scan.close()
 
     def get(self, key: bytes) -> bytes | Missing | None:
-        """The write of ``key`` that is here, None for a delete, MISSING where there is none."""
+        """Return the spilled value of ``key``: None for a delete, MISSING if there is no write."""
         kept = self.engine.get(self.token + key)
         return MISSING if kept is None else untagged(kept)
 
     def lookup(self, key: bytes) -> bytes | Missing | None:
-        """As ``get``, and None where a range delete hides what is committed under ``key``."""
+        """Like ``get``, but return None if a range delete hides the committed value of ``key``."""
         value = self.get(key)
         return None if value is MISSING and key in self.ranges else value
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
-        """The writes of a range as they are kept, to be given to ``SpilledWrites``."""
+        """Return a scan of the stored writes of a range, for ``SpilledWrites``."""
         first, last = self._bounds(start, end)
         return self.engine.scan(first, last, end_open=end_open, reverse=reverse)
 
     def writes(self) -> Iterator[Staged]:
-        """All writes, ascending."""
+        """Yield all writes in ascending order."""
         for pairs in chunks_of(self.scan(None, None)):
             for key, kept in pairs:
                 yield key[len(self.token) :], untagged(kept)
@@ -107,14 +109,14 @@ class Spill:
         return [self._bounds(start, end) for start, end in layer.ranges]
 
     def _bounds(self, start: bytes | None, end: bytes | None) -> Bounds:
-        """``start`` and ``end`` as keys of the engine; no key of its own is a bare token."""
+        """Return ``start`` and ``end`` as keys of the engine. A bare token is never a key there."""
         if not self.token:
             return start, end
         return self.token + (start or b""), after(self.token) if end is None else self.token + end
 
 
 class SpilledWrites(StagedWrites):
-    """Writes of a spill, in the order of ``scan``, which is one of its own."""
+    """The writes of a spill, in the order of ``scan``, a scan of that spill."""
 
     def __init__(self, scan: Scan, token: bytes, *, reverse: bool) -> None:
         self._scan, self._key_from, self._reverse = scan, len(token), reverse
@@ -141,15 +143,15 @@ class SpilledWrites(StagedWrites):
 
 
 def after(token: bytes) -> bytes:
-    """The end of the keys behind ``token``; it is no key itself. A token begins with a zero, so there is always one."""
+    """Return the exclusive end of the keys with the prefix ``token``. A token begins with a zero, so it exists."""
     return (int.from_bytes(token, "big") + 1).to_bytes(TOKEN_BYTES, "big")
 
 
 def tagged(value: bytes | None) -> bytes:
-    """A staged value, or a delete, as it is kept."""
+    """Return the stored form of a staged value or a delete."""
     return _TOMBSTONE if value is None else _VALUE + value
 
 
 def untagged(kept: bytes) -> bytes | None:
-    """The staged value, or None for a delete."""
+    """Return the staged value, or None for a delete, from its stored form."""
     return kept[1:] if kept[:1] == _VALUE else None

@@ -1,11 +1,11 @@
-"""Staged writes in an indexed batch in memory, and beyond a bound of theirs in a second store on disk.
+"""Staged writes in an indexed batch in memory; beyond a size limit they are spilled to disk.
 
-What both strategies with a batch have in common: staging, spilling, and reading from the top down: memory, what was
-spilled, what is committed. How a commit makes one of all three is the strategy's own.
+This is the common part of the indexed-batch and dual-store strategies: staging, spilling, and reads that merge three
+levels: memory over the spill over committed data. Each strategy has its own commit protocol.
 
-A commit that was spilled is copied in parts. Readers never see that, and wait for no copy: from the moment on that
-nothing undoes the commit any more they are shown what comes out of it, what was spilled laid over what is committed;
-so laid over it, a part that is copied changes nothing. No reader waits for the disk either, while a spill is written.
+A spilled commit is copied in parts. Readers never see an incomplete copy and do not wait for it: from the commit point
+on, they are shown the spilled writes merged over committed data, which hides the parts that are already copied. Readers
+do not wait for the disk while a spill is written, either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from struct import Struct
 from threading import get_ident
 from typing import ClassVar
 
@@ -27,15 +26,16 @@ from stores.merge import Pair, chunks_of
 from stores.ranges import Bounds, ScanRange
 from stores.strategies.held import HeldState, hold
 from stores.strategies.iterator import Pin
+from stores.strategies.seqlock import Seqlock
 from stores.strategies.spilled import Spill
 from stores.strategies.store import EngineStore, Traits, while_open
 
-_pack_time = Struct(">q").pack
-
 
 class SpillingStore(EngineStore):
-    """A store over an engine, with an indexed batch that takes up to ``buffer_bytes`` of memory. What was spilled is
-    copied in parts of ``part_bytes``."""
+    """A store over an engine, with an indexed batch of up to ``buffer_bytes`` in memory.
+
+    A commit copies spilled writes in parts of about ``part_bytes``.
+    """
 
     mid_copy: ClassVar[str]
     """The failpoint between two parts of a copy."""
@@ -44,32 +44,35 @@ class SpillingStore(EngineStore):
         self, engine: Engine, directory: StoreDirectory | None, traits: Traits, buffer_bytes: int, part_bytes: int
     ) -> None:
         super().__init__(engine, directory, traits)
-        # No write is larger than what there is room for, so that one comparison will do for both bounds.
+        # The room is never larger than the largest value, so that one comparison checks both limits.
         self._batch = IndexedBatch(min(buffer_bytes, self._max_value_bytes))
         self._part_bytes = part_bytes
         self._spill: Spill | None = None
-        """What has left memory of the open transaction."""
+        """The spilled writes of the open transaction."""
         self._decided = False
-        """Whether that is committed, or may be, and not all of it copied: only opening the store again ends this."""
-        self._turn = 0
-        """Odd while a commit is copied in parts, when what is committed is in between."""
+        """True if the spill is or may be committed but is not copied completely.
+
+        After a failed copy only opening the store again clears it.
+        """
+        self._copying = Seqlock(self._batch.lock)
+        """A commit that is copied in parts is one change. During it the engine holds a mix of two states."""
         self._recent: Mapping[bytes, bytes | None] = {}
-        """The writes of the last commit, while nothing newer is in the engine: what was just written is soon read."""
+        """The writes of the last commit, while the engine has nothing newer: recent writes are often read soon."""
 
     @abstractmethod
     def _begin_spill(self) -> Spill:
-        """Where the open transaction can be spilled to. Raises: CommitFailedError."""
+        """Return an empty spill for the open transaction. Raises: CommitFailedError."""
 
     # Staging
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        # The hot path: a write that is as it should be, and has nothing staged below it, is staged right here.
+        # The hot path: a valid write of a key with nothing staged in older layers is staged here, without calls.
         if type(key) is bytes and type(value) is bytes and get_ident() == self._writer:
             batch = self._batch
             key_bytes = len(key)
             if 0 < key_bytes <= self._max_key_bytes and (num_bytes := key_bytes + len(value)) <= batch.room_bytes:
                 writes = batch.writes
-                # Looked up again where it is assigned to: a reader may have frozen the layer since.
+                # ``batch.writes`` is read again for the assignment: a reader may have frozen the layer since.
                 if key not in writes:
                     if not batch.deep:
                         batch.room_bytes -= num_bytes
@@ -86,7 +89,7 @@ class SpillingStore(EngineStore):
         self._stage_checked(key, value)
 
     def put_timestamped(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        # As ``put``, without the price of calling it.
+        # The same as ``put``, without the cost of a call.
         if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and not timestamp_ms >> 62:
             key_bytes = len(key)
             batch = self._batch
@@ -94,9 +97,10 @@ class SpillingStore(EngineStore):
                 num_bytes = key_bytes + len(value) + 8
                 if num_bytes <= batch.room_bytes and key not in batch.writes and not batch.deep:
                     batch.room_bytes -= num_bytes
-                    batch.writes[key] = _pack_time(timestamp_ms) + value
+                    # Big-endian; faster than a ``Struct``.
+                    batch.writes[key] = timestamp_ms.to_bytes(8) + value
                     return
-            self.put(key, _pack_time(timestamp_ms) + value)
+            self.put(key, timestamp_ms.to_bytes(8) + value)
             return
         super().put_timestamped(key, value, timestamp_ms)
 
@@ -110,7 +114,7 @@ class SpillingStore(EngineStore):
         num_bytes = sum([len(key) + len(value or b"") for key, value in writes.items()])
         batch = self._batch
         if num_bytes > batch.room_bytes and not batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes)):
-            # Also where nothing is staged: a list that has to be spilled by itself is refused here, where it can't be.
+            # Even if nothing is staged: if a list too large for memory can't be spilled, it is refused here.
             self._spill_staged()
             batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes))
         batch.put_all(writes)
@@ -121,9 +125,9 @@ class SpillingStore(EngineStore):
         self._batch.delete_range(start, end)
 
     def _make_room(self, num_bytes: int, entry_bytes: int = PAIR_MEMORY_BYTES) -> None:
-        """Spill what is staged where so much more, and what its entry takes, has no room beside it.
+        """Spill the staged writes if ``num_bytes`` more, and ``entry_bytes`` for the entry, do not fit beside them.
 
-        Before that is staged: where the disk refuses, only this write was not made.
+        This happens before the new write is staged: if the disk refuses, only the new write fails.
         """
         batch = self._batch
         if num_bytes > batch.room_bytes and not batch.make_room(num_bytes, entry_bytes) and not batch.is_empty():
@@ -131,17 +135,16 @@ class SpillingStore(EngineStore):
             batch.make_room(num_bytes, entry_bytes)
 
     def _spill_what_is_too_large(self) -> None:
-        """Spill a write that is larger than the batch by itself: where that can't be, it stays until the next one,
-        which says why."""
+        """Spill a write that alone is larger than the batch. If that fails, the next write reports the reason."""
         if self._batch.room_bytes < 0:
             with suppress(CommitFailedError):
                 self._spill_staged()
 
     @while_open
     def _spill_staged(self) -> None:
-        """Move what is staged in memory to where it is spilled to."""
+        """Move the staged writes from memory to the spill. Raises: CommitFailedError."""
         if self._decided:
-            # It would be committed with what was: opening copies all that is there.
+            # A new write in this spill would become part of the interrupted commit, which opening completes.
             raise CommitFailedError(
                 f"the last commit of store {self._name!r} was cut short. Close the store, open it again and go on from "
                 "its committed offset",
@@ -151,7 +154,7 @@ class SpillingStore(EngineStore):
         with self._batch.lock:
             self._spill = spill
             layers = self._batch.layers()
-        # Without the lock: readers are shown the layers, which hide the same keys however far this has got.
+        # Without the lock: readers are shown the layers, which hide the same keys at every step of the write.
         spill.add(layers)
         with self._batch.lock:
             spill.hide(layers)
@@ -172,20 +175,20 @@ class SpillingStore(EngineStore):
 
     @contextmanager
     def _shown_as_committed(self) -> Iterator[None]:
-        """Show all readers what comes out of the commit meanwhile; and from then on, if it fails."""
+        """Show the result of the commit to all readers during the copy, and also afterwards if the copy fails."""
         self._decided = True
-        self._turn += 1
-        yield
-        self._turn += 1
+        with self._copying.change():
+            yield
         self._decided = False
 
     def _shows_staged(self) -> bool:
-        return bool(self._turn & 1)
+        return bool(self._copying.count & 1)
 
     def _copy(self, spill: Spill, ranges: Sequence[Bounds], final: Mapping[bytes, bytes | None]) -> None:
-        """Write what was spilled into the engine, the meta entries with the last part; repeating it changes nothing.
+        """Copy the spilled writes into the engine, the meta entries with the last part. It may be repeated.
 
-        Afterwards it survives a kill as a whole: a part may be in the engine's files, and the end in its memory only.
+        The copy is then persisted, so that all of it survives a killed process. Without that, the first parts may be in
+        the engine's files while the last is in its memory only.
         """
         part: dict[bytes, bytes | None] = {}
         num_bytes = 0
@@ -210,7 +213,7 @@ class SpillingStore(EngineStore):
         super().restore(pairs, changelog_offsets, position, marks)
 
     def split(self, marks: Mapping[str, bytes | None]) -> None:
-        # Its keys mean others from now on.
+        # From now on keys begin with the byte of their family. Those of the last commit do not.
         self._recent = {}
         super().split(marks)
 
@@ -219,17 +222,18 @@ class SpillingStore(EngineStore):
     def get(self, key: bytes) -> bytes | None:
         if type(key) is not bytes:
             return super().get(key)
+        batch = self._batch
+        writes = batch.writes
+        # Catching a KeyError would cost ten times as much for a missing key.
+        if key in writes:
+            return writes[key]
         try:
-            return self._batch.writes[key]
-        except KeyError:
-            pass
-        try:
-            value = self._get_staged(key) if self._batch.deep else MISSING
+            value = self._get_staged(key) if batch.deep else MISSING
             if value is MISSING:
                 value = self._recent.get(key, MISSING)
             return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
         except StoreUnavailableError:
-            # The store may have been closed meanwhile, by another thread.
+            # Another thread may have closed the store meanwhile.
             self._check_open()
             raise
 
@@ -244,9 +248,9 @@ class SpillingStore(EngineStore):
         return super().get_many(keys)
 
     def _get_staged(self, key: bytes) -> bytes | Missing | None:
-        """What is staged for ``key``, in memory or spilled."""
+        """Return the staged value of ``key``, from memory or the spill; MISSING if there is none."""
         value = self._batch.get(key)
-        # Closing the store takes it away meanwhile.
+        # Read once: a close on another thread sets it to None.
         spill = self._spill
         return spill.lookup(key) if value is MISSING and spill is not None else value
 
@@ -255,49 +259,45 @@ class SpillingStore(EngineStore):
         return self._engine.get(key) if value is MISSING else value  # type: ignore[return-value]
 
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
-        turn = self._turn
-        if not turn & 1:
-            if level is IsolationLevel.READ_COMMITTED:
-                value = self._engine.get(key)
-                if self._turn == turn:
-                    return value
-            else:
-                staged = self._batch.writes.get(key, MISSING)
-                if staged is MISSING:
-                    # Not while layers change hands: what is on its way from one to another is in neither.
-                    with self._batch.lock:
-                        staged = self._get_staged(key)
-                return self._engine.get(key) if staged is MISSING else staged  # type: ignore[return-value]
-        with self._batch.lock:
-            # What was spilled is not forgotten while the lock is held.
-            if self._turn & 1:
-                return self._get_uncommitted(key)
-        # The copy has ended meanwhile.
-        return self._get(level, key)
+        if level is not IsolationLevel.READ_COMMITTED:
+            staged = self._batch.writes.get(key, MISSING)
+            if staged is MISSING:
+                # The lock excludes a move between layers: a write that is being moved is in neither of them.
+                with self._batch.lock:
+                    staged = self._get_staged(key)
+            return self._engine.get(key) if staged is MISSING else staged  # type: ignore[return-value]
+        copying = self._copying
+        count = copying.count
+        if not count & 1:
+            # The first attempt of ``read``, without the cost of a call.
+            value = self._engine.get(key)
+            if copying.count == count:
+                return value
+        return copying.read(self._get_committed, self._get_uncommitted, key)
+
+    def _get_committed(self, key: bytes) -> bytes | None:
+        return self._engine.get(key)
 
     def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        turn = self._turn
-        if not turn & 1:
-            if level is IsolationLevel.READ_COMMITTED:
-                values = self._engine.get_many(keys)
-                if self._turn == turn:
-                    return values
-            else:
-                # As a scan: the writer stages on into a new layer, and no commit comes between.
-                with self._batch.lock:
-                    layers = self._batch.freeze()
-                    try:
-                        return self._get_many_below(layers, keys)
-                    finally:
-                        self._batch.release(layers)
-        with self._batch.lock:
-            if self._turn & 1:
-                # Nothing is staged meanwhile: single lookups are all of one moment.
-                return [self._get_uncommitted(key) for key in keys]
-        return self._get_many(level, keys)
+        if level is not IsolationLevel.READ_COMMITTED:
+            # As in a scan, the writer continues in a new layer; the lock excludes a commit.
+            with self._batch.lock:
+                layers = self._batch.freeze()
+                try:
+                    return self._get_many_below(layers, keys)
+                finally:
+                    self._batch.release(layers)
+        return self._copying.read(self._get_many_committed, self._get_each_uncommitted, keys)
+
+    def _get_many_committed(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._engine.get_many(keys)
+
+    def _get_each_uncommitted(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        # Nothing is staged during a copy, so that single lookups see one snapshot.
+        return [self._get_uncommitted(key) for key in keys]
 
     def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
-        """What frozen layers show, and what lies below them. The caller holds the batch's lock."""
+        """Return the values of ``keys`` from frozen layers, spill and engine. The caller holds the batch's lock."""
         staged = [lookup(layers, key) for key in keys]
         if (spill := self._spill) is not None:
             staged = [spill.lookup(key) if value is MISSING else value for key, value in zip(keys, staged, strict=True)]
@@ -315,27 +315,32 @@ class SpillingStore(EngineStore):
                     committed = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
                     held = HeldState(committed, None, batch, batch.freeze(), bounds, reverse=reverse)
                     return held.chunks(), Pin(held.release)
-        return super()._scan(level, bounds, reverse=reverse)
+                return self._scan_uncommitted(bounds, reverse)
+        return self._copying.read(self._scan_committed, self._scan_uncommitted, bounds, reverse)
+
+    def _scan_committed(self, bounds: ScanRange, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+        start, end, end_open, _ = bounds
+        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+        return chunks_of(scan), Pin(scan.close)
+
+    def _scan_uncommitted(self, bounds: ScanRange, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+        return self._scans_uncommitted([bounds], reverse)[0]
 
     def _scans(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
     ) -> list[tuple[Iterator[list[Pair]], Pin]]:
-        turn = self._turn
-        copying = turn & 1
-        if level is IsolationLevel.READ_COMMITTED and not copying:
-            scans = self._engine.scans(ranges, reverse=reverse)
-            if self._turn == turn:
-                return [(chunks_of(scan), Pin(scan.close)) for scan in scans]
-            for scan in scans:
-                scan.close()
-        else:
-            # All that is held is of one moment: nothing that is staged or spilled is forgotten meanwhile.
-            with self._batch.lock:
-                if level is IsolationLevel.READ_UNCOMMITTED or self._turn & 1:
-                    states = hold(self._engine, self._spill, self._batch, ranges, reverse=reverse)
-                    return [(held.chunks(), Pin(held.release)) for held in states]
-        # A copy has begun or ended meanwhile.
-        return self._scans(level, ranges, reverse=reverse)
+        if level is IsolationLevel.READ_COMMITTED:
+            return self._copying.read(self._scans_committed, self._scans_uncommitted, ranges, reverse)
+        with self._batch.lock:
+            return self._scans_uncommitted(ranges, reverse)
+
+    def _scans_committed(self, ranges: Sequence[ScanRange], reverse: bool) -> list[tuple[Iterator[list[Pair]], Pin]]:
+        return [(chunks_of(scan), Pin(scan.close)) for scan in self._engine.scans(ranges, reverse=reverse)]
+
+    def _scans_uncommitted(self, ranges: Sequence[ScanRange], reverse: bool) -> list[tuple[Iterator[list[Pair]], Pin]]:
+        """Return scans of one snapshot. The caller holds the lock, so that no staged write is dropped meanwhile."""
+        states = hold(self._engine, self._spill, self._batch, ranges, reverse=reverse)
+        return [(held.chunks(), Pin(held.release)) for held in states]
 
     def _close_staging(self) -> None:
         self._recent = {}

@@ -1,13 +1,13 @@
-"""What every strategy's store shares: the contract's checks, offsets and position, iterators, readers and restore.
+"""The common part of all strategies: the contract's checks, offsets and position, iterators, readers and restore.
 
-A strategy says how a write is staged, how it is read back, and what a commit does; all else is here.
+A strategy defines how a write is staged, how it is read back, and what a commit does.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -30,7 +30,7 @@ from stores.errors import (
     StoreUnavailableError,
     WrongThreadError,
 )
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import system_errors_told
 from stores.interface import (
     Durability,
@@ -58,26 +58,41 @@ AnyStore = TypeVar("AnyStore", bound="EngineStore")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-RESTORE_BEFORE_WRITE = declare("restore.before_write", "changelog records are about to be written into the engine")
-RESTORE_AFTER_WRITE = declare("restore.after_write", "changelog records are in the engine together with their offsets")
+RESTORE_BEFORE_WRITE = declare(
+    "restore.before_write", "changelog records are about to be written into the engine", part=Part.RESTORE, twice=True
+)
+RESTORE_AFTER_WRITE = declare(
+    "restore.after_write",
+    "changelog records are in the engine together with their offsets",
+    part=Part.RESTORE,
+    twice=True,
+)
 
-SPLIT_BEFORE_WRITE = declare("split.before_write", "a second data family is there, and nothing says that it is in use")
-SPLIT_AFTER_WRITE = declare("split.after_write", "the records are of an older format, new ones have their own family")
-END_SPLIT_BEFORE_WRITE = declare("split.end.before_write", "opening found the last record of an older format gone")
-END_SPLIT_AFTER_WRITE = declare("split.end.after_write", "the second data family has all data, and the first is unused")
+SPLIT_BEFORE_WRITE = declare(
+    "split.before_write", "a second data family exists, and no meta entry says that it is in use", part=Part.CHANGE
+)
+SPLIT_AFTER_WRITE = declare(
+    "split.after_write", "the records are of an older format, new ones have their own family", part=Part.CHANGE
+)
+END_SPLIT_BEFORE_WRITE = declare(
+    "split.end.before_write", "opening found the last record of an older format gone", part=Part.CHANGE
+)
+END_SPLIT_AFTER_WRITE = declare(
+    "split.end.after_write", "the second data family has all data, and the first is unused", part=Part.CHANGE
+)
 SPLIT_FAILPOINTS = (SPLIT_BEFORE_WRITE, SPLIT_AFTER_WRITE, END_SPLIT_BEFORE_WRITE, END_SPLIT_AFTER_WRITE)
-"""What an upgrade of a store's records reaches, and nothing else."""
+"""Failpoints that only an upgrade of a store's records reaches."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a store is told about itself."""
+    """The properties that a store is opened with."""
 
     name: str
     backend: str
     durability: Durability
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    """What readers see that don't ask for a level."""
+    """The level of readers that do not ask for one."""
 
 
 def while_open(
@@ -90,7 +105,7 @@ def while_open(
 
     @wraps(method)
     def carried_out(self: AnyStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        # The checks are made by their methods only where they fail: ranges and lists come by here one by one.
+        # The check methods are called only if a check fails: each range delete and each list passes here.
         if get_ident() != self._writer:
             self._check_writer()
         with self._working:
@@ -107,17 +122,24 @@ class EngineStore(KeyValueStore):
     strategy: ClassVar[str]
     """The strategy's part of a backend's name."""
     failpoints: ClassVar[tuple[str, ...]] = (RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
-    """What commits and recoveries of this strategy reach."""
+    """The failpoints in commits and recoveries of this strategy."""
     options: ClassVar[Mapping[str, object]] = {}
     """The strategy's own options, with their defaults."""
     persistent_failpoints: ClassVar[tuple[str, ...]] = ()
     """Failpoints that are reached over persistent engines only."""
     persistent_options: ClassVar[Mapping[str, object]] = {}
-    """Options that there are over persistent engines only."""
+    """Options that exist over persistent engines only."""
+    transactional: ClassVar[bool] = True
+    manages_offsets: ClassVar[bool] = True
+
+    @classmethod
+    def bounds_memory(cls, engine: type[Engine]) -> bool:
+        """Return whether a transaction over ``engine`` takes no more memory than the options allow, however large."""
+        return engine.bounded_memory
 
     @classmethod
     def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:
-        """Open the store's folder and engine, and recover. ``options`` has a value for each option there is."""
+        """Open the store's folder and engine, and recover. ``options`` has a value for every option."""
         catch_up()
         durability = traits.durability
         if not engine.persistent:
@@ -141,7 +163,7 @@ class EngineStore(KeyValueStore):
                     for folder in cls._folders(directory):
                         engine.check_closed(folder)
             except BaseException:
-                # Nothing was opened yet: who tries again must find it closed, and be told the same.
+                # No engine was opened yet: the folder stays cleanly closed, so that the next attempt reports the same.
                 directory.close(clean=True)
                 raise
         try:
@@ -153,7 +175,7 @@ class EngineStore(KeyValueStore):
                 store._end_split(path)
                 return store
             except BaseException:
-                # What closing it says matters less than why it is closed.
+                # The original error matters more than an error of this close.
                 with suppress(StoreError):
                     opened.close()
                 raise
@@ -168,12 +190,12 @@ class EngineStore(KeyValueStore):
 
     @classmethod
     def _folders(cls, directory: StoreDirectory) -> Sequence[Path]:
-        """Where the store's engines have their files."""
+        """Return the folders of the store's engines."""
         return (directory.data,)
 
     @classmethod
     def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
-        """The store over an engine that is open."""
+        """Return the store over an open engine."""
         return cls(engine, directory, traits)
 
     def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
@@ -194,7 +216,12 @@ class EngineStore(KeyValueStore):
         self._staged_position: dict[TopicPartition, int] = {}
         self._staged_marks: dict[str, bytes | None] = {}
         self._marks_in_doubt = False
-        """While a commit may have changed the engine's marks, and ``_marks`` are those from before it."""
+        """True while a commit may have changed the engine's marks, and ``_marks`` still has the old ones."""
+        self._marks_lock = Lock()
+        self._marks_are_held = False
+        """True while a reader has the lock: the writer then waits before it changes a mark."""
+        self.rollback_turn = 0
+        """A counter, odd during a rollback: data and marks then belong to different transactions."""
         self._upgraded = False
         unclean = directory is not None and not directory.clean
         self._outcome = RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO
@@ -205,7 +232,7 @@ class EngineStore(KeyValueStore):
         self._position = positions.decode(positions.POSITION, meta)
         self._marks = kept_marks.decode(meta)
 
-    # What a strategy is
+    # Hooks of a strategy
 
     @abstractmethod
     def _stage(self, key: bytes, value: bytes | None) -> None:
@@ -213,7 +240,7 @@ class EngineStore(KeyValueStore):
 
     @abstractmethod
     def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
-        """Stage checked writes, which are this method's from now on: readers see all of them or none."""
+        """Stage checked writes: readers see all of them or none. The method takes ownership of ``writes``."""
 
     @abstractmethod
     def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
@@ -221,33 +248,33 @@ class EngineStore(KeyValueStore):
 
     @abstractmethod
     def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Write what is staged, with the meta entries, atomically; on an error leave everything as it was."""
+        """Write the staged writes and the meta entries atomically. After an error, everything is as it was before."""
 
     @abstractmethod
     def _rollback(self) -> None:
-        """Forget what is staged."""
+        """Discard the staged writes."""
 
     @abstractmethod
     def _is_clean(self) -> bool:
-        """Whether no write is staged."""
+        """Return whether no write is staged."""
 
     def _scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
-        """As ``_scans``, of one range. A strategy has its own where the usual scan needs less than that does."""
+        """Return a scan of one range, like ``_scans``. A strategy may override it with a cheaper one."""
         return self._scans(level, [bounds], reverse=reverse)[0]
 
     @abstractmethod
     def _scans(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
     ) -> list[tuple[Iterator[list[Pair]], Pin]]:
-        """What ``level`` shows now in each of ``ranges``, all of one moment, and what that holds on to."""
+        """Return a scan at ``level`` of each of ``ranges``, all of one snapshot, each with the pin of its resources."""
 
     @abstractmethod
     def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
-        """What ``level`` shows under ``key``, from any thread."""
+        """Return the value of ``key`` at ``level``. May be called on any thread."""
 
     @abstractmethod
     def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What ``level`` shows under all ``keys`` at one moment, from any thread."""
+        """Return the values of ``keys`` at ``level``, all of one snapshot. May be called on any thread."""
 
     # Facts
 
@@ -268,14 +295,6 @@ class EngineStore(KeyValueStore):
         return self._persistent
 
     @property
-    def transactional(self) -> bool:
-        return True
-
-    @property
-    def manages_offsets(self) -> bool:
-        return True
-
-    @property
     def takes_timestamps(self) -> bool:
         return True
 
@@ -290,6 +309,10 @@ class EngineStore(KeyValueStore):
     @property
     def is_split(self) -> bool:
         return isinstance(self._engine, SplitEngine)
+
+    @property
+    def can_split(self) -> bool:
+        return self.is_split or self._engine.splits
 
     @property
     def is_open(self) -> bool:
@@ -307,7 +330,7 @@ class EngineStore(KeyValueStore):
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         writes: dict[bytes, bytes | None] = {}
-        # All of them before any is staged: they may come from a scan of this store.
+        # Read all pairs before any is staged: they may come from a scan of this store.
         for key, value in pairs:
             self._check_write(key, value)
             writes[key] = value
@@ -333,7 +356,7 @@ class EngineStore(KeyValueStore):
         try:
             self._stage(key, value)
         except StoreError:
-            # The store may have been closed meanwhile, by another thread.
+            # Another thread may have closed the store meanwhile.
             self._check_open()
             raise
 
@@ -348,7 +371,7 @@ class EngineStore(KeyValueStore):
             self._stage_range(start, end)
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
-        # The usual way, once per record: a partition that is staged or committed has been checked.
+        # The fast path, once per record: a partition that is staged or committed has been checked.
         if type(offset) is int and get_ident() == self._writer:
             staged = self._staged_position
             known = staged.get(partition)
@@ -360,12 +383,14 @@ class EngineStore(KeyValueStore):
         self._check_writer()
         check_partition(partition)
         check_offset(offset)
-        # Only what goes beyond both: so a commit has nothing to compare.
+        # Stage only an offset above both positions: then a commit needs no comparison.
         if offset > max(self._position.get(partition, -1), self._staged_position.get(partition, -1)):
             self._staged_position[partition] = offset
 
     def set_mark(self, name: str, value: bytes | None) -> None:
-        # The usual way, up to once per record: a name that is staged has been checked.
+        if self._marks_are_held:
+            self._let_readers_end()
+        # The fast path, up to once per record: a name that is staged has been checked.
         staged = self._staged_marks
         if (
             get_ident() == self._writer
@@ -381,9 +406,30 @@ class EngineStore(KeyValueStore):
         kept_marks.check_value(value)
         staged[name] = value
 
+    @contextmanager
+    def marks_held(self) -> Iterator[None]:
+        """Block the writer's next change of a mark, commit or rollback. For use on another thread."""
+        with self._marks_lock:
+            self._marks_are_held = True
+            try:
+                yield
+            finally:
+                self._marks_are_held = False
+
+    def _let_readers_end(self) -> None:
+        with self._marks_lock:
+            pass
+
     # Reading
 
     def mark(self, name: str) -> bytes | None:
+        # The fast path, once per record of a window: a name that is staged or committed has been checked.
+        if type(name) is str and self._writer:
+            staged = self._staged_marks
+            if name in staged:
+                return staged[name]
+            if name in self._marks:
+                return self._marks[name]
         return self.mark_at(IsolationLevel.READ_UNCOMMITTED, name)
 
     def mark_at(self, level: IsolationLevel, name: str) -> bytes | None:
@@ -391,12 +437,12 @@ class EngineStore(KeyValueStore):
         self._check_open()
         kept_marks.check_name(name)
         if level is IsolationLevel.READ_UNCOMMITTED or self._shows_staged():
-            # In this order: a commit keeps them before it forgets what was staged.
+            # In this order: a commit stores the marks before it clears the staged ones.
             staged = self._staged_marks
             if name in staged:
                 return staged[name]
         elif self._marks_in_doubt:
-            # As the engine's data: what is read before and after a scan, and is the same, is of its moment.
+            # Read the engine's marks, like its data: a mark that is the same before and after a scan belongs to it.
             try:
                 return kept_marks.decode(self._engine.meta()).get(name)
             except StoreUnavailableError:
@@ -405,7 +451,7 @@ class EngineStore(KeyValueStore):
         return self._marks.get(name)
 
     def _shows_staged(self) -> bool:
-        """Whether readers of committed data are shown what is staged, since it is being committed in parts."""
+        """Return whether readers of committed data are shown staged writes: during a commit in parts, or always."""
         return False
 
     def get(self, key: bytes) -> bytes | None:
@@ -468,7 +514,7 @@ class EngineStore(KeyValueStore):
         end_open: bool = False,
         reverse: bool = False,
     ) -> KeyValueIterator:
-        """Any scan at any level, from any thread."""
+        """Return a scan at ``level``. May be called on any thread."""
         check_bounds(start, end)
         self._check_open()
         try:
@@ -482,7 +528,7 @@ class EngineStore(KeyValueStore):
     def scan_many(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
-        """Scans of ``ranges`` at any level, all of one moment, from any thread."""
+        """Return scans of ``ranges`` at ``level``, all of one snapshot. May be called on any thread."""
         for start, end, *_ in ranges:
             check_bounds(start, end)
         self._check_open()
@@ -494,26 +540,28 @@ class EngineStore(KeyValueStore):
         return [self._iterator(pairs, pin) for pairs, pin in made]
 
     def _iterator(self, pairs: Iterator[list[Pair]], pin: Pin) -> StoreIterator:
-        """An iterator that closing the store closes."""
+        """Return an iterator. Closing the store closes it."""
         with self._pins_lock:
             self._pins.add(pin)
         if not self._writer:
-            # Closed meanwhile, by another thread, which may not have seen this pin.
+            # Another thread has closed the store meanwhile and may have missed this pin.
             pin.close()
         return StoreIterator(pairs, pin)
 
     @final
     def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
-        """The keys that begin with ``prefix``, at any level."""
+        """Return a scan of the keys that begin with ``prefix``, at ``level``."""
         start, end = prefix_bounds(as_bytes("prefix", prefix))
         return self.scan(level, start, end, end_open=True, reverse=reverse)
 
     # Transactions
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        # What ``while_open`` does, without what that costs in each commit.
+        # The same as ``while_open``, without its cost in each commit.
         if get_ident() != self._writer:
             self._check_writer()
+        if self._marks_are_held:
+            self._let_readers_end()
         with self._working:
             if not self._writer:
                 self._check_open()
@@ -533,7 +581,7 @@ class EngineStore(KeyValueStore):
                 self._marks_in_doubt = False
                 raise
             self._keep(offsets)
-            # After the data: for a reader on another thread a position never leads what it reads. See ``position``.
+            # After the data: a reader on another thread never sees a position ahead of the data. See ``position``.
             if advanced:
                 self._position = {**self._position, **advanced}
             self._staged_position = {}
@@ -550,16 +598,21 @@ class EngineStore(KeyValueStore):
 
     @while_open
     def persist(self) -> None:
-        """A commit is as durable as it will be."""
+        """Do nothing: a commit is already as durable as it will be."""
 
     @while_open
     def rollback(self) -> None:
         undone = bool(self._staged_position or self._staged_marks) or not self._is_clean()
-        # Before the data, for the same reason.
-        self._staged_position = {}
-        self._rollback()
-        # Behind the data: a reader that is shown what is staged needs the stream time that belongs to it.
-        self._staged_marks = {}
+        with self._marks_lock:
+            self.rollback_turn += 1
+            try:
+                # Before the data, so that the position never leads the data.
+                self._staged_position = {}
+                self._rollback()
+                # After the data: a reader of staged data needs the stream time that belongs to it.
+                self._staged_marks = {}
+            finally:
+                self.rollback_turn += 1
         self._counters.rollback_total += undone
 
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
@@ -652,7 +705,7 @@ class EngineStore(KeyValueStore):
             self._marks = kept_marks.merge(self._marks, given)
 
     def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
-        """Write past whatever is staged, atomically."""
+        """Write directly into the engine, atomically. Staged writes are not affected."""
         self._engine.write(layers, meta)
 
     @while_open
@@ -668,7 +721,7 @@ class EngineStore(KeyValueStore):
         self._check_open()
         if IsolationLevel(isolation_level) is IsolationLevel.READ_COMMITTED and self.transactional:
             return dict(self._position)
-        # Staged first, in one step: a commit merges it into the other before it is emptied.
+        # Copy the staged position first, in one step: a commit merges it into the committed one before clearing it.
         staged = dict(self._staged_position)
         return positions.merge(self._position, staged)
 
@@ -708,7 +761,7 @@ class EngineStore(KeyValueStore):
     def close(self) -> None:
         if not self.is_open:
             return
-        # First, so that the writer begins nothing more; what it has begun it carries out.
+        # First, so that the writer begins no new call. A call in progress is completed.
         self._writer = 0
         with self._working:
             self._close()
@@ -728,7 +781,7 @@ class EngineStore(KeyValueStore):
         self._close_engine(engine, clean=True)
 
     def _close_engine(self, engine: Engine, *, clean: bool) -> None:
-        """Close the engine, and give the folder back: as closed cleanly if ``clean`` and nothing goes wrong here."""
+        """Close the engine and release the folder. It counts as cleanly closed if ``clean`` and no close failed."""
         closed = False
         try:
             engine.close()
@@ -738,7 +791,7 @@ class EngineStore(KeyValueStore):
                 self._directory.close(clean=clean and closed)
 
     def _close_staging(self) -> None:
-        """Close what the strategy has beside the engine."""
+        """Close the strategy's resources other than the engine."""
 
     # Checks
 
@@ -746,7 +799,7 @@ class EngineStore(KeyValueStore):
         checked = dict(offsets)
         for partition, offset in checked.items():
             committed = self._offsets.get(partition, -1)
-            # The usual way, in every commit: a partition that is kept has been checked.
+            # The fast path, in every commit: a partition with a committed offset has been checked.
             if type(partition) is TopicPartition and type(offset) is int and 0 <= committed <= offset < OFFSET_BOUND:
                 continue
             check_partition(partition)
@@ -795,7 +848,7 @@ class EngineStore(KeyValueStore):
 
 
 class _Closed:
-    """Stands in for the engine of a closed store."""
+    """The stand-in for the engine of a closed store."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise StoreClosedError("the store is closed: open it again")

@@ -1,8 +1,10 @@
-"""Work that only the thread of a store's writer may do, left to it by another thread that closes the store.
+"""A queue of work that only a store's writer thread may do, left there by another thread that closes the store.
 
-LMDB's write transaction holds a mutex of the thread that began it. Another thread can't release that, and closing the
-environment then takes the mutex's memory from the list that the system keeps for the first thread: its next use of LMDB
-ends the process. Source: pthread_mutexattr_setrobust(3); LMDB 0.9, ``mdb.c``, ``mdb_txn_end``, ``mdb_env_close0``.
+LMDB's write transaction holds a robust mutex that only the thread that began it can release. If another thread closes
+the environment, the mutex's memory is unmapped while the first thread's robust list still refers to it. The next use of
+LMDB on the first thread then crashes the process.
+
+Source: pthread_mutexattr_setrobust(3); LMDB 0.9, ``mdb.c``, ``mdb_txn_end``, ``mdb_env_close0``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _left: deque[_Left] = deque()
 
 
 def leave_to(thread: Thread, work: Callable[[], None]) -> None:
-    """Do ``work`` now if this is ``thread``, or if that has ended; else once it calls ``catch_up``, or has ended."""
+    """Do ``work`` now if this is ``thread`` or ``thread`` has ended; otherwise queue it for ``catch_up``."""
     if _may_do(thread):
         work()
     else:
@@ -37,14 +39,14 @@ def leave_to(thread: Thread, work: Callable[[], None]) -> None:
 
 
 def catch_up() -> None:
-    """Do what was left to this thread, and to threads that have ended since. What fails there is logged."""
+    """Do the work queued for this thread and for threads that have ended. Failures are logged."""
     for _ in range(len(_left)):
         try:
             left = _left.popleft()
         except IndexError:
-            return  # Another thread has come first.
+            return  # Another thread took the last entry.
         if left.pid != os.getpid():
-            continue  # In the child of a fork it is the parent's.
+            continue  # Queued before a fork: the work belongs to the parent.
         if not _may_do(left.thread):
             _left.append(left)
             continue

@@ -1,4 +1,4 @@
-"""Tasks: a function over records with stores that survive any crash in step with their changelogs."""
+"""Tasks: functions over records, with stores that stay in step with their changelogs through any crash."""
 
 from stores.config import StoreConfig
 from stores.interface import ProcessingGuarantee
@@ -7,7 +7,7 @@ from stores.tasks.commit_interval import NO_INTERVAL
 from stores.tasks.config import TaskConfig
 from stores.tasks.context import TaskContext
 from stores.tasks.directory_layout import DirectoryLayout
-from stores.tasks.identifier import TaskId
+from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.layout_change import change_layout
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
 from stores.tasks.offset_sum import freshest_first, offset_sum
@@ -32,6 +32,7 @@ __all__ = [
     "Schedule",
     "StateDirectory",
     "StoreConfig",
+    "StorePartition",
     "StreamTask",
     "Subtopology",
     "TaskConfig",

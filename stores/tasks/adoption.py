@@ -1,9 +1,12 @@
-"""Adopting a store whose offsets lie in a checkpoint file, for a backend that keeps them with the data.
+"""Offset import: give a store the offsets of its checkpoint file, for a backend that keeps them with the data.
 
-The engine's files stay as they are: offsets and position are added to them, and only then does ``store.json`` name the
-new backend. Until it does, an import that was cut short is repeated; from then on the files beside the store have no
-say any more. That is why a missing offset alone imports nothing: after a crash a store may be back at a time before
-its first offset, while its checkpoint file tells of a later one.
+The engine's files stay as they are. Offsets and position are added to them, and then ``store.json`` names the new
+backend. Until it does, an interrupted import is repeated. After that the checkpoint file is ignored. So a missing
+offset alone never triggers an import: after a crash a store may be back at a commit before its first offset, while its
+checkpoint file has a later one.
+
+Power loss may tear RocksDB's MANIFEST within a record, and RocksDB then does not open. Such a store counts as damaged
+and is restored from its changelog. To do better, the import would have to work on a second copy of the engine's files.
 
 Source: KIP-892, "Upgrading", "Interactive Query .position Offsets".
 """
@@ -18,7 +21,7 @@ from stores.creation import is_unfinished
 from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import system_errors_told
 from stores.identity import read_identity
 from stores.interface import Durability, TopicPartition
@@ -27,16 +30,22 @@ from stores.position import OFFSET, POSITION, decode, encode, merge
 from stores.registry import Backend, backend_named, backends
 from stores.strategies.opening import open_engine
 
-IMPORTED = declare("adoption.imported", "offsets and position are in the store, which still belongs to its old backend")
-ADOPTED = declare("adoption.adopted", "the store belongs to the new backend, its position file is still there")
+IMPORTED = declare(
+    "adoption.imported",
+    "offsets and position are in the store, which still belongs to its old backend",
+    part=Part.CHANGE,
+)
+ADOPTED = declare(
+    "adoption.adopted", "the store belongs to the new backend, its position file is still there", part=Part.CHANGE
+)
 FAILPOINTS = (IMPORTED, ADOPTED)
-"""What an adoption reaches, in this order."""
+"""The failpoints of an offset import, in this order."""
 
 
 def is_adoptable(path: Path, config: StoreConfig) -> bool:
-    """Whether the store at ``path``, if there is one, leaves its offsets to others, and ``config`` does not.
+    """Return whether the store at ``path`` keeps no offsets, and the backend of ``config`` does.
 
-    Both must be of one engine, whose files then are the same. Raises: StoreUnavailableError, StoreCorruptedError.
+    Both backends must have the same engine, and so the same files. Raises: StoreUnavailableError, StoreCorruptedError.
     """
     with system_errors_told(path):
         if not (path / "store.json").exists() or is_unfinished(path):
@@ -60,10 +69,11 @@ def adopt(
     *,
     must_be_clean: bool,
 ) -> None:
-    """Write ``offsets``, where the adoptable store at ``path`` has none yet, and ``position`` into it, and adopt it.
+    """Import ``offsets`` and ``position`` into the store at ``path``, then set its backend to that of ``config``.
 
-    Raises: StoreCorruptedError where there is no offset for its data, or, with ``must_be_clean``, where it was not
-    closed cleanly; StoreLockedError, StoreTooNewError, and StoreUnavailableError where the disk refuses.
+    Offsets that the store already has stay. Raises: StoreCorruptedError if there is no offset for its data, or, with
+    ``must_be_clean``, if it was not closed cleanly; StoreLockedError; StoreTooNewError; StoreUnavailableError on a disk
+    error.
     """
     former, chosen = read_identity(path).backend, backend_named(config.backend)
     directory = StoreDirectory.hold(path, former)
@@ -89,7 +99,7 @@ def adopt(
 
 
 def _damage(directory: StoreDirectory, backend: Backend) -> StoreCorruptedError | None:
-    """What no clean close leaves in the engine's files: damage, or an import that was cut short."""
+    """Return the error of a check of the closed engine's files, from damage or an interrupted import; else None."""
     try:
         with system_errors_told(directory.path):
             backend.load_engine().check_closed(directory.data)
@@ -115,7 +125,7 @@ def _write(
         meta = engine.meta()
         kept = decode(OFFSET, meta)
         if damage is not None and not kept:
-            # Only an import has offsets here, which a crash may have cut short: the engine has checked what that left.
+            # Offsets in the engine come from an import that a crash interrupted: opening has recovered its files.
             raise damage
         missing = {partition: offset for partition, offset in offsets.items() if partition not in kept}
         merged = merge(decode(POSITION, meta), position)

@@ -1,4 +1,4 @@
-"""Which tasks' stores a machine has, from paths and checkpoint files alone: for who assigns tasks to machines.
+"""Local stores and their offsets by task, from paths and checkpoint files alone, to assign tasks to machines.
 
 Source: KIP-816, "Alternative 1".
 """
@@ -13,7 +13,7 @@ from stores.files import system_errors_told
 from stores.interface import TopicPartition
 from stores.tasks.identifier import Home, StorePartition, TaskId
 from stores.tasks.layout import places
-from stores.tasks.layout_change import own_stores
+from stores.tasks.own_folders import own_stores
 from stores.tasks.relocation_journal import offsets_of, owners
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.topology import Topology
@@ -22,12 +22,14 @@ from stores.tasks.topology import Topology
 def stored_offsets(
     state_dir: str | PathLike[str], topology: Topology, *, application_id: str | None = None
 ) -> dict[TaskId, dict[str, dict[TopicPartition, int]]]:
-    """By task of ``topology``, in order, and store: the changelog offset that the local copy is known to be at.
+    """Return the known changelog offset of each local store, by task of ``topology``, in order, and by store.
 
-    In either layout, and wherever a former topology has left a store; one that ``topology`` does not name is not told.
-    A store without a known offset has an empty entry. ``offset_sum`` of a task's offsets says how far its copy is.
-    Offsets are those of the tasks' last opening, or closing, if that was later; no store is opened.
-    ``application_id`` as for ``relocate``. Raises: TypeError; StoreUnavailableError.
+    It finds stores in either layout, and where an earlier topology has left them. Stores that ``topology`` does not
+    name are left out. A store without a known offset has an empty entry. ``offset_sum`` of a task's offsets is the
+    progress of its copy. Offsets are those of the tasks' last opening, or closing, if that was later. No store is
+    opened. ``application_id`` is as for ``relocate``.
+
+    Raises: TypeError; StoreUnavailableError.
     """
     if not isinstance(topology, Topology):
         raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
@@ -40,7 +42,7 @@ def stored_offsets(
             task_id: {place.store for place in places(state.folder(task_id), topology.stores)}
             for task_id in state.tasks()
         }
-        homes |= {home: {home.store} for home, _ in own_stores(state)}
+        homes |= {home: {home.store} for home, _ in own_stores(state.path)}
         for home, stores in homes.items():
             offsets = offsets_of(state.path / str(home))
             for store in stores:

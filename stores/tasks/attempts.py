@@ -1,4 +1,4 @@
-"""Steps that are all taken, whatever becomes of each, and the first error that is raised at the end."""
+"""A collector of the first error: all steps are taken, even after errors, and the first error is raised at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Attempts:
-    """Each ``one`` is a step; what it raises waits until ``end``. Not for what asks the whole process to stop.
+    """Steps, one for each ``one``. ``end`` raises the first exception of them; a BaseException is not held back.
 
     Source: Kafka Streams, ``ProcessorStateManager``: a store that fails does not keep the others from their part.
     """
@@ -17,7 +17,7 @@ class Attempts:
 
     @property
     def failed(self) -> bool:
-        """Whether a step has raised anything so far."""
+        """True if a step has raised an exception so far."""
         return self._first is not None
 
     def one(self) -> Self:

@@ -1,9 +1,9 @@
-"""The checkpoint file of a task: which changelog offset each store's files reflect.
+"""The checkpoint file of a task: the changelog offset that each store's files reflect.
 
-Text, in Kafka's format, version 0: the version, the number of lines that follow, then ``topic partition offset`` each.
-The last line ends in a checksum of the whole that no reader of the format sees: the bits of a CRC-32 as blanks, a space
-for 0 and a tab for 1. Kafka parts a line at whitespace and passes over what is behind the offset; a file of Kafka's own
-has no such end, and is taken as it is. Beside the file it would need a protocol of its own to change with it.
+It is text in Kafka's format, version 0: the version, the number of lines that follow, and the lines, each with
+``topic partition offset``. The last line ends in a checksum of the whole: the 32 bits of a CRC-32 as whitespace, a
+space for 0 and a tab for 1. Kafka splits a line at whitespace and ignores everything after the offset. A file that
+Kafka wrote has no checksum and is accepted. A checksum in a separate file could not change atomically with this one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 from stores.errors import StoreCorruptedError
-from stores.files import StrangeFileError, make_file, read_file, sync_folder, system_errors_told
+from stores.files import StrangeFileError, atomic_write, read_file, sync_folder, system_errors_told
 from stores.interface import TopicPartition
 
 VERSION = 0
@@ -23,24 +23,24 @@ _BLANKS = b" \t"
 _BYTES_MAX = 64 << 20
 """Enough for the lines of 200,000 stores."""
 UNKNOWN_OFFSET = -4
-"""Stands for a store whose offset is not known. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
+"""The entry of a store with an unknown offset. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
 _PARTITIONS, _OFFSETS = range(1 << 31), range(UNKNOWN_OFFSET, 1 << 63)
-"""What there are of both. Source: Kafka, ``OffsetCheckpoint.read``, whose partition is an int and offset a long."""
+"""The valid values. Source: Kafka, ``OffsetCheckpoint.read``, where a partition is an int and an offset a long."""
 
 
 class CheckpointFile:
-    """The file at ``path``: whole or not there, whatever happens while it is written.
+    """The checkpoint file at ``path``. It is replaced atomically.
 
-    Raises, all methods: StoreUnavailableError where the disk refuses.
+    Raises, all methods: StoreUnavailableError on a disk error.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """Offset by changelog partition; empty where there is no file.
+        """Return the offsets by changelog partition; empty if there is no file.
 
-        Raises: StoreCorruptedError for garbage, and for a checksum that does not fit.
+        Raises: StoreCorruptedError for garbage, and for a wrong checksum.
         """
         with system_errors_told(self.path):
             try:
@@ -49,10 +49,10 @@ class CheckpointFile:
                 return {}
             except StrangeFileError as error:
                 if self.path.is_dir():
-                    # Nothing that was here is damaged: a folder is in the way, which only a person should remove.
+                    # The file is not damaged: a folder has its name, and only a person should remove that.
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.path)) from error
                 raise self._garbage(f"not a plain file of up to {_BYTES_MAX:,} bytes") from error
-            # Whoever put it there may have been killed before its name was synced: what is gone on from must stay.
+            # The writer may have been killed before the file's name was synced, and the task relies on the file now.
             sync_folder(self.path.parent)
         if not raw.endswith(b"\n"):
             raise self._garbage("its last line has no end")
@@ -78,9 +78,9 @@ class CheckpointFile:
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Replace the file by one with ``offsets``, or remove it where there are none; survives power loss.
+        """Replace the file by one with ``offsets``, or remove it if there are none; durable on return.
 
-        None stands for an offset that is not known: it is written as such, and read as none.
+        None is an unknown offset: it is written as such, and ``read`` leaves it out.
         """
         if not offsets:
             self._remove()
@@ -90,18 +90,12 @@ class CheckpointFile:
             f"{topic} {partition} {UNKNOWN_OFFSET if offset is None else offset}"
             for (topic, partition), offset in sorted(offsets.items())
         ]
-        new = self.path.with_name(self.path.name + ".new")
         with system_errors_told(self.path):
             told = "\n".join(lines).encode("ascii")
-            with open(make_file(new), "wb") as file:
-                file.write(told + _checksum(told) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-            sync_folder(self.path.parent)
+            atomic_write(self.path, told + _checksum(told) + b"\n")
 
     def forget(self, partition: TopicPartition) -> None:
-        """Take one offset out. A file that is garbage is removed: it vouches for nothing."""
+        """Remove the offset of ``partition``. A damaged file is removed whole: it has no valid offset."""
         try:
             offsets = self.read()
         except StoreCorruptedError:

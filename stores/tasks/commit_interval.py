@@ -1,4 +1,4 @@
-"""When a task commits by itself: after a number of records, and when an interval is up."""
+"""The conditions of a task's automatic commits: a number of records, and an interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stores.tasks.clock import NEVER_NS, Clock
 NO_INTERVAL = -1
 """The value of ``commit_interval_ms`` that turns commits by time off."""
 COMMIT_INTERVAL_MS = {ProcessingGuarantee.EXACTLY_ONCE: 100, ProcessingGuarantee.AT_LEAST_ONCE: 30_000}
-"""Source: Kafka Streams, defaults of ``commit.interval.ms``; KIP-892 on what a reader of committed data waits for."""
+"""Source: Kafka Streams, defaults of ``commit.interval.ms``; KIP-892 on the delay for readers of committed data."""
 _INTERVAL_MS_MAX = (1 << 63) - 1
 
 
@@ -20,14 +20,14 @@ class CommitInterval:
         self._interval_ns = NEVER_NS if interval_ms == NO_INTERVAL else interval_ms * 1_000_000
         self._clock = clock
         self.due_ns = NEVER_NS
-        """When it is over, by ``Clock.monotonic_ns``."""
+        """The end of the interval, by ``Clock.monotonic_ns``."""
 
     def begin(self) -> None:
-        """Let the interval begin now."""
+        """Start the interval now."""
         self.due_ns = self._clock.monotonic_ns() + self._interval_ns
 
     def is_up(self) -> bool:
-        """Whether the interval is over."""
+        """Return whether the interval is over."""
         return self._clock.monotonic_ns() >= self.due_ns
 
 

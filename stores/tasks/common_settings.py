@@ -11,7 +11,7 @@ from stores.registry import member
 
 
 def common_guarantee(given: ProcessingGuarantee | None, stores: Iterable[StoreConfig]) -> ProcessingGuarantee:
-    """The given guarantee, else that of the stores, else exactly once. Raises: ConfigError."""
+    """Return the given guarantee, or that of the stores, or exactly once. Raises: ConfigError."""
     if given is not None:
         return member(ProcessingGuarantee, "processing guarantee", given)
     told = {config.processing_guarantee for config in stores if config.processing_guarantee is not None}
@@ -24,5 +24,5 @@ def common_guarantee(given: ProcessingGuarantee | None, stores: Iterable[StoreCo
 
 
 def lowest_uncommitted_max_bytes(stores: Iterable[StoreConfig]) -> int:
-    """The lowest limit of the stores, -1 if none has one."""
+    """Return the lowest limit of the stores, -1 if none has one."""
     return min((limit for config in stores if (limit := config.uncommitted_max_bytes) != -1), default=-1)

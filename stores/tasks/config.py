@@ -17,13 +17,13 @@ from stores.properties import Known, Properties, boolean, read
 from stores.registry import backend_named, member
 from stores.tasks.commit_interval import checked_commit_interval_ms
 from stores.tasks.context import ProcessFunction
-from stores.tasks.identifier import TaskId
+from stores.tasks.identifier import Home, TaskId
 from stores.tasks.names import check_application
 from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
 from stores.tasks.task_timeout import TASK_TIMEOUT_S, checked_task_timeout_s
 from stores.tasks.topology import Topology, check_relocation
-from stores.tasks.unnamed_stores import clean_stores
+from stores.tasks.unnamed_stores import clean_stores, kept_homes
 
 STATE_CLEANUP_DELAY_S = 600.0
 """Source: Kafka Streams, default of ``state.cleanup.delay.ms``."""
@@ -44,15 +44,15 @@ class TaskConfig:
     """None chooses by the guarantee."""
     task_timeout_s: float = TASK_TIMEOUT_S
     state_cleanup_delay_s: float = STATE_CLEANUP_DELAY_S
-    """``clean`` removes the folder of a task that was not used for so long."""
+    """The time after which ``clean`` removes the folder of an unused task."""
     store: StoreConfig = field(default_factory=StoreConfig)
-    """The configuration of a store for which only a name is given."""
+    """The configuration of stores for which only a name is given."""
     topology: Topology | None = None
-    """The application's: stores of tasks that it numbers otherwise than before are moved when a task opens."""
+    """The topology of the application. When a task opens, stores in the folder of another sub-topology are moved."""
     automatic_state_relocation: bool = True
-    """Whether they are moved; otherwise no task opens while a store lies in the wrong place."""
+    """True if these stores are moved; if False, no task opens while a store lies in the wrong place."""
     transactional: bool | None = None
-    """Whether all stores keep uncommitted writes apart (True) or none does (False); None allows both."""
+    """True if all stores must isolate uncommitted writes, False if none may; None allows both."""
 
     def __post_init__(self) -> None:
         check_application(self.application_id)
@@ -68,7 +68,7 @@ class TaskConfig:
 
     @classmethod
     def from_properties(cls, properties: Properties, topology: Topology | None = None) -> Self:
-        """A configuration from properties: those of ``StoreConfig.from_properties``, and Kafka's for a task.
+        """Return a configuration from properties: those of ``StoreConfig.from_properties``, and Kafka's for a task.
 
         ``application.id`` and ``state.dir`` are required. As in Kafka, the application gets a folder below
         ``state.dir``. Unlike in Kafka, the default guarantee is exactly once.
@@ -98,7 +98,7 @@ class TaskConfig:
         )
 
     def stores(self, stores: Iterable[str] | Mapping[str, StoreConfig]) -> dict[str, StoreConfig]:
-        """The configurations of a task's stores: those given, or the common one for each name without one.
+        """Return the configurations of a task's stores: those given, or ``store`` for each name without one.
 
         Raises: ConfigError if a store contradicts ``transactional``.
         """
@@ -123,7 +123,7 @@ class TaskConfig:
         inputs: Sequence[TopicPartition],
         **settings: Any,
     ) -> StreamTask:
-        """Make a task of the application; ``settings`` are other arguments of ``StreamTask``. Raises as that does."""
+        """Make a task of the application. ``settings`` are other arguments of ``StreamTask``. Raises: as that does."""
         return StreamTask(
             self.application_id,
             task_id,
@@ -142,15 +142,17 @@ class TaskConfig:
             },
         )
 
-    def clean(self) -> list[TaskId]:
+    def clean(self) -> list[Home]:
         """Remove the folders of tasks not used for ``state_cleanup_delay_s``: see ``StateDirectory.clean``.
 
-        So are stores that the topology does not name, in the folders of other tasks: see ``clean_stores``.
+        It also removes stores that no task opens, once they were kept for that time: see ``clean_stores``. Until then
+        their folders stay.
         """
         state = StateDirectory(Path(self.state_dir))
-        if self.topology is not None:
-            clean_stores(state, self.topology, self.state_cleanup_delay_s)
-        return state.clean(self.state_cleanup_delay_s)
+        if self.topology is None:
+            return state.clean(self.state_cleanup_delay_s)
+        clean_stores(state, self.topology, self.state_cleanup_delay_s)
+        return state.clean(self.state_cleanup_delay_s, kept_homes(state, self.topology))
 
 
 def _seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""What a user's function is given beside the record."""
+"""The context that a user's function gets with each record."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ NO_PARTITION = TopicPartition("", -1)
 
 
 class TaskContext:
-    """The task's stores, its outputs, and where the current record came from. Valid while the function runs.
+    """The task's stores and outputs, and the origin of the current record. Valid while the function runs.
 
-    A punctuator may keep the one that ``init`` got: while it runs there is no record, and ``timestamp_ms`` is its own.
+    A punctuator may keep the context that ``init`` got. While it runs there is no current record, and ``timestamp_ms``
+    is the time that the punctuator was called with.
     """
 
     def __init__(
@@ -31,12 +32,12 @@ class TaskContext:
         """The input partition of the current record."""
         self.record = NO_RECORD
         self.active = False
-        """Whether a record is processed or a punctuator runs: only then may stores be written and outputs sent."""
+        """True while a record is processed or a punctuator runs: only then may stores be written and outputs sent."""
         self.commit_requested = False
         self.written = WrittenBytes()
-        """What the current record has written to transactional stores."""
+        """The bytes that the current record has written to transactional stores."""
         self.failure: BaseException | None = None
-        """Why what was done can't be committed any more, if so."""
+        """The error after which the open transaction must not be committed."""
         self.producer: Producer
         self._changelog = changelog
         self._punctuation, self._stream_time = punctuation, stream_time
@@ -73,11 +74,11 @@ class TaskContext:
         return self._punctuation.schedule(interval_ms, kind, callback)
 
     def store(self, name: str) -> Any:
-        """The task's store of that name: reads, writes and scans. Committing is the task's: see ``commit``.
+        """Return the task's store of that name, for reads, writes and scans. The task commits it: see ``commit``.
 
-        A ``KeyValueStore`` of bytes, or the typed store of the ``records`` in its configuration.
+        It is a ``KeyValueStore`` of bytes, or the typed store of the ``records`` in its configuration.
 
-        Raises: ConfigError where the task has none of that name.
+        Raises: ConfigError if the task has no store of that name.
         """
         try:
             return self._stores[name]
@@ -94,12 +95,12 @@ class TaskContext:
         headers: Headers = (),
         partition: int | None = None,
     ) -> None:
-        """Send an output, which readers see from the task's next commit on.
+        """Send an output. Readers see it after the task's next commit.
 
-        It goes to the partition that has the task's number (round again where the topic has fewer), unless another
-        one is given, and bears the input record's timestamp, unless another one is given.
+        The default partition has the task's number, modulo the number of partitions of the topic. The default timestamp
+        is that of the input record.
 
-        Raises: StoreError outside the function; ChangelogError for a topic or partition that is not there.
+        Raises: StoreError outside the function; ChangelogError for a topic or partition that does not exist.
         """
         if not self.active:
             raise self.idle()
@@ -109,7 +110,7 @@ class TaskContext:
         )
 
     def commit(self) -> None:
-        """Ask the task to commit as soon as the current record is processed (KIP-892, ``ProcessingContext#commit``)."""
+        """Request a commit after the current record. Source: KIP-892, ``ProcessingContext#commit``."""
         self.commit_requested = True
 
     def register(self, stores: Mapping[str, Any]) -> None:
@@ -117,7 +118,7 @@ class TaskContext:
         self._stores = stores
 
     def idle(self) -> StoreError:
-        """The error for who writes while no record is being processed."""
+        """Return the error for a write while no record is being processed."""
         return StoreError(f"task {self.task_id} is not processing a record: write to its stores from its function only")
 
     def _output(self, topic: str, partition: int | None) -> TopicPartition:
@@ -133,4 +134,4 @@ InitFunction = Callable[[TaskContext], None]
 """Called when the task is opened, and again after each rollback, to make the schedules. It may read stores, but not
 write them. An error in it fails the opening, or closes the task."""
 ProcessFunction = Callable[[Record, TaskContext], None]
-"""A user's function. What it raises undoes everything since the task's last commit."""
+"""A user's function. If it raises, everything since the task's last commit is rolled back."""

@@ -1,4 +1,4 @@
-"""The records of a changelog as the store keeps them, whatever format each was written in."""
+"""Conversion of changelog records of any format to the pairs that the store keeps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Source: KIP-258, first draft, "version number in the record header"."""
 
 
 def version_headers(version: int) -> Headers:
-    """The headers of a record of the format ``version``."""
+    """Return the headers of a record of the format ``version``."""
     return ((VERSION_HEADER, b"%d" % version),) if version else ()
 
 
 def version_of(headers: Headers) -> int:
-    """The format of a record with these headers. Raises: StoreIncompatibleError where it is no number."""
+    """Return the format of a record with these headers. Raises: StoreIncompatibleError if it is no number."""
     for name, content in headers:
         if name == VERSION_HEADER:
             if not content.isdigit():
@@ -33,11 +33,11 @@ def version_of(headers: Headers) -> int:
 
 
 class Conversion(RecordConverter):
-    """Converts records for ``store``, of ``records`` (None for bytes) in the format of ``upgrade`` (None for 0)."""
+    """A converter of records for ``store``, of ``records`` (None: bytes) in the format of ``upgrade`` (None: 0)."""
 
     def __init__(self, store: KeyValueStore, records: RecordKind | None, upgrade: Upgrade | None) -> None:
         self.plain = records is None and upgrade is None
-        """Whether a record without headers is kept as it is."""
+        """True if a record without headers is kept unchanged."""
         self._kind = PlainConverter() if records is None else records.converter(store)
         self._upgrade = upgrade
         self._version = 0 if upgrade is None else upgrade.to_version

@@ -1,4 +1,4 @@
-"""What a task has to pass before it opens its stores: all stores in their places, and its lock."""
+"""The steps before a task opens its stores: bring all stores to their places, and take the task's lock."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from stores.creation import is_store
 from stores.errors import StoreIncompatibleError
-from stores.files import make_folder, system_errors_told
-from stores.tasks.directory_layout import DirectoryLayout, read_layout
-from stores.tasks.identifier import TaskId
+from stores.files import system_errors_told
+from stores.tasks.directory_layout import DirectoryLayout, read_layout, relocate_command
+from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.layout import bring_in, check_engine_of, check_engines, places
 from stores.tasks.relocation import admit, is_pending
 from stores.tasks.state_directory import StateDirectory
@@ -19,10 +19,9 @@ from stores.tasks.topology_lock import TopologyLock
 
 
 class Entrance:
-    """How a task of an application is entered, and left; ``kept`` are the paths of its persistent stores, by name, as
-    ``layout`` has them.
+    """The entrance to a task's folder. ``kept`` are the paths of its persistent stores in ``layout``, by name.
 
-    With a ``topology`` the stores of all tasks are looked for first, and moved if ``automatic``.
+    With a ``topology`` misplaced stores of all tasks are found first, and moved if ``automatic``.
     """
 
     def __init__(
@@ -45,10 +44,10 @@ class Entrance:
         self._locks: list[TaskLock | TopologyLock] = []
 
     def enter(self, owner: object) -> None:
-        """Take the task's lock for ``owner``, and bring its stores to their places.
+        """Take the task's lock for ``owner``, and those of stores' own folders, and bring its stores to their places.
 
-        Raises: StoreLockedError; StoreMisplacedError unless ``automatic``; StoreIncompatibleError where two places
-        have a store of one name; StoreUnavailableError; StoreCorruptedError for a damaged journal.
+        Raises: StoreLockedError; StoreMisplacedError unless ``automatic``; StoreIncompatibleError if two places have a
+        store of one name, or the layout does not fit; StoreUnavailableError; StoreCorruptedError for a damaged journal.
         """
         folder = self._state.folder(self._task_id)
         try:
@@ -59,12 +58,12 @@ class Entrance:
                 self._locks.append(self._state.lock(self._task_id, owner))
                 if not is_pending(self._state):
                     break
-                # Another process has begun to relocate meanwhile; it may have died of it.
+                # Another process has begun a relocation meanwhile, and may have been killed: release all and try again.
                 self.leave()
             with system_errors_told(folder):
                 if read_layout(self._state.path) is not self._layout:
                     raise StoreIncompatibleError(
-                        f"the layout of {self._state.path} has changed since this task was made: make it anew"
+                        f"the layout of {self._state.path} has changed since this task was created: create another one"
                     )
                 if self._layout is DirectoryLayout.TASK:
                     bring_in(folder, self._engines)
@@ -79,26 +78,25 @@ class Entrance:
                     present = [place for place in places(folder, self._paths) if place.store in self._paths]
                     self._refuse_other_layout([place.within(folder) for place in present])
                     for name, path in self._paths.items():
-                        make_folder(path.parent, 0o700)
+                        home = StorePartition(name, self._task_id.partition)
+                        self._locks.append(self._state.lock_own(home, owner))
                         check_engine_of(name, path)
         except BaseException:
             self.leave()
             raise
 
     def _refuse_other_layout(self, paths: Iterable[Path]) -> None:
+        options = f"--layout {self._layout}"
+        if self._layout is DirectoryLayout.TASK:
+            options += " --topology FILE"
         for path in paths:
             if path.is_dir() and is_store(path):
                 raise StoreIncompatibleError(
-                    f"{path} is not where the layout {self._layout} has it, which {self._state.path} notes: run python "
-                    f"-m stores.relocate with --layout {self._layout}"
+                    f"{path} is not where the layout {self._layout} has it, which {self._state.path} notes: run "
+                    + relocate_command(self._state.path, options)
                 )
 
     def leave(self) -> None:
-        """Give back all locks. May be called more than once."""
+        """Release all locks. May be called more than once."""
         while self._locks:
             self._locks.pop().release()
-
-    @property
-    def is_entered(self) -> bool:
-        """Whether the task has its lock."""
-        return bool(self._locks)

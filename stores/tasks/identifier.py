@@ -1,4 +1,4 @@
-"""What a task is called."""
+"""Names of tasks and of partitions of stores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TaskId(_Numbers):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The id that ``str`` gave. Raises: ValueError for any other text."""
+        """Return the ID whose text is ``text``. Raises: ValueError for any other text; ConfigError."""
         match = _TASK.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is no task id: one looks like 0_3")
@@ -45,9 +45,9 @@ class TaskId(_Numbers):
 
 @dataclass(frozen=True)
 class StorePartition:
-    """A store and its partition, whichever task has it; as text, and as a path: ``counts/3``.
+    """A store and its partition, independent of its task; as text, and as a path: ``counts/3``.
 
-    Raises, when made: TypeError; ConfigError, also for a name that a file or a task's folder of the directory has.
+    Raises, when made: TypeError; ConfigError, also for a name that collides with a task's folder or a file there.
     """
 
     store: str
@@ -64,7 +64,7 @@ class StorePartition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What ``str`` gave. Raises: ValueError, ConfigError for any other text."""
+        """Return the value whose text is ``text``. Raises: ValueError, ConfigError for any other text."""
         match = re.fullmatch(r"([^/]+)/(0|[1-9][0-9]{0,9})", text, re.ASCII)
         if match is None:
             raise ValueError(f"{text!r} is no partition of a store: one looks like counts/3")
@@ -75,4 +75,4 @@ class StorePartition:
 
 
 Home = TaskId | StorePartition
-"""What a store's folder belongs to, by the layout of the state directory; as text, its path there."""
+"""The owner of a store's folder, by the layout of the state directory; as text, its path there."""

@@ -1,8 +1,8 @@
-"""Where the stores of a task lie in its folder, and how an older release's stores get there.
+"""The places of a task's stores in its folder, and the move of an older release's stores to them.
 
-    0_3/rocksdb/counts    the store ``counts``, kept by the engine ``rocksdb``
+    0_3/rocksdb/counts    the store ``counts`` of the engine ``rocksdb``
     0_3/counts.position   a position file of Kafka's, beside the engines' folders
-    0_3/counts            where earlier releases kept the store
+    0_3/counts            the store in earlier releases
     0_3/.layout/rocksdb   a store named like an engine, on its way from ``0_3/rocksdb`` to ``0_3/rocksdb/rocksdb``
 
 Nothing here opens a store. Links are never followed. Source: KIP-816, "Background"; Kafka Streams, ``StateDirectory``.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from stores.creation import LOCK_FILE, is_store, is_vacant
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import make_folder, sync_folder
 from stores.identity import read_identity
 from stores.registry import backends, engines
@@ -26,29 +26,33 @@ from stores.tasks.swap import ENDS, beside
 
 PARKED = ".layout"
 
-STORE_PARKED = declare("layout.store_parked", "a store named like an engine has left the place of the engine's folder")
-STORE_MOVED = declare("layout.store_moved", "a store of an earlier release lies below its engine's folder")
+STORE_PARKED = declare(
+    "layout.store_parked", "a store named like an engine has left the place of the engine's folder", part=Part.CHANGE
+)
+STORE_MOVED = declare(
+    "layout.store_moved", "a store of an earlier release lies below its engine's folder", part=Part.CHANGE
+)
 FAILPOINTS = (STORE_PARKED, STORE_MOVED)
-"""What the opening of a task with stores of an earlier release's layout reaches, for each of these stores."""
+"""The failpoints in the opening of a task with stores in an earlier release's layout, for each of these stores."""
 
 
 class Place(NamedTuple):
-    """Where a store lies in its task's folder."""
+    """The place of a store in its task's folder."""
 
     engine: str | None
-    """None where an earlier release has made it, in the task's folder itself."""
+    """None for a store of an earlier release, in the task's folder itself."""
     store: str
 
     def within(self, folder: Path) -> Path:
-        """The path of the store in the task's folder ``folder``."""
+        """Return the path of the store in the task's folder ``folder``."""
         return folder / self.store if self.engine is None else folder / self.engine / self.store
 
 
 def places(folder: Path, names: Collection[str] = ()) -> list[Place]:
-    """Return where stores lie in the task's folder ``folder``, in order, from one listing of it and its engines.
+    """Return the places of the stores in the task's folder ``folder``, in order, from a listing of its engines.
 
-    Folders of earlier releases, and of engines that are not installed, count if they are the library's stores;
-    the former also if their name is among ``names``. Raises: OSError.
+    A folder of an earlier release counts if it is a store of the library, or its name is among ``names``. A folder
+    below one of an engine that is not installed counts if it is a store of the library. Raises: OSError.
     """
     found = []
     for entry in _folders(folder):
@@ -70,22 +74,22 @@ def places(folder: Path, names: Collection[str] = ()) -> list[Place]:
 
 
 def parts(path: Path) -> list[Path]:
-    """What there is of the store at ``path``: its folder, and what an upgrade keeps beside it. Links are none of it."""
+    """Return the existing parts of the store at ``path``: its folder, and those of an upgrade beside it. No links."""
     return [part for part in _names(path) if os.path.lexists(part) and not part.is_symlink()]
 
 
 def is_taken(path: Path) -> bool:
-    """Whether anything has a name that a store at ``path`` would take, be it a link."""
+    """Return whether a name of a store at ``path``, or of an upgrade beside it, is taken, even by a link."""
     return any(map(os.path.lexists, _names(path)))
 
 
 def bring_in(folder: Path, chosen: Mapping[str, str]) -> None:
-    """Move each store that an earlier release made in ``folder``, whose lock is held, below its engine's folder.
+    """Move each store of an earlier release in ``folder``, whose lock is held, below its engine's folder.
 
-    ``chosen`` is the engine by store of those that the task has: it counts where a store does not say which one keeps
-    it. One rename per store; a call that was cut short is completed by the next. Survives power loss.
+    ``chosen`` is the configured engine by store: it is used for a store whose files do not name an engine. There is one
+    rename per store. An interrupted call is completed by the next one. Durable on return.
 
-    Raises: StoreIncompatibleError where both places have a store of one name; OSError.
+    Raises: StoreIncompatibleError if both places have a store of one name; OSError.
     """
     old = {
         place.store: engine
@@ -120,7 +124,7 @@ def bring_in(folder: Path, chosen: Mapping[str, str]) -> None:
 
 
 def own_engines(folder: Path) -> list[str]:
-    """The engines whose stores lie in a store's own folder (``store-partition``), in order. Raises: OSError."""
+    """Return the engines that have a store in a store's own folder (``store-partition``), in order. Raises: OSError."""
     names = {
         _store_of(entry.name) for entry in _folders(folder) if entry.name in engines() or is_store(Path(entry.path))
     }
@@ -164,22 +168,22 @@ def _names(path: Path) -> list[Path]:
 
 
 def _store_of(name: str) -> str:
-    """The name of the store that has a folder ``name`` below its engine's: while an upgrade swaps two, one beside."""
+    """Return the name of the store to which the folder ``name`` belongs: it may be one of an upgrade beside it."""
     return next((name.removesuffix(end) for end in ENDS if name.endswith(end)), name)
 
 
 def _is_part(entry: os.DirEntry[str]) -> bool:
-    """Whether a folder with this file may be a store's: no engine's folder has files."""
+    """Return whether ``entry`` is a file. Its folder is then that of a store: an engine's folder has no files."""
     return entry.is_file(follow_symlinks=False)
 
 
 def _is_old(path: Path) -> bool:
-    """Whether a folder named like an engine is a store of an earlier release, complete or not."""
+    """Return whether a folder named like an engine is a store of an earlier release, complete or not."""
     return is_store(path) or (is_vacant(path) and os.path.lexists(path / LOCK_FILE))
 
 
 def _engine_of(path: Path, chosen: str | None) -> str | None:
-    """The engine that keeps the store at ``path``: as it says itself, or else the one that is chosen for it."""
+    """Return the engine of the store at ``path``: the one that its files name, or else ``chosen``."""
     try:
         backend = backends().get(read_identity(path).backend)
     except (StoreCorruptedError, OSError):

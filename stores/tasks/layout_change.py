@@ -5,7 +5,6 @@ Source: KIP-816, "Alternative 1", "Migration".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
@@ -18,6 +17,7 @@ from stores.tasks.directory_layout import JOURNAL_FILE, DirectoryLayout
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.layout import bring_in, is_taken, own_engines, places
 from stores.tasks.names import check_stores
+from stores.tasks.own_folders import own_stores
 from stores.tasks.placement import Move
 from stores.tasks.relocation import Relocation, check_devices, locked, moves_told, relocating
 from stores.tasks.relocation_journal import Journal, planned
@@ -33,16 +33,17 @@ def change_layout(
     application_id: str | None = None,
     dry_run: bool = False,
 ) -> Relocation:
-    """Move all stores of the state directory to where ``layout`` has them, and note it there for the tasks.
+    """Move all stores of the state directory to their places in ``layout``, and note the layout there for the tasks.
 
-    Back to ``task`` the ``topology`` says which task a store is moved to. With ``dry_run`` nothing is changed. A call
-    that was cut short is completed by the next, or by the next task that opens there. ``application_id`` as for
+    For a change back to ``task``, the ``topology`` names the task of each store. With ``dry_run`` nothing is changed.
+    An interrupted call is completed by the next one, or by the next task that opens there. ``application_id`` is as for
     ``relocate``.
 
-    Raises, before anything is moved: TypeError; ConfigError for another layout, where a topology is needed or does not
-    name a store, and for a name that a store can't have; StoreLockedError where a task or a store is open;
-    StoreIncompatibleError where two stores would get one place; StoreCorruptedError for a damaged journal;
-    StoreUnavailableError where there is no such directory, and where the disk refuses: then the next call completes it.
+    Raises: TypeError; ConfigError for an unknown layout, for a topology that is missing or does not name a store, and
+    for an invalid name of a store; StoreLockedError if a task or a store is open; StoreIncompatibleError if two stores
+    would get one place; StoreCorruptedError for a damaged journal; StoreUnavailableError if there is no such directory,
+    and on a disk error. All of these but the last are raised before anything is moved. After a disk error the next call
+    completes the change.
     """
     if topology is not None and not isinstance(topology, Topology):
         raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
@@ -59,7 +60,7 @@ def change_layout(
             return _told(state, pending, _moves(state, wanted, topology))
         with relocating(state) as completed:
             moves = _moves(state, wanted, topology)
-            # A journal without moves: from here on no task opens.
+            # A journal without moves: no task opens as long as it is there.
             Journal(()).write(state.path)
             try:
                 with locked(state, moves, state.tasks()):
@@ -75,7 +76,7 @@ def change_layout(
 def _prepared(
     state: StateDirectory, wanted: DirectoryLayout, topology: Topology | None, application_id: str | None
 ) -> Journal:
-    """The journal of the change; all tasks are locked."""
+    """Return the journal of the change. All tasks are locked."""
     if wanted is DirectoryLayout.STORE_PARTITION:
         for task_id in state.tasks():
             bring_in(state.folder(task_id), {})
@@ -90,7 +91,7 @@ def _prepared(
 
 
 def _drop_barrier(state: Path) -> None:
-    """Remove the journal, unless it has moves: then it is to be carried out."""
+    """Remove the journal, unless it has moves or a layout: then the next call carries it out."""
     with suppress(Exception):
         journal = Journal.read(state)
         if journal is not None and not journal.moves and journal.layout is None:
@@ -98,18 +99,18 @@ def _drop_barrier(state: Path) -> None:
 
 
 def _moves(state: StateDirectory, wanted: DirectoryLayout, topology: Topology | None) -> list[Move]:
-    """What is not where ``wanted`` has it. Raises: ConfigError, StoreIncompatibleError; OSError."""
+    """Return the moves to the layout ``wanted``. Raises: ConfigError, StoreIncompatibleError; OSError."""
     if wanted is DirectoryLayout.STORE_PARTITION:
         moves = [
             Move(place.store, place.engine, task_id, StorePartition(place.store, task_id.partition))
             for task_id in state.tasks()
             for place in places(state.folder(task_id))
         ]
-        check_stores({move.store for move in moves} | {home.store for home, _ in own_stores(state)})
+        check_stores({move.store for move in moves} | {home.store for home, _ in own_stores(state.path)})
     else:
         moves = [
             Move(home.store, engine, home, TaskId(_number(state, home, topology), home.partition))
-            for home, engine in own_stores(state)
+            for home, engine in own_stores(state.path)
         ]
     taken: dict[tuple[str, str], Path] = {}
     for move in moves:
@@ -125,20 +126,6 @@ def _moves(state: StateDirectory, wanted: DirectoryLayout, topology: Topology | 
                 "the one that is not needed, and start again"
             )
     return moves
-
-
-def own_stores(state: StateDirectory) -> Iterator[tuple[StorePartition, str]]:
-    """The stores in folders of their own, in order, each with its engine. Raises: OSError."""
-    for folder in sorted(state.path.iterdir()):
-        if folder.is_dir() and not folder.is_symlink():
-            for entry in sorted(folder.iterdir()):
-                if entry.is_dir() and not entry.is_symlink():
-                    try:
-                        home = StorePartition.parse(f"{folder.name}/{entry.name}")
-                    except (ValueError, ConfigError):
-                        continue
-                    for engine in own_engines(entry):
-                        yield home, engine
 
 
 def _number(state: StateDirectory, home: StorePartition, topology: Topology | None) -> int:

@@ -1,4 +1,4 @@
-"""What a typed store writes to in a task: what is kept is staged in the store, what is logged goes to its changelog."""
+"""The staging of a typed store in a task: kept pairs go to the store, logged records to its changelog."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stores.tasks.logged_store import LoggedStore
 
 
 class LoggedStaging(Staging):
-    """Writes through a ``LoggedStore``, whose task may replace the store below it; times are the current record's."""
+    """A staging over a ``LoggedStore``, whose inner store the task may replace. Timestamps are the current record's."""
 
     def __init__(self, store: LoggedStore, context: TaskContext) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""A store as a user's function sees it: every write is staged in the store and sent to its changelog."""
+"""The change-logging store that a user's function gets: each write is staged in the store and sent to its changelog."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from stores.tasks.memory_budget import WrittenBytes
 from stores.tasks.store_log import StoreLog
 
 _REFUSED = (TypeError, ValueError)
-"""What a store raises before anything is staged."""
+"""The errors of a refused write: a store raises them before anything is staged."""
 
 
 class LoggedStore(KeyValueStore):
-    """Reads and writes ``inner``, and logs each write with the current record's timestamp.
+    """A change-logging store over ``inner``. It logs each write with the current record's timestamp.
 
-    The task commits, rolls back, restores and closes: asked for here, these raise StoreError. So does a write while
-    no record is being processed.
+    The task commits, rolls back, restores and closes the store: these calls raise StoreError here. So does a write
+    while no record is being processed.
     """
 
     def __init__(self, inner: KeyValueStore, log: StoreLog, context: TaskContext) -> None:
         self.inner = inner
-        """The store itself; the task replaces it where it has to open it again."""
+        """The store below. The task replaces it when it opens the store again."""
         self._log = log
         self._context = context
-        # What a store does not keep apart must not make anybody commit (KIP-892, non-transactional stores).
+        # Writes to a store that is not transactional must not cause an early commit (KIP-892).
         self._written = context.written if inner.transactional else WrittenBytes()
         self._entry_bytes = PAIR_MEMORY_BYTES + log.entry_bytes
 
@@ -48,8 +48,8 @@ class LoggedStore(KeyValueStore):
         context = self._context
         if not context.active:
             raise context.idle()
-        # To the log second: a write which the store refuses is not logged. What is staged and not logged must never be
-        # committed, whether or not the user's function lets the error through.
+        # Log after staging: a write that the store refuses is not logged. A write that is staged but not logged must
+        # never be committed, even if the user's function catches the error.
         try:
             self.inner.put(key, value)
         except _REFUSED:
@@ -67,8 +67,11 @@ class LoggedStore(KeyValueStore):
     def put_kept(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
     ) -> None:
-        """Stage ``kept`` under ``key``, and log ``log_value`` under ``log_key`` with its own timestamp; None for that
-        of the current record. None as ``kept`` deletes, as ``log_value`` it is a tombstone."""
+        """Stage ``kept`` under ``key``, and log ``log_value`` under ``log_key`` with ``timestamp_ms``.
+
+        If ``timestamp_ms`` is None, the record has the current record's timestamp. None as ``kept`` deletes; None as
+        ``log_value`` logs a tombstone.
+        """
         context = self._context
         self._check_active()
         with self._staged_or_failed():
@@ -81,7 +84,7 @@ class LoggedStore(KeyValueStore):
         self._written.num_bytes += self._entry_bytes + (len(key) if kept is None else len(key) + len(kept))
 
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        """Stage ``kept`` under ``key`` and log nothing: a restore makes the same of what the changelog has."""
+        """Stage ``kept`` under ``key`` and log nothing: a restore derives the same write from the changelog."""
         self._check_active()
         with self._staged_or_failed():
             self.inner.put(key, kept)
@@ -118,7 +121,7 @@ class LoggedStore(KeyValueStore):
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         self._check_active()
-        with self.inner.range(start, end) as doomed:  # a snapshot: it outlasts what it shows
+        with self.inner.range(start, end) as doomed:  # a snapshot: it still has the pairs after their removal
             with self._staged_or_failed():
                 self.inner.delete_range(start, end)
             self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
@@ -126,8 +129,10 @@ class LoggedStore(KeyValueStore):
 
     @contextmanager
     def _staged_or_failed(self) -> Iterator[None]:
-        """What fails within may have staged a part of it, which is not logged: unless the store refused it, the record
-        must not be committed."""
+        """Mark the record as failed if the block fails, unless the store refused the write.
+
+        A failed write may be staged in part and is not logged, so that the record must not be committed.
+        """
         try:
             yield
         except _REFUSED:
@@ -218,7 +223,7 @@ class LoggedStore(KeyValueStore):
         return self.inner.mark(name)
 
     def set_mark(self, name: str, value: bytes | None) -> None:
-        """As ``StateStore.set_mark``. Marks are not in the changelog: who sets one makes it again after a restore."""
+        """Set a mark like ``StateStore.set_mark``. The changelog has no marks: after a restore it must be set again."""
         self._check_active()
         with self._staged_or_failed():
             self.inner.set_mark(name, value)
@@ -265,7 +270,10 @@ class LoggedStore(KeyValueStore):
         return self.inner.recover(changelog_offsets)
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
-        """Refused: a store that commits by itself would lead its changelog. Source: KIP-892, ``StateStore#commit``."""
+        """Refuse the commit: a store that commits by itself would lead its changelog.
+
+        Source: KIP-892, ``StateStore#commit``.
+        """
         raise StoreError(f"store {self.name!r} is committed by its task: ask for that with context.commit()")
 
     def rollback(self) -> NoReturn:

@@ -1,14 +1,14 @@
-"""How much the tasks of a process may have staged together, and who commits when it is nearly used up.
+"""A limit on the memory of the staged writes of all tasks of a process.
 
 A process has one ``MemoryBudget``. Each of its workers (threads that run tasks) has a ``BudgetShare``, and gives it to
 its tasks. Workers with open tasks get an equal part each; it changes when one comes or goes.
 
-The accounting costs a record one addition and two comparisons: its task adds up what the record wrote, which is never
-less than what it staged, and asks the stores themselves only where that sum might be too much.
+The accounting costs a record one addition and two comparisons. Its task adds up the bytes that the record wrote, which
+are never less than the bytes that it staged. It asks the stores themselves only if that sum might exceed the limit.
 
-The estimate: the next step (a record and what its function writes) stages as much as the largest one so far. That is
-halved at each early commit, so that a single large step is soon forgotten. No part of it is in Kafka, which commits
-once the limit is passed.
+The estimate: the next step (a record and the writes of its function) stages as much as the largest one so far. The
+estimate is halved at each early commit, so that a single large step is soon forgotten. Kafka has no estimate: it
+commits once the limit is exceeded.
 
 Source: KIP-892, "In-memory Transaction Buffers".
 """
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class WrittenBytes:
-    """Bytes of memory that what one step has written so far may take, overwritten entries too."""
+    """The memory of the writes of one step so far, in bytes, including overwritten entries."""
 
     __slots__ = ("num_bytes",)
 
@@ -37,49 +37,49 @@ class WrittenBytes:
 
 
 class BudgetedTask(Protocol):
-    """What a share has to know of a task."""
+    """The part of a task that a share uses."""
 
     def uncommitted_memory_bytes(self) -> int:
-        """What its stores have staged together, and what the entries of that take of memory."""
+        """Return the memory of the staged writes of all its stores, including the cost of each entry."""
 
     def commit_early(self, cause: EarlyCommitCause) -> None:
-        """Commit, unless a record is being processed. Raises as the task's ``commit``."""
+        """Commit, unless a record is being processed. Raises: as the task's ``commit``."""
 
     def commit_beside(self, cause: EarlyCommitCause) -> None:
-        """As ``commit_early``, for another task's sake; keeps what goes wrong for its own next call."""
+        """Commit like ``commit_early``, for another task's sake. An error is raised by this task's next call."""
 
 
 class MemoryBudget:
-    """The most bytes of memory that a process's tasks may take for staged writes; -1 for no limit. For any thread.
+    """The limit on the memory of staged writes of a process's tasks, in bytes; -1 for no limit. For any thread.
 
-    Keys and values count, some 92 bytes for each entry beside them, and 128 for each record that is held for the
-    changelog (``changelog_coalescing``). An engine may need the size of a transaction again while it is committed.
+    Keys and values count, also some 92 bytes for each entry, and 128 for each record that is held for the changelog
+    (``changelog_coalescing``). An engine may need the size of a transaction again while it is committed.
 
-    A step that stages more than may be staged is no error: each store spills what is beyond the limit
-    (``StoreConfig.uncommitted_max_bytes``) to disk, if it has one. ``lmdb-native`` leaves that to LMDB, which keeps
-    512 MiB of changed pages in memory, and more where values are larger than some 2 KB.
+    A step that stages more is no error: each persistent store spills the part beyond its own limit
+    (``StoreConfig.uncommitted_max_bytes``) to disk. With ``lmdb-native`` LMDB spills: it keeps 512 MiB of changed pages
+    in memory, and more if values are larger than some 2 KB.
 
-    Raises: TypeError, ConfigError for what is no limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``.
+    Raises: TypeError, ConfigError for an invalid limit. Source: KIP-892, ``statestore.uncommitted.max.bytes``.
     """
 
     def __init__(self, uncommitted_max_bytes: int = UNCOMMITTED_MAX_BYTES) -> None:
         self.uncommitted_max_bytes = checked_uncommitted_max_bytes(uncommitted_max_bytes)
         self.lock = Lock()
-        """Held while shares are resized, and by whoever reckons with the size of one."""
+        """The lock to hold while shares are resized, and while the size of one is used."""
         self._in_use: list[BudgetShare] = []
 
     def share(self) -> BudgetShare:
-        """A new worker's part of the budget; it counts while the worker has open tasks."""
+        """Return the share of a new worker. It counts while the worker has open tasks."""
         return BudgetShare(self)
 
     def join(self, share: BudgetShare) -> None:
-        """Count a worker in, and give each its part."""
+        """Add a worker, and resize all shares."""
         with self.lock:
             self._in_use.append(share)
             self._divide()
 
     def leave(self, share: BudgetShare) -> None:
-        """Count a worker out, and give the others its part."""
+        """Remove a worker, and give its part to the others."""
         with self.lock:
             self._in_use.remove(share)
             self._divide()
@@ -94,21 +94,21 @@ class BudgetShare:
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.max_bytes = _part(budget.uncommitted_max_bytes, 1)
-        """What the worker's tasks may have staged at present; never reached where there is no limit."""
+        """The bytes that the worker's tasks may have staged at present; never reached if there is no limit."""
         self.step_bytes = 0
-        """What the next step is expected to stage."""
+        """The bytes that the next step is expected to stage."""
         self.bytes_at_most = 0
-        """What the worker's tasks have staged, or more. A task adds what a step has written."""
+        """The bytes that the worker's tasks have staged, or more. A task adds the bytes that a step has written."""
         self.look_above = -1
-        """Where ``bytes_at_most`` passes this, ``look`` is due."""
+        """If ``bytes_at_most`` exceeds this, ``look`` is due."""
         self.largest_step_bytes = 0
-        """What the largest step staged that was by itself larger than ``max_bytes``; 0 where there was none."""
+        """The bytes of the largest step that alone exceeded ``max_bytes``; 0 if there was none."""
         self._budget = budget
         self._tasks: list[BudgetedTask] = []
         self._thread = 0
 
     def add(self, task: BudgetedTask) -> None:
-        """Count a task in, which is about to open. Raises: StoreError where the tasks here are another thread's."""
+        """Add a task that is about to open. Raises: StoreError if the tasks here belong to another thread."""
         if self._tasks and self._thread != get_ident():
             raise StoreError("a share of a memory budget is one worker's: let each thread have its own, from share()")
         self._thread = get_ident()
@@ -117,31 +117,31 @@ class BudgetShare:
             self._budget.join(self)
 
     def discard(self, task: BudgetedTask) -> None:
-        """Count a task out, which may be out already."""
+        """Remove a task. It may have been removed before."""
         if task in self._tasks:
             self._tasks.remove(task)
             if not self._tasks:
                 self._budget.leave(self)
 
     def resize(self, max_bytes: int) -> None:
-        """Allow so much from the next record on, from any thread. The caller holds the budget's lock."""
+        """Set the limit from the next record on. May be called on any thread that holds the budget's lock."""
         self.max_bytes = max_bytes
         self.look_above = -1
 
     def look(self, task: BudgetedTask, written_bytes: int) -> None:
-        """Count what is staged, after a step of ``task`` that wrote so much; let all tasks commit where that is due.
+        """Count the staged bytes after a step of ``task`` that wrote ``written_bytes``; commit all tasks if it is due.
 
-        Every task that has staged something gets its try, ``task`` first, whose error is raised at the end.
+        Every task with staged writes commits, ``task`` first; an error of ``task`` is raised at the end.
         """
         staged = self.bytes_at_most = sum(each.uncommitted_memory_bytes() for each in self._tasks)
-        # Where a step overwrote what it wrote, the sum is too large; what all steps have left is no less than its own.
+        # If a step overwrote its own writes, ``written_bytes`` is too large. All staged bytes are an upper bound too.
         step_bytes = min(written_bytes, staged)
         max_bytes = self._expect(step_bytes)
         if step_bytes > max(max_bytes, self.largest_step_bytes):
             self.largest_step_bytes = step_bytes
             _log.warning(
-                "one step staged %d bytes, entries included, of %d for all tasks of this worker together: it stays one "
-                "transaction, of which a store on disk has spilled what is beyond its bound, and one in memory nothing",
+                "one step staged %d bytes, entries included, more than the %d for all tasks of this worker. It stays "
+                "one transaction. A store on disk has spilled the part beyond its bound, a store in memory has not",
                 step_bytes,
                 max_bytes,
             )
@@ -149,7 +149,7 @@ class BudgetShare:
             self._commit(task, EarlyCommitCause.EXCEEDED if staged > max_bytes else EarlyCommitCause.PREDICTED)
 
     def forget_step(self) -> None:
-        """Expect smaller steps, as after each early commit: a single large one is soon forgotten."""
+        """Halve the expected size of a step, as after each early commit: a single large one is soon forgotten."""
         self.step_bytes //= 2
         self._expect(0)
 
@@ -167,7 +167,7 @@ class BudgetShare:
             self._expect(0)
 
     def _expect(self, step_bytes: int) -> int:
-        """Expect steps that stage as much, or more; returns ``max_bytes`` as that was used in it."""
+        """Expect steps of at least ``step_bytes``; return the ``max_bytes`` that was used for it."""
         with self._budget.lock:
             self.step_bytes = max(self.step_bytes, min(step_bytes, self.max_bytes))
             self.look_above = self.max_bytes - self.step_bytes

@@ -15,9 +15,9 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _RESERVED_ENDS = (".former", ".new", ".position", ".prepare", ".removed", ".swap", ".wiped")
 """Endings of files beside a store's folder, in this release or in earlier ones."""
 NUMBER_BOUND = 1 << 31
-"""Above every number of a partition. Source: Kafka, whose protocol has 32 bits for one, with a sign."""
+"""The exclusive upper bound of a partition's number. Source: Kafka, whose protocol has 32 signed bits for it."""
 SUBTOPOLOGY_BOUND = 1 << 64
-"""Above every number of a sub-topology, which may be a hash of its topics. Source: KIP-816, "Alternative 2"."""
+"""The exclusive upper bound of a sub-topology's number, which may be a hash. Source: KIP-816, "Alternative 2"."""
 
 
 def check_application(name: object) -> None:

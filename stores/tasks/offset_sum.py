@@ -1,4 +1,4 @@
-"""How far copies of a task are, in one number each, so that a task goes to where least has to be restored."""
+"""Offset sums: the progress of a task's copies, to assign the task to the most caught-up one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from stores.interface import TopicPartition
 
 OFFSET_SUM_MAX = 2**63 - 1
-"""Where sums end. Source: Kafka Streams, ``TaskManager.sumOfChangelogOffsets``, which pins an overflow there."""
+"""The upper bound of sums. Source: Kafka Streams, ``TaskManager.sumOfChangelogOffsets``."""
 
 
 def offset_sum(offsets: Mapping[TopicPartition, int | None]) -> int:
-    """The changelog offsets of a task's stores together, 0 to ``OFFSET_SUM_MAX``; unknown ones count nothing.
+    """Return the sum of the changelog offsets of a task's stores, 0 to ``OFFSET_SUM_MAX``. Unknown ones count as 0.
 
     Source: KIP-441, "Computing the most-caught-up instances"; KIP-892, "Offsets for Consumer Rebalances".
     """
@@ -20,5 +20,5 @@ def offset_sum(offsets: Mapping[TopicPartition, int | None]) -> int:
 
 
 def freshest_first(sums: Mapping[str, int]) -> list[str]:
-    """The instances that have a copy, by name, the one with most of it first; of equals in the order of their names."""
+    """Return the names of the instances that have a copy, the most caught-up first; equals are in order of names."""
     return sorted(sums, key=lambda instance: (-sums[instance], instance))

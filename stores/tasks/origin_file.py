@@ -1,11 +1,11 @@
 """The file that records the guarantee under which the stores of a task were written.
 
-It matters for stores whose uncommitted writes lie among the committed ones: their content is only known to be committed
-after an exactly-once task has closed them cleanly. The file is durable before a task makes its first write to such a
-store, and says CLEAN only after a clean close. The guarantee of a store without an entry is unknown.
+It matters for stores that do not isolate uncommitted writes: their content is only known to be committed after an
+exactly-once task has closed them cleanly. The file is durable before a task makes its first write to such a store, and
+says CLEAN only after a clean close. The guarantee of a store without an entry is unknown.
 
-JSON with a checksum: ``{"stores": {"NAME": "exactly_once"}, "checksum": 1}``. A store that keeps its uncommitted writes
-apart, and its offsets with its data, needs no entry; a task without others has no such file.
+JSON with a checksum: ``{"stores": {"NAME": "exactly_once"}, "checksum": 1}``. A store that isolates uncommitted writes
+and keeps its offsets with its data needs no entry. A task that only has such stores has no such file.
 
 Source: KIP-129, ``processing.guarantee`` ("swap and restart").
 """
@@ -25,14 +25,15 @@ _BYTES_MAX = 16 << 20
 
 
 class Origin(StrEnum):
-    """How well the content of a store is known to match its changelog."""
+    """The knowledge of a task about a store's content and its changelog."""
 
     CLEAN = "clean"
     """Its task was closed cleanly: it matches its changelog up to its offset."""
     EXACTLY_ONCE = "exactly_once"
     """An exactly-once task has it open, or did not close it cleanly: it may have writes that were never committed."""
     AT_LEAST_ONCE = "at_least_once"
-    """As before, and these writes may be older than the last opening: an at-least-once task keeps them."""
+    """It may have writes that were never committed, even from before the last opening: an at-least-once task keeps
+    them."""
 
 
 class OriginFile:
@@ -50,7 +51,7 @@ class OriginFile:
                 return {}
             except ValueError:
                 told = None
-            # Its writer may have been killed before the name was synced: a later write relies on it.
+            # Its writer may have been killed before the name was synced, and later writes rely on this file.
             sync_folder(self.path.parent)
         try:
             if not isinstance(told, dict):

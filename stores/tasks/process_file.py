@@ -1,8 +1,9 @@
-"""The file that says whose a state directory is: an id that outlasts the processes which use it.
+"""The process ID file of a state directory: an ID that outlasts the processes which use the directory.
 
-JSON, in Kafka Streams' form and under its name, so that a directory of that keeps its id. It may have more fields.
+It is JSON, with the name and the format of Kafka Streams, so that a directory of Kafka Streams keeps its ID. It may
+have more fields.
 
-Source: Kafka Streams, ``StateDirectory.initializeProcessId``; KIP-441, which assigns tasks by what each process has.
+Source: Kafka Streams, ``StateDirectory.initializeProcessId``; KIP-441, which assigns tasks by the process ID.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 def process_id(folder: Path) -> UUID:
-    """The id that ``folder`` bears, drawn now where it has none; the same for everybody, whoever asks first.
+    """Return the process ID of ``folder``. If it has none, create one: all processes get the same.
 
-    A file that can't be read is replaced. Raises: OSError; StrangeFileError; StoreLockedError where another process has
-    been at it for half a minute.
+    A file that can't be parsed is replaced. Raises: OSError; StrangeFileError; StoreLockedError if another process has
+    held the lock for half a minute.
     """
     file = folder / PROCESS_FILE
     while True:
         known = _read(file)
         if known is not None:
-            # Whoever put it there may have been killed before its name was synced.
+            # The process that created it may have been killed before its name was synced.
             sync_folder(folder)
             return known
         lock = take_in_time(folder / _LOCK_FILE)

@@ -5,7 +5,7 @@ called again after each rollback. A schedule by stream time is due at multiples 
 follows from the stream time alone. The stream time is committed with the input's offsets: a call is repeated if its
 effects were rolled back, and is not repeated if they were committed.
 
-Source: KIP-138; Kafka Streams, ``PunctuationSchedule``. Kafka begins anew after a restart, with a call at the first
+Source: KIP-138; Kafka Streams, ``PunctuationSchedule``. Kafka starts over after a restart, with a call at the first
 record.
 """
 
@@ -39,12 +39,11 @@ class Schedule:
     def __init__(self, interval: int, callback: Punctuator, due: int) -> None:
         self.interval, self.callback = interval, callback
         self.due = due
-        """When it is next to be called: milliseconds of stream time, or nanoseconds of the monotonic clock."""
+        """The time of the next call: milliseconds of stream time, or nanoseconds of the monotonic clock."""
         self.cancelled = False
 
     def cancel(self) -> None:
-        """End the calls. May be called more than once. The next ``init`` makes the schedule again, if it still asks for
-        it."""
+        """End the calls. May be called more than once. The next call of ``init`` may make the schedule again."""
         self.cancelled = True
 
     def pass_by(self, now: int) -> None:
@@ -64,7 +63,7 @@ class Punctuation:
         self.stream_due_ms = _NEVER_MS
         """The stream time at which a schedule is due."""
         self.wall_due_ns = NEVER_NS
-        """When one by wall clock is due, by ``Clock.monotonic_ns``."""
+        """The time at which a schedule by wall clock is due, by ``Clock.monotonic_ns``."""
 
     def begin(self, stream_time_ms: int, init: Callable[[], None]) -> None:
         """Replace all schedules by those that ``init`` makes; the stream time is -1 if unknown."""

@@ -1,11 +1,11 @@
-"""Relocation: stores follow their sub-topologies when a new topology numbers these otherwise.
+"""Relocation: stores follow their sub-topologies when a new topology gives these other numbers.
 
-    .relocating      held (flock) while stores are sought and moved; names the process
-    .relocation      the journal, while stores are on their way (see ``stores.tasks.relocation_journal``)
-    .topology        which topology the directory is used with (see ``stores.tasks.topology_lock``)
+    .relocating      held (flock) while stores are searched and moved; names the process
+    .relocation      the journal, while stores are moved (see ``stores.tasks.relocation_journal``)
+    .topology        the topology that is in use (see ``stores.tasks.topology_lock``)
 
-A store's files are renamed, with its folder, and never read or copied. Its changelog topic does not depend on the
-sub-topology, so it goes on at its offset. Stores that the topology does not name stay, until they are cleaned away.
+A store's folder is renamed; its files are never read or copied. Its changelog topic does not depend on the
+sub-topology, so the store continues at its offset. Stores that the topology does not name stay until a clean-up.
 
 Source: KIP-816.
 """
@@ -25,11 +25,11 @@ from stores.directory import checked_path
 from stores.errors import StoreIncompatibleError, StoreMisplacedError, StoreUnavailableError
 from stores.files import make_folder, system_errors_told
 from stores.locks import HeldLock, take, take_in_time
-from stores.tasks.directory_layout import JOURNAL_FILE
+from stores.tasks.directory_layout import JOURNAL_FILE, RELOCATING_FILE, relocate_command
 from stores.tasks.identifier import TaskId
 from stores.tasks.layout import bring_in, parts
 from stores.tasks.placement import Move, Placement, place_stores
-from stores.tasks.relocation_journal import RELOCATING_FILE, Journal, planned
+from stores.tasks.relocation_journal import Journal, planned
 from stores.tasks.state_directory import LOCK_FILE, StateDirectory
 from stores.tasks.topology import Topology
 from stores.tasks.topology_lock import TopologyLock
@@ -40,29 +40,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Relocation:
-    """What a relocation did, or would do: for each store where it was and where it is now."""
+    """The result of a relocation, or its plan: for each store its old and its new path."""
 
     completed: tuple[tuple[str, Path, Path], ...]
-    """The stores of an earlier relocation that was cut short; done first."""
+    """The stores of an earlier, interrupted relocation, which is completed first."""
     moved: tuple[tuple[str, Path, Path], ...]
     doubles: tuple[tuple[str, Path, Path], ...]
-    """Stores that stay where they are, because there is one of the name where they belong."""
+    """Stores that stay, because their right place has a store of the same name."""
     unnamed: tuple[tuple[str, Path], ...]
-    """Stores that the topology does not name, which stay."""
+    """Stores that stay, because the topology does not name them."""
 
 
 def relocate(
     state_dir: str | PathLike[str], topology: Topology, *, application_id: str | None = None, dry_run: bool = False
 ) -> Relocation:
-    """Move the stores of the state directory that lie under another sub-topology's number than ``topology`` says.
+    """Move the stores of the state directory that lie in the folder of another sub-topology than ``topology`` says.
 
-    An existing store is never overwritten. With ``dry_run`` nothing is changed. A call that was cut short is completed
-    by the next, or by the next task that opens there. ``application_id`` is only needed where the ends of its stores'
-    names are alike: see ``planned``.
+    An existing store is never overwritten. With ``dry_run`` nothing is changed. An interrupted call is completed by the
+    next one, or by the next task that opens there. ``application_id`` is only needed if one store's name is the end of
+    another's: see ``planned``.
 
-    Raises: TypeError, ConfigError; StoreLockedError, before anything is moved, where a task that has or gets such a
-    store is open, such a store itself, or any task with another topology; StoreUnavailableError where there is no such
-    directory, and where the disk refuses: then the next call completes it; StoreCorruptedError for a damaged journal.
+    Raises: TypeError, ConfigError; StoreLockedError, before anything is moved, if a store to be moved, one of the two
+    tasks, or any task with another topology is open; StoreUnavailableError if there is no such directory, and on a disk
+    error, after which the next call completes it; StoreCorruptedError for a damaged journal or note of the layout.
     """
     state = _checked(state_dir, topology)
     with system_errors_told(state.path):
@@ -81,17 +81,16 @@ def relocate(
 def admit(
     state: StateDirectory, topology: Topology | None, application_id: str, *, automatic: bool
 ) -> TopologyLock | None:
-    """Bring the stores of all tasks where ``topology`` has them, before one of the tasks opens.
+    """Bring the stores of all tasks to their places in ``topology``, before one of the tasks opens.
 
-    A relocation that was cut short is completed in any case. Returns the lock to release when the task closes; None
-    without a topology. Raises: as ``relocate``; StoreMisplacedError, unless ``automatic``, where a store lies in the
-    wrong place.
+    An interrupted relocation is completed in any case. Return the lock to release when the task closes; None without a
+    topology. Raises: as ``relocate``; StoreMisplacedError if a store lies in the wrong place, unless ``automatic``.
     """
     with system_errors_told(state.path):
         if topology is not None and not is_pending(state):
             lock = TopologyLock.held(state, topology)
             if lock is not None:
-                # All was looked through when this process took it.
+                # The stores were checked when this process took the lock.
                 return lock
         elif topology is None:
             if is_pending(state):
@@ -105,7 +104,9 @@ def admit(
                 if automatic:
                     _relocate(state, topology, application_id, completed)
                 else:
-                    _refuse(state, place_stores(state, topology))
+                    found = place_stores(state, topology)
+                    _refuse(state, found)
+                    _keep(state, topology, found)
             except BaseException:
                 lock.release()
                 raise
@@ -113,13 +114,13 @@ def admit(
 
 
 def is_pending(state: StateDirectory) -> bool:
-    """Whether stores are on their way, or a relocation was cut short."""
+    """Return whether a relocation is in progress or was interrupted."""
     return os.path.lexists(state.path / JOURNAL_FILE)
 
 
 @contextmanager
 def relocating(state: StateDirectory) -> Iterator[Journal | None]:
-    """Hold the lock of relocations, having completed what an earlier one has left; yields its journal."""
+    """Hold the lock of relocations. First complete an interrupted one, and yield its journal; None if there is none."""
     lock = take_in_time(state.path / RELOCATING_FILE)
     try:
         journal = Journal.read(state.path)
@@ -137,10 +138,11 @@ def _relocate(
 ) -> Relocation:
     found = place_stores(state, topology)
     while found.moves:
+        # First: locking a task without a folder creates the folder.
+        check_devices(state, found.moves)
         with locked(state, found.moves):
-            check_devices(state, found.moves)
             _bring_in(state, found.moves)
-            # Until all was locked somebody may have made or removed something.
+            # Another process may have created or removed a store before all was locked.
             again = place_stores(state, topology)
             if again.moves == found.moves:
                 journal = planned(state.path, found.moves, topology.stores, application_id)
@@ -150,22 +152,27 @@ def _relocate(
                 found = again
                 break
             found = again
+    _keep(state, topology, found)
+    return _told(state, completed, found)
+
+
+def _keep(state: StateDirectory, topology: Topology, found: Placement) -> None:
+    """Note the stores that no task opens, and log them."""
     note_kept(state, found.kept)
-    for task_id, place in found.kept:
+    for located in found.kept:
         _log.warning(
             "%s is not used: %s. It is kept, and removed by clean() after the delay",
-            place.within(state.folder(task_id)),
+            located.path(state.path),
             "no sub-topology has a store of that name"
-            if topology.subtopology_of(place.store) is None
+            if topology.subtopology_of(located.store) is None
             else "its task has another store of that name",
         )
-    return _told(state, completed, found)
 
 
 def _bring_in(state: StateDirectory, moves: tuple[Move, ...]) -> None:
     """Bring stores of an earlier release's layout to the present one, in the tasks of ``moves``, which are locked."""
     for task_id in _tasks(moves):
-        # What can't be brought in its own task will say when it opens.
+        # The task reports a store that can't be moved when it opens.
         with suppress(StoreIncompatibleError):
             bring_in(state.folder(task_id), {})
 
@@ -186,7 +193,7 @@ def locked(state: StateDirectory, moves: Iterable[Move], others: Iterable[TaskId
             for part in parts(move.path(state.path, move.source)):
                 if (part / STORE_LOCK_FILE).is_file():
                     _hold(held, part / STORE_LOCK_FILE)
-        # Last: nobody has them, and where anything is refused none is made.
+        # Last: folders that do not exist have no owner. If another lock is refused, none of them is created.
         for task_id in sorted(missing):
             make_folder(state.folder(task_id), 0o700)
             _hold(held, state.folder(task_id) / LOCK_FILE)
@@ -194,7 +201,7 @@ def locked(state: StateDirectory, moves: Iterable[Move], others: Iterable[TaskId
 
 
 def _hold(held: ExitStack, file: Path) -> None:
-    # Without a descriptor each: there may be thousands.
+    # ``HeldLock`` needs no open descriptor for each lock: there may be thousands.
     held.callback(HeldLock(take(file)).close)
 
 
@@ -204,7 +211,7 @@ def _tasks(moves: Iterable[Move]) -> list[TaskId]:
 
 
 def check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
-    """Raises: StoreUnavailableError where a store can't be renamed, because its task's folder is a mounted disk."""
+    """Check that each store can be renamed. Raises: StoreUnavailableError if its task is on another file system."""
     for move in moves:
         source = move.path(state.path, move.source)
         target = next(folder for folder in move.path(state.path, move.target).parents if folder.exists())
@@ -220,7 +227,7 @@ def _refuse(state: StateDirectory, found: Placement) -> None:
         listed = "; ".join(f"{store!r} is in {source} and belongs in {target}" for store, source, target in misplaced)
         raise StoreMisplacedError(
             f"{len(misplaced)} stores lie in the wrong place, and automatic.state.relocation is false: {listed}. Set "
-            "it to true, or run python -m stores.relocate",
+            f"it to true, or run {relocate_command(state.path, '--topology FILE')}",
             misplaced,
         )
 
@@ -230,12 +237,12 @@ def _told(state: StateDirectory, completed: Journal | None, found: Placement) ->
         () if completed is None else moves_told(state, completed.moves),
         moves_told(state, found.moves),
         moves_told(state, found.doubles),
-        tuple((place.store, place.within(state.folder(task_id))) for task_id, place in found.unnamed),
+        tuple((located.store, located.path(state.path)) for located in found.unnamed),
     )
 
 
 def moves_told(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
-    """For each store where it was and where it goes."""
+    """Return the old and the new path of each store."""
     return tuple((move.store, move.path(state.path, move.source), move.path(state.path, move.target)) for move in moves)
 
 

@@ -1,15 +1,15 @@
-"""The journal of a relocation: what is moved where, with the stores' entries in the files of their tasks.
+"""The journal of a relocation: the moves, with the stores' entries in the files of their tasks.
 
-It lies in the state directory while stores are on their way. Whoever finds it there carries it out, from its beginning:
+It lies in the state directory while stores are moved. A process that finds it there carries it out from the beginning:
 
-1. take the entries of the stores out of the checkpoint and origin files of both tasks: the journal has them;
+1. remove the entries of the stores from the checkpoint and origin files of both tasks; the journal has them;
 2. rename each store, unless that was done;
 3. write the entries into the files of the tasks that have the stores now;
-4. note the layout of the directory, if that is what changes;
+4. note the layout of the directory, if the layout changes;
 5. remove folders that are left empty, and the journal.
 
-So no file ever says of a store that is not beside it which offset it is at. What the journal names and neither task has
-is gone, and so are its entries. JSON with a checksum.
+So no file ever has an offset of a store that is not beside it. If neither task has a store that the journal names, the
+store is gone, and its entries are dropped. JSON with a checksum.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from zlib import crc32
 
 from stores.errors import ConfigError, StoreCorruptedError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import StrangeFileError, make_folder, read_json, replace_file, sync_folder
 from stores.interface import TopicPartition
 from stores.tasks.checkpoint import CheckpointFile
@@ -37,45 +37,49 @@ from stores.tasks.origin_file import Origin, OriginFile
 from stores.tasks.placement import Move
 from stores.tasks.state_directory import CHECKPOINT_FILE, LOCK_FILE, ORIGIN_FILE
 
-RELOCATING_FILE = ".relocating"
-
-PLANNED = declare("relocation.planned", "the journal is durable, and nothing else has changed")
-ENTRIES_TAKEN = declare("relocation.entries_taken", "no file has entries of the stores, which are where they were")
-STORE_MOVED = declare("relocation.store_moved", "one more store has its new place; no file has entries of it")
+PLANNED = declare("relocation.planned", "the journal is durable, and nothing else has changed", part=Part.CHANGE)
+ENTRIES_TAKEN = declare(
+    "relocation.entries_taken", "no file has entries of the stores, which are where they were", part=Part.CHANGE
+)
+STORE_MOVED = declare(
+    "relocation.store_moved", "one more store has its new place; no file has entries of it", part=Part.CHANGE
+)
 STORES_MOVED = declare(
-    "relocation.stores_moved", "all stores have their new places, durably; no file has their entries"
+    "relocation.stores_moved", "all stores have their new places, durably; no file has their entries", part=Part.CHANGE
 )
 ENTRIES_WRITTEN = declare(
-    "relocation.entries_written", "the entries are beside their stores; the journal is still there"
+    "relocation.entries_written", "the entries are beside their stores; the journal is still there", part=Part.CHANGE
 )
 LAYOUT_NOTED = declare(
-    "relocation.layout_noted", "the directory notes its new layout, which its stores have; the journal is still there"
+    "relocation.layout_noted",
+    "the directory notes its new layout, which its stores have; the journal is still there",
+    part=Part.CHANGE,
 )
-FINISHED = declare("relocation.finished", "the journal is gone, and all is done")
+FINISHED = declare("relocation.finished", "the journal is gone, and all is done", part=Part.CHANGE)
 FAILPOINTS = (PLANNED, ENTRIES_TAKEN, STORE_MOVED, STORES_MOVED, ENTRIES_WRITTEN, FINISHED)
-"""What a relocation reaches, in this order; one to another layout reaches LAYOUT_NOTED as well."""
+"""The failpoints of a relocation, in this order. A change of the layout reaches LAYOUT_NOTED as well."""
 
 
 @dataclass(frozen=True)
 class Journal:
-    """What a relocation does."""
+    """The plan of a relocation."""
 
     moves: tuple[Move, ...]
     taken: Mapping[Home, tuple[str, ...]] = field(default_factory=dict)
-    """Changelog topics whose offsets leave the checkpoint file of a task."""
+    """The changelog topics whose offsets are removed from the checkpoint file of a task."""
     offsets: Mapping[Move, Mapping[str, int]] = field(default_factory=dict)
-    """Offset by changelog topic that goes with a store."""
+    """The offsets that move with a store, by changelog topic."""
     origins: Mapping[Move, Origin] = field(default_factory=dict)
     layout: DirectoryLayout | None = None
-    """What the directory has afterwards, where that changes."""
+    """The new layout of the directory, if the layout changes."""
 
     @property
     def homes(self) -> list[Home]:
-        """The tasks, or stores with a folder of their own, that give or get a store, always in the same order."""
+        """The owners of the folders that give or get a store, always in the same order."""
         return sorted({home for move in self.moves for home in (move.source, move.target)}, key=str)
 
     def write(self, state: Path) -> None:
-        """Put it into the state directory; durable on return. Raises: OSError."""
+        """Write the journal to the state directory; durable on return. Raises: OSError."""
         moves = [
             {
                 "store": move.store,
@@ -95,7 +99,7 @@ class Journal:
 
     @classmethod
     def read(cls, state: Path) -> Journal | None:
-        """The journal in the state directory, None if there is none. Raises: StoreCorruptedError; OSError."""
+        """Return the journal of the state directory, None if there is none. Raises: StoreCorruptedError; OSError."""
         file = state / JOURNAL_FILE
         try:
             told: Any = read_json(file, JOURNAL_BYTES_MAX)
@@ -126,7 +130,7 @@ class Journal:
         )
 
     def carry_out(self, state: Path) -> None:
-        """Do, or complete, what it says; the tasks among its ``homes`` are locked. Raises: OSError."""
+        """Carry out the journal, or complete it. The tasks among its ``homes`` are locked. Raises: OSError."""
         moves: defaultdict[Home, list[Move]] = defaultdict(list)
         for move in self.moves:
             moves[move.source].append(move)
@@ -143,13 +147,13 @@ class Journal:
             write_layout(state, self.layout)
             reach(LAYOUT_NOTED)
         for home in self.homes:
-            _tidy(state, home, {move.engine for move in moves[home]})
+            tidy(state, home, {move.engine for move in moves[home]})
         (state / JOURNAL_FILE).unlink(missing_ok=True)
         sync_folder(state)
         reach(FINISHED)
 
     def _take_entries(self, state: Path, home: Home, moves: Iterable[Move]) -> None:
-        """Take the entries of all its stores out of the files of one task."""
+        """Remove the entries of the moved stores from the files of one task, or of one store's own folder."""
         folder = state / str(home)
         if not folder.is_dir():
             return
@@ -168,7 +172,7 @@ class Journal:
                     part.rename(name)
                     reach(STORE_MOVED)
             self._move_position(state, move)
-            # Also where an earlier attempt has renamed it, and was cut short before a sync.
+            # Sync these also if an earlier attempt renamed the store and was interrupted before the sync.
             for folders, home, path in ((made, move.target, target), (left, move.source, source)):
                 folders.update(dict.fromkeys((path.parent, state / str(home))))
         for folder in (*made, *left):
@@ -176,7 +180,7 @@ class Journal:
                 sync_folder(folder)
 
     def _move_position(self, state: Path, move: Move) -> None:
-        """Let the position file of a store that no task has adopted yet follow it."""
+        """Move the position file of a store along with it, if there was no offset import yet."""
         source, target = (state / str(home) / f"{move.store}.position" for home in (move.source, move.target))
         if source.is_file() and not source.is_symlink() and self._has_arrived(state, move):
             if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
@@ -205,11 +209,11 @@ class Journal:
 
 
 def planned(state: Path, moves: Iterable[Move], known: Iterable[str], application_id: str | None = None) -> Journal:
-    """The journal for ``moves``, with the entries that the files of their tasks have now.
+    """Return the journal for ``moves``, with the entries that the files of their tasks have now.
 
-    ``known`` are the stores' names in the topology. Without ``application_id`` a changelog topic is its store's by its
-    end; one that could be of two stores goes with neither, and a store that needs it is restored. In a folder of its
-    own a store has all the entries. Raises: OSError.
+    ``known`` are the stores' names in the topology. Without ``application_id`` the end of a changelog topic's name
+    identifies the store. The offset of a topic that fits two stores moves with neither; a store that needs it is
+    restored. All entries in a store's own folder are those of the store. Raises: OSError.
     """
     journal = Journal(tuple(moves))
     out: defaultdict[Home, dict[str, Move]] = defaultdict(dict)
@@ -239,7 +243,7 @@ def planned(state: Path, moves: Iterable[Move], known: Iterable[str], applicatio
 
 
 def owners(topic: str, known: set[str], application_id: str | None) -> list[str]:
-    """The stores among ``known`` whose changelog the topic may be: APPLICATION-STORE-changelog."""
+    """Return the stores among ``known`` whose changelog the topic may be: APPLICATION-STORE-changelog."""
     name = topic.removesuffix("-changelog")
     if name == topic:
         return []
@@ -251,7 +255,7 @@ def owners(topic: str, known: set[str], application_id: str | None) -> list[str]
 
 
 def take_offsets(folder: Path, partitions: Iterable[TopicPartition]) -> None:
-    """Take the offsets of ``partitions`` out of the checkpoint file in a task's folder."""
+    """Remove the offsets of ``partitions`` from the checkpoint file in a task's folder."""
     gone = set(partitions)
     found = offsets_of(folder)
     kept = {partition: offset for partition, offset in found.items() if partition not in gone}
@@ -260,7 +264,7 @@ def take_offsets(folder: Path, partitions: Iterable[TopicPartition]) -> None:
 
 
 def take_origins(folder: Path, stores: Iterable[str], here: Collection[str]) -> None:
-    """Take the entries of ``stores`` out of the file of origins in a folder, whose stores are ``here``."""
+    """Remove the entries of ``stores`` from the origin file in a folder, whose stores are ``here``."""
     file = OriginFile(folder / ORIGIN_FILE)
     gone = set(stores)
     found = file.read(here)
@@ -270,7 +274,7 @@ def take_origins(folder: Path, stores: Iterable[str], here: Collection[str]) -> 
 
 
 def offsets_of(folder: Path) -> dict[TopicPartition, int]:
-    """What the checkpoint file in a task's folder says; nothing if it is damaged, which is how a task reads it."""
+    """Return the offsets in the checkpoint file of a task's folder; none if it is damaged, as a task reads it."""
     try:
         return CheckpointFile(folder / CHECKPOINT_FILE).read()
     except StoreCorruptedError:
@@ -284,7 +288,7 @@ def _names(state: Path, home: Home) -> set[str]:
 
 
 def _move_of(told: Mapping[str, Any]) -> Move:
-    """Raises: KeyError, TypeError, ValueError."""
+    """Parse a move. Raises: KeyError, TypeError, ValueError, ConfigError."""
     for name in (told["store"], told["engine"] or told["store"]):
         check_stores([name])
     return Move(told["store"], told["engine"], _home_of(told["from"]), _home_of(told["to"]))
@@ -294,25 +298,24 @@ def _home_of(told: str) -> Home:
     return StorePartition.parse(told) if "/" in told else TaskId.parse(told)
 
 
-def _tidy(state: Path, home: Home, engines: Iterable[str | None]) -> None:
-    """Remove empty folders of ``engines``, and the task's folder where nothing is left but its lock.
+def tidy(state: Path, home: Home, engines: Iterable[str | None] = ()) -> None:
+    """Remove empty folders of ``engines``, and the folder of ``home`` if only its lock file is left.
 
-    A store's own folder goes where nothing is left, and so does the one above it.
+    For a store's own folder, the parent folder is removed as well if it is empty. No task may have ``home`` open.
     """
     folder = state / str(home)
-    if isinstance(home, StorePartition):
-        for empty in (folder, folder.parent):
-            with suppress(OSError):
-                empty.rmdir()
-        return
-    for engine in engines:
+    # In a store's own folder, the folder with the engine's name is the store.
+    for engine in engines if isinstance(home, TaskId) else ():
         if engine is not None and not (folder / engine).is_symlink():
             with suppress(OSError):
                 (folder / engine).rmdir()
     with suppress(OSError):
         if [entry.name for entry in folder.iterdir()] == [LOCK_FILE]:
             (folder / LOCK_FILE).unlink()
-            folder.rmdir()
+        folder.rmdir()
+    if isinstance(home, StorePartition):
+        with suppress(OSError):
+            folder.parent.rmdir()
 
 
 def _checksum(told: Mapping[str, object]) -> int:

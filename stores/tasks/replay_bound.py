@@ -1,8 +1,8 @@
 """A bound on the bytes of changelog that are replayed into a store after its process was killed.
 
-At the level CHANGELOG an engine without a log of its own comes back at its last flush. A flush is begun in the
-background once half of the bound is not persistent; a commit that would pass the bound waits for one first, before the
-changelog has it. So no more is replayed than the bound, or the last commit, if that is larger by itself.
+At the level CHANGELOG an engine without a WAL is at its last flush after a kill. A flush begins in the background once
+half of the bound is not persistent. A commit that would exceed the bound waits for a flush first, before it is in the
+changelog. So a replay is never larger than the bound, or than the last commit if that alone is larger.
 
 Source: KIP-892, "In-memory Transaction Buffers" and "Restoring".
 """
@@ -14,9 +14,9 @@ from collections import deque
 from stores.persistence import AT_ONCE, Persistence
 
 _GROUPS = 32
-"""Commits are counted in about this many groups: one for each would take memory where commits are small."""
+"""The approximate number of groups in which commits are counted: one for each small commit would take memory."""
 _GROUP_BYTES = 1 << 20
-"""The size of a group where there is no bound."""
+"""The size of a group if there is no bound."""
 
 
 class ReplayBound:
@@ -32,7 +32,7 @@ class ReplayBound:
         self._group_bytes = _GROUP_BYTES if max_bytes == -1 else max_bytes // _GROUPS
         self._persistence = AT_ONCE
         self._groups: deque[tuple[int, int]] = deque()
-        """Marks and bytes, oldest first: all commits up to the mark, and after the one before."""
+        """Marks and bytes, oldest first: a group has all commits after the mark before it, up to its own."""
         self._counted_bytes = 0
 
     def follow(self, persistence: Persistence) -> None:
@@ -63,7 +63,7 @@ class ReplayBound:
             return
         if not self._counted() or self._counted_bytes + num_bytes <= self.max_bytes:
             return
-        # One that is going on may have begun before the latest commit.
+        # A flush in progress may have begun before the latest commit, and may not cover it.
         self._persistence.wait()
         if self._counted() and self._counted_bytes + num_bytes > self.max_bytes:
             self._begin()
@@ -72,7 +72,7 @@ class ReplayBound:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of changelog that would be replayed after a kill now."""
+        """The bytes of changelog that would be replayed after a kill now."""
         groups = list(self._groups)
         persisted = self._persistence.persisted() if groups else 0
         return sum(num_bytes for mark, num_bytes in groups if mark > persisted)

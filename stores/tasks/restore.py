@@ -1,4 +1,4 @@
-"""Restoring a store: its changelog's tail, straight into the engine, in pieces of bounded size."""
+"""Restore of a store: write its changelog's tail straight into the engine, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 from time import perf_counter
 
 from stores.changelog.interface import Changelog
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.interface import (
     IsolationLevel,
     KeyValueStore,
@@ -21,10 +21,16 @@ from stores.tasks.conversion import Conversion
 from stores.tasks.replay_bound import ReplayBound
 
 BEFORE_WRITE = declare(
-    "task.restore.before_write", "a piece of the changelog's tail is read, the store has not seen it"
+    "task.restore.before_write",
+    "a piece of the changelog's tail is read, the store has not seen it",
+    part=Part.RESTORE,
+    twice=True,
 )
 AFTER_WRITE = declare(
-    "task.restore.after_write", "a piece of the changelog's tail is in the store, with its last offset"
+    "task.restore.after_write",
+    "a piece of the changelog's tail is in the store, with its last offset",
+    part=Part.RESTORE,
+    twice=True,
 )
 
 PIECE_RECORDS_MAX = 50_000
@@ -33,7 +39,7 @@ PIECE_BYTES_MAX = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """How far the restore of ``store`` has come: up to ``offset``, of offsets below ``to_offset``.
+    """The progress of the restore of ``store``: it has reached ``offset``, and ends before ``to_offset``.
 
     ``bytes`` counts keys and values, ``seconds`` the time since the restore began.
     """
@@ -48,12 +54,12 @@ class RestoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What restoring a store took, on opening or on a return to the last commit.
+    """The report of a restore, on opening or on a return to the last commit.
 
     ``records`` of its changelog were written, from ``from_offset`` up to but without ``to_offset``.
 
-    ``wiped`` says that the local state was thrown away first, ``reason`` why; ``bytes`` counts keys and values;
-    ``recovery`` is what the store did with a transaction that its own files still had.
+    ``wiped`` is True if the local state was wiped first, and ``reason`` says why. ``bytes`` counts keys and values.
+    ``recovery`` is the outcome of the store's own recovery.
     """
 
     store: str
@@ -66,16 +72,16 @@ class RestoreReport:
     reason: str | None = None
     recovery: RecoveryOutcome = RecoveryOutcome.NOTHING_TO_DO
     upgraded: bool = False
-    """Whether the store's last record of an older format was found gone (``Recovery.upgraded``)."""
+    """True if opening found that the store's last record of an older format is gone (``Recovery.upgraded``)."""
 
 
 OnRestore = Callable[[RestoreProgress], None]
-"""Told after each piece that was written. What it raises ends the restore, and with it the task or its opening."""
+"""Called after each piece that was written. An exception ends the restore, and with it the task or its opening."""
 
 
 @dataclass(slots=True)
 class Restored:
-    """What ``restore`` did. ``last_offset`` is that of the last record written into the store, if there was one."""
+    """The result of ``restore``. ``last_offset`` is that of the last record written into the store, if any."""
 
     from_offset: int
     to_offset: int
@@ -96,13 +102,14 @@ def restore(
     *,
     max_records: int | None = None,
 ) -> Restored:
-    """Write the committed records after ``offset`` (None: all there are) into the store, and keep each piece's offset.
+    """Write the committed records after ``offset`` (None: all) into the store, each piece with its last offset.
 
-    Ends at the last stable offset as of the call: neither gaps nor aborted records at the end are waited for. The store
-    is then also at ``position``, that of the input whose effects the changelog has; it is kept with the last piece.
-    ``conversion`` maps the records to the store's pairs and marks. With ``max_records`` it ends after so many, before
-    ``position`` if there are more.
-    Raises: OffsetOutOfRangeError where the changelog does not reach from there, else as ``StateStore.restore``.
+    It ends at the last stable offset as of the call, and does not wait for gaps or aborted records at the end. The last
+    piece is stored with ``position``, that of the input whose effects the changelog has. ``conversion`` maps the
+    records to the store's pairs and marks. With ``max_records`` it ends after that number of records; if there are
+    more, without ``position``.
+
+    Raises: OffsetOutOfRangeError if the changelog no longer has the next record; as ``StateStore.restore``.
     Source: KIP-892, "Restoring"; KIP-844, step 1.
     """
     began = perf_counter()
@@ -132,7 +139,7 @@ def restore(
     records = changelog.read(partition, from_offset)
     for record in records if max_records is None else islice(records, max_records):
         if record.key is None:
-            continue  # Nobody's state: a store logs each change under its key.
+            continue  # This is not of a store: each change of a store is logged under its key.
         if plain and not record.headers:
             piece.append((record.key, record.value))
         else:

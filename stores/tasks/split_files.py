@@ -1,6 +1,6 @@
-"""The checkpoint and origin files of a task whose stores have one each, as if they were one.
+"""The checkpoint and origin files of a task in the layout ``store-partition``: one for each store, used like one file.
 
-Each store's entry stands for itself, so nothing depends on the order in which the files of several stores are replaced.
+The entries of different stores are independent, so that the order in which the files are replaced does not matter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from stores.tasks.origin_file import Origin, OriginFile
 
 
 class SplitCheckpoint:
-    """As ``CheckpointFile``, with one file for each changelog partition; ``path`` is the task's, for messages."""
+    """A ``CheckpointFile`` that is split by changelog partition. ``path`` is the task's file, for messages."""
 
     def __init__(self, path: Path, files: Mapping[TopicPartition, CheckpointFile]) -> None:
         self.path = path
         self._files = files
 
     def read(self) -> dict[TopicPartition, int]:
-        """Offset by changelog partition. A damaged file has none: it concerns its own store alone."""
+        """Return the offsets by changelog partition. A damaged file has none; the other files still count."""
         found: dict[TopicPartition, int] = {}
         for partition, file in self._files.items():
             with suppress(StoreCorruptedError):
@@ -31,25 +31,25 @@ class SplitCheckpoint:
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Replace each file, or remove it where ``offsets`` has none for it; survives power loss."""
+        """Replace each file, or remove it if ``offsets`` has no entry for it; durable on return."""
         for partition, file in self._files.items():
             file.write({partition: offsets[partition]} if partition in offsets else {})
 
 
 class SplitOrigins:
-    """As ``OriginFile``, with one file for each store."""
+    """An ``OriginFile`` that is split by store."""
 
     def __init__(self, files: Mapping[str, OriginFile]) -> None:
         self._files = files
 
     def read(self, names: Iterable[str]) -> dict[str, Origin]:
-        """The origins of the stores ``names`` that have an entry; AT_LEAST_ONCE where a file is damaged."""
+        """Return the origins of the stores ``names`` that have an entry; AT_LEAST_ONCE if a file is damaged."""
         found: dict[str, Origin] = {}
         for name in names:
             found |= self._files[name].read([name])
         return found
 
     def write(self, stores: Mapping[str, Origin]) -> None:
-        """Replace each file, or remove it where ``stores`` has no entry for it; durable on return."""
+        """Replace each file, or remove it if ``stores`` has no entry for it; durable on return."""
         for name, file in self._files.items():
             file.write({name: stores[name]} if name in stores else {})

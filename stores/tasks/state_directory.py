@@ -1,15 +1,18 @@
-"""The state directory of an application on this machine: a folder for each task, whose owner alone works in it.
+"""The state directory of an application on this machine: a folder for each task, used by one owner at a time.
 
     0_3/                 a task's folder, for its user alone (mode 0700)
         .lock            held (flock) while the task is open; names the process
         .checkpoint      offsets of its stores, as of its last opening or closing
-        .origin          under which guarantee stores were written that keep no uncommitted writes apart
+        .origin          the guarantee under which stores that do not isolate uncommitted writes were written
         ENGINE/NAME/     a store (see ``stores.tasks.layout``)
-        NAME.position    a file of Kafka's, until the store is adopted
-    0_3.removed/         what is left of a folder whose removal was cut short
-    .cleaning            held while somebody removes folders
+        NAME.position    a file of Kafka Streams, until the offset import of the store
+    0_3.removed/         the rest of a folder whose removal was interrupted
+    counts/3/            in the layout ``store-partition``: the folder of a store and its partition, with its own files
+        .lock            held (flock) while a task has the store open
+    counts/3.removed/    the rest of a store's folder whose removal was interrupted
+    .cleaning            held while a process removes folders
     kafka-streams-process-metadata
-                         whose directory it is (``stores.tasks.process_file``); ``.process`` is held while it is made
+                         the process ID (``stores.tasks.process_file``); ``.process`` is held while it is created
 
 Source: Kafka Streams, ``StateDirectory``; KIP-1259 for the age at which a folder is removed.
 """
@@ -19,24 +22,25 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from stat import S_IMODE
 from uuid import UUID
 
 from stores.creation import foreign_names, is_store, is_vacant
 from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import StrangeFileError, make_folder, sync_folder, system_errors_told
 from stores.interface import TopicPartition
 from stores.locks import take
 from stores.registry import backend_named
 from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.directory_layout import DirectoryLayout, read_layout
-from stores.tasks.identifier import StorePartition, TaskId
+from stores.tasks.directory_layout import JOURNAL_FILE, RELOCATING_FILE, DirectoryLayout, read_layout
+from stores.tasks.identifier import Home, StorePartition, TaskId
 from stores.tasks.names import check_engine
 from stores.tasks.offset_sum import offset_sum
+from stores.tasks.own_folders import own_folders
 from stores.tasks.process_file import process_id
 from stores.tasks.swap import SWAP_END
 from stores.tasks.task_lock import TaskLock
@@ -45,42 +49,46 @@ CHECKPOINT_FILE, ORIGIN_FILE, LOCK_FILE = ".checkpoint", ".origin", ".lock"
 _REMOVED = ".removed"
 _FILES = (LOCK_FILE, *(file + end for file in (CHECKPOINT_FILE, ORIGIN_FILE) for end in ("", ".new")))
 
-REMOVING = declare("state_directory.removing", "a task's folder has lost its name, and is there still")
+REMOVING = declare(
+    "state_directory.removing",
+    "the folder of a task or store has lost its name, and is there still",
+    part=Part.CHANGE,
+)
 
 
 class StateDirectory:
-    """The folder ``path``, made when a task is first locked; tasks of one application share it. For any thread.
+    """The state directory ``path``, created when a task is first locked. Tasks of one application share it.
 
-    Raises, all methods: StoreUnavailableError where the disk refuses.
+    For any thread. Raises, all methods: StoreUnavailableError on a disk error.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def folder(self, task_id: TaskId) -> Path:
-        """The folder of the task's stores. Raises: TypeError unless ``task_id`` is a TaskId."""
+        """Return the folder of the task's stores. Raises: TypeError unless ``task_id`` is a TaskId."""
         if not isinstance(task_id, TaskId):
             raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
         return self.path / str(task_id)
 
     def home(self, task_id: TaskId, name: str, layout: DirectoryLayout) -> Path:
-        """The folder in which the task's store ``name`` has its entries. Raises: ConfigError."""
+        """Return the folder whose files have the entries of the task's store ``name``. Raises: ConfigError."""
         if layout is DirectoryLayout.STORE_PARTITION:
             return self.path / str(StorePartition(name, task_id.partition))
         return self.folder(task_id)
 
     def store_folder(self, task_id: TaskId, backend: str, name: str, layout: DirectoryLayout | None = None) -> Path:
-        """The folder of the task's store ``name``, kept by the backend called ``backend``.
+        """Return the folder of the task's store ``name`` with the backend ``backend``.
 
-        ``layout`` is the directory's own unless it is given. Raises: ConfigError; StoreCorruptedError where the
-        directory's note of its layout is damaged.
+        ``layout`` is by default that of the directory. Raises: ConfigError; StoreCorruptedError if the directory's note
+        of its layout is damaged.
         """
         layout = read_layout(self.path) if layout is None else layout
         folder = self.home(task_id, name, layout) / check_engine(backend_named(backend).engine)
         return folder / name if layout is DirectoryLayout.TASK else folder
 
     def tasks(self) -> list[TaskId]:
-        """The tasks that have a folder here, in order."""
+        """Return the tasks that have a folder here, in order."""
         with system_errors_told(self.path):
             found = list(self.path.iterdir()) if self.path.exists() else []
             return sorted(
@@ -90,41 +98,49 @@ class StateDirectory:
             )
 
     def lock(self, task_id: TaskId, owner: object) -> TaskLock:
-        """Take the task's folder, making it where there is none, until ``release`` of what is returned.
+        """Lock the task's folder, which is created if it does not exist. ``release`` of the result unlocks it.
 
-        ``owner`` may take it again, and then has to release it as often; nobody else can, here or in another process.
-        What a process that has ended held is free. Raises: StoreLockedError where another owner has it.
+        ``owner`` may take the lock repeatedly, and releases it as often. The system releases the locks of a process
+        that ends. Raises: StoreLockedError if another owner has the lock, in this process or another.
         """
-        folder = self.folder(task_id)
+        return self._lock(self.folder(task_id), owner)
+
+    def lock_own(self, home: StorePartition, owner: object) -> TaskLock:
+        """Lock the own folder of a store in the layout ``store-partition``, as ``lock`` does for a task's."""
+        return self._lock(self.path / str(home), owner)
+
+    def _lock(self, folder: Path, owner: object) -> TaskLock:
         with system_errors_told(folder):
             while True:
                 self._make()
-                make_folder(folder, 0o700)
                 try:
+                    make_folder(folder, 0o700)
                     lock = TaskLock.take(folder / LOCK_FILE, owner)
                 except FileNotFoundError:
-                    # Whoever cleans up was faster, and has taken the folder away.
+                    # A clean-up has removed the folder meanwhile.
                     continue
                 if S_IMODE(folder.stat().st_mode) & 0o077:
                     folder.chmod(0o700)
                 return lock
 
     def process_id(self) -> UUID:
-        """Whose directory this is: the same id for every process that uses it, now and after restarts.
+        """Return the process ID of the directory: the same for every process that uses it, also after restarts.
 
-        Drawn at the first call, or where the file that holds it is damaged; the directory is made where there is none.
-        For who assigns tasks to processes: ``freshest_first`` of the offset sums by this id.
+        It is created at the first call, or if its file is damaged. The directory is created if it does not exist. To
+        assign tasks to processes, call ``freshest_first`` with the offset sums by process ID.
         """
         with system_errors_told(self.path):
             self._make()
             return process_id(self.path)
 
-    def clean(self, older_than_s: float) -> list[TaskId]:
-        """Remove the folders of tasks that were not used for ``older_than_s`` seconds; returns whose they were.
+    def clean(self, older_than_s: float, spared: Collection[Home] = ()) -> list[Home]:
+        """Remove the folders of tasks that were not used for ``older_than_s`` seconds; return their owners.
 
-        A folder that is locked, or in which anything is locked or not the library's, stays, whole. One that is removed
-        goes in one step, so that no half of it is ever found. Nothing is done where another process is at it already.
-        Stores in folders of their own (the layout ``store-partition``) stay.
+        In the layout ``store-partition`` this includes folders of single stores, unless another process relocates
+        stores. A folder stays untouched if it is ``spared`` or locked, or if it has a locked store or foreign files. A
+        removal begins with a rename, so that nobody finds half a folder. Nothing is done while another process cleans.
+
+        Raises: StoreCorruptedError if the directory's note of its layout is damaged; then nothing is removed.
         """
         with system_errors_told(self.path), ExitStack() as held:
             if not self.path.exists():
@@ -137,13 +153,15 @@ class StateDirectory:
                 if entry.name.endswith(_REMOVED) and _is_task(entry.name.removesuffix(_REMOVED)) and _is_left(entry):
                     shutil.rmtree(entry)
             oldest = time.time() - older_than_s
-            return [task_id for task_id in self.tasks() if self._removed(self.folder(task_id), oldest)]
+            own = self._clean_own(oldest, spared)
+            tasks = [task_id for task_id in self.tasks() if task_id not in spared]
+            return [*(task_id for task_id in tasks if self._removed(self.folder(task_id), oldest)), *own]
 
     def offsets(self, task_id: TaskId) -> dict[TopicPartition, int]:
-        """The changelog offsets that the task's stores are known to be at, without opening any of them.
+        """Return the known changelog offsets of the task's stores. No store is opened.
 
-        As of the task's last opening, or closing, if that was later. Empty where nothing is known.
-        Raises: StoreIncompatibleError in the layout ``store-partition``, where ``stored_offsets`` finds them.
+        They are those of the task's last opening, or closing, if that was later. Empty if nothing is known.
+        Raises: StoreIncompatibleError in the layout ``store-partition``: use ``stored_offsets`` there.
         Source: KIP-892, "Offsets for Consumer Rebalances".
         """
         if read_layout(self.path) is DirectoryLayout.STORE_PARTITION:
@@ -159,9 +177,9 @@ class StateDirectory:
     def offset_sums(
         self, running: Mapping[TaskId, Mapping[TopicPartition, int | None]] | None = None
     ) -> dict[TaskId, int]:
-        """How far this machine's copy of each task is: the higher, the less of it would have to be restored.
+        """Return the offset sum of this machine's copy of each task: the higher, the less is to be restored.
 
-        ``running`` holds the offsets of tasks that are open here: of these no file is read.
+        ``running`` has the offsets of the tasks that are open here; no file of theirs is read.
         """
         known = running or {}
         return {
@@ -173,34 +191,64 @@ class StateDirectory:
         if not self.path.exists():
             make_folder(self.path, 0o700)
 
+    def _clean_own(self, oldest: float, spared: Collection[Home]) -> list[StorePartition]:
+        """Remove folders of single stores, if the layout has them."""
+        if read_layout(self.path) is not DirectoryLayout.STORE_PARTITION:
+            return []
+        left = [folder for _, folder in own_folders(self.path, _REMOVED) if _is_left(folder)]
+        doomed: dict[StorePartition, Path] = {}
+        with ExitStack() as held:
+            try:
+                held.callback(os.close, take(self.path / RELOCATING_FILE))
+            except StoreLockedError:
+                return []
+            if os.path.lexists(self.path / JOURNAL_FILE):
+                return []
+            for home, folder in own_folders(self.path):
+                renamed = None if home in spared else self._renamed(folder, oldest)
+                if renamed is not None:
+                    doomed[home] = renamed
+        # A removal may take long, and tasks that open wait for the lock.
+        for folder in (*left, *doomed.values()):
+            shutil.rmtree(folder)
+            with suppress(OSError):
+                folder.parent.rmdir()
+        return list(doomed)
+
     def _removed(self, folder: Path, oldest: float) -> bool:
+        doomed = self._renamed(folder, oldest)
+        if doomed is not None:
+            shutil.rmtree(doomed)
+        return doomed is not None
+
+    def _renamed(self, folder: Path, oldest: float) -> Path | None:
+        """Rename a folder that is to be removed; return its new path, or None if it must stay."""
         try:
             if last_used(folder) > oldest or not all(map(_is_ours, folder.iterdir())):
-                return False
+                return None
             with ExitStack() as held:
                 _hold(held, folder / LOCK_FILE)
                 for store in _store_folders(folder):
                     if (store / "lock").is_file():
                         _hold(held, store / "lock")
-                # Until it was locked somebody may have come and gone.
+                # A task may have used the folder before it was locked here.
                 if last_used(folder) > oldest:
-                    return False
+                    return None
                 doomed = folder.with_name(folder.name + _REMOVED)
                 if os.path.lexists(doomed):
-                    # Of somebody else: what a removal has left was removed before.
-                    return False
+                    # This is foreign: the rest of an interrupted removal was removed before.
+                    return None
                 folder.rename(doomed)
-                sync_folder(self.path)
+                sync_folder(folder.parent)
                 reach(REMOVING)
         except (StoreLockedError, FileNotFoundError, StrangeFileError):
-            # Where a file goes away meanwhile, somebody is at work.
-            return False
-        shutil.rmtree(doomed)
-        return True
+            # A file that disappears shows that a process uses the folder.
+            return None
+        return doomed
 
 
 def _hold(held: ExitStack, file: Path) -> None:
-    """Lock ``file`` until ``held`` ends, and leave no trace of it: who only looks does not use."""
+    """Lock ``file`` until ``held`` ends, without a note in it: a clean-up must not count as a use."""
     held.callback(os.close, take(file, note=False))
 
 
@@ -213,7 +261,7 @@ def _is_task(name: str) -> bool:
 
 
 def _is_ours(entry: Path) -> bool:
-    """Whether something in a task's folder is the library's own."""
+    """Return whether an entry of a task's folder belongs to the library."""
     if entry.is_symlink():
         return False
     if entry.is_dir():
@@ -222,34 +270,33 @@ def _is_ours(entry: Path) -> bool:
 
 
 def _is_of_store(entry: Path) -> bool:
-    """Whether it is a store's folder in that of its engine, or the note of a swap beside one."""
+    """Return whether an entry of an engine's folder is a store's folder or the note of a swap."""
     if entry.is_dir() or entry.is_symlink():
         return _is_store_alone(entry)
     return entry.name.removesuffix(".new").endswith(SWAP_END)
 
 
 def _is_store_alone(entry: Path) -> bool:
-    """Whether it is a store's folder without anything foreign in it: a store's own, or its engine's has it."""
+    """Return whether an entry is a store's folder, complete or just begun, without foreign files."""
     if entry.is_symlink() or not entry.is_dir():
         return False
     return not foreign_names(entry) and (is_store(entry) or _was_begun(entry))
 
 
 def _store_folders(folder: Path) -> list[Path]:
-    """The folders of a task's stores: below those of their engines, and of earlier releases beside them."""
+    """Return the folders that may be stores: those of a task's folder (earlier releases), and those below them."""
     entries = [entry for entry in folder.iterdir() if entry.is_dir()]
     return [*entries, *(store for entry in entries for store in entry.iterdir() if store.is_dir())]
 
 
 def _was_begun(folder: Path) -> bool:
-    """Whether a creation of a store has only begun there: the folder is empty, or has a lock file as private as
-    ours."""
+    """Return whether the creation of a store has just begun: the folder is empty, or has a private lock file only."""
     lock = folder / "lock"
     return is_vacant(folder) and (not lock.exists() or not S_IMODE(lock.lstat().st_mode) & 0o077)
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether an interrupted removal has left the folder: it only has files that the library makes there."""
+    """Return whether the folder may be the rest of an interrupted removal: it only has files of the library."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return all(
@@ -259,7 +306,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def _is_left_of_stores(entry: Path) -> bool:
-    """Whether it is what is left of a store, or a folder of an engine that only has such."""
+    """Return whether a folder is the rest of a store, or an engine's folder with only such entries."""
     return not foreign_names(entry) or all(
         not foreign_names(store) if store.is_dir() and not store.is_symlink() else _is_of_store(store)
         for store in entry.iterdir()
@@ -267,7 +314,7 @@ def _is_left_of_stores(entry: Path) -> bool:
 
 
 def last_used(folder: Path) -> float:
-    """When a file in there was last changed; of what has no files but its lock, when that was taken."""
+    """Return the time of the last change of a file in ``folder``; without other files, that of its lock file."""
     times = [
         Path(inside, name).lstat().st_mtime
         for inside, _, names in os.walk(folder)

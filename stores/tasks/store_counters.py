@@ -1,4 +1,4 @@
-"""What a task counts of one of its stores, which it may wipe and open again: the counts go on."""
+"""The counters of one store of a task. They continue when the task wipes the store or opens it again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stores.upgrade import UpgradeProgress
 
 
 class TaskStoreCounters:
-    """Adds up the metrics of the stores that follow each other under one name. Read from any thread."""
+    """The sum of the metrics of the stores that were opened one after the other under one name. Read on any thread."""
 
     def __init__(self, bound: ReplayBound) -> None:
         self._bound = bound
@@ -24,7 +24,7 @@ class TaskStoreCounters:
         self._log: StoreLog | None = None
         self._typed: TypedStore | None = None
         self._before: StoreMetrics | None = None
-        # A reader must not see a store that is gone and its counts added to those before as well.
+        # Without the lock a reader could count a replaced store twice: by itself, and in the sum of earlier stores.
         self._lock = Lock()
         self.replay_total = 0
         self.wipe_total = 0
@@ -33,21 +33,21 @@ class TaskStoreCounters:
         self._upgrade_total = self._upgrade_records_total = 0
 
     def follow(self, store: KeyValueStore) -> None:
-        """Go on with ``store``; the one before is closed."""
+        """Continue with ``store``. The one before is closed."""
         with self._lock:
             self._before = self._counted()
             self._store = store
 
     def follow_log(self, log: StoreLog) -> None:
-        """Count what ``log`` holds of the store's open transaction."""
+        """Count the records of the store's open transaction that ``log`` holds."""
         self._log = log
 
     def follow_typed(self, typed: TypedStore) -> None:
-        """Count what ``typed`` drops, which stays while the stores below it follow each other."""
+        """Count the records that ``typed`` drops. It stays when the store below it is replaced."""
         self._typed = typed
 
     def upgraded(self, progress: UpgradeProgress) -> None:
-        """Note how far an upgrade has come."""
+        """Note the progress of an upgrade."""
         before = self._upgrade
         counted = before.records if before is not None and before.records <= progress.records else 0
         self._upgrade_records_total += progress.records - counted
@@ -55,7 +55,7 @@ class TaskStoreCounters:
         self._upgrade_total += progress.swapped
 
     def read(self) -> TaskStoreMetrics | None:
-        """All that was counted; None before there was a store."""
+        """Return all counts; None before the first store."""
         with self._lock:
             counted = self._counted()
         if counted is None:

@@ -1,4 +1,4 @@
-"""The stores of a task together: opened, restored, committed in order, closed, and the checkpoint file they share."""
+"""The stores of a task as a group: opening, restore, commit in order, close, and their common checkpoint file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from stores.changelog.interface import Producer
 from stores.errors import ChangelogError, StoreCorruptedError, StoreError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
 from stores.tasks.attempts import Attempts
@@ -19,15 +20,17 @@ from stores.tasks.origin_file import Origin, OriginFile
 from stores.tasks.restore import OnRestore, RestoreReport
 from stores.tasks.split_files import SplitCheckpoint, SplitOrigins
 from stores.tasks.task_store import TaskStore
-from stores.tasks.view import TaskView
+from stores.tasks.view import viewed
 
 _log = logging.getLogger(__name__)
 
-AFTER_LOG_COMMIT = declare("task.after_log_commit", "the changelog has the commit, no store has it")
-BETWEEN_STORES = declare("task.between_stores", "the changelog and some of the stores have the commit, others not")
-AFTER_STORE_COMMIT = declare("task.after_store_commit", "the changelog and all stores have the commit")
+AFTER_LOG_COMMIT = declare("task.after_log_commit", "the changelog has the commit, no store has it", part=Part.TASK)
+BETWEEN_STORES = declare(
+    "task.between_stores", "the changelog and some of the stores have the commit, others not", part=Part.TASK
+)
+AFTER_STORE_COMMIT = declare("task.after_store_commit", "the changelog and all stores have the commit", part=Part.TASK)
 AFTER_CHECKPOINT = declare(
-    "task.after_checkpoint", "the commit is complete, also in the checkpoint file where one is due"
+    "task.after_checkpoint", "the commit is complete, also in the checkpoint file where one is due", part=Part.TASK
 )
 
 
@@ -51,16 +54,18 @@ class StoreGroup:
         self._exactly_once = exactly_once
         self._opened: list[TaskStore] = []
         self.log_room = 0
-        """By how many bytes at least each changelog may grow in this transaction. A step takes what it wrote from it;
-        where that leaves too little, ``look_at_logs`` is due."""
+        """The bytes by which each changelog may at least grow in this transaction.
+
+        Each step subtracts what it wrote. If too little is left, ``look_at_logs`` is due.
+        """
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Their changelog partitions."""
+        """The changelog partitions of the stores."""
         return [store.partition for store in self._stores]
 
     def open(self) -> None:
-        """Open each store; where the checkpoint file can't be read, it vouches for none. Raises as ``open_store``."""
+        """Open each store. A damaged checkpoint file has no offset for any. Raises: as ``open_store``."""
         try:
             offsets = self._checkpoint.read()
         except StoreCorruptedError:
@@ -70,7 +75,7 @@ class StoreGroup:
             try:
                 store.open(offsets.get(store.partition), self._noted.get(store.name))
             except BaseException:
-                # It may have failed when it was open already.
+                # Its engine may have been opened before the failure.
                 with suppress(StoreError):
                     store.close()
                 raise
@@ -78,12 +83,13 @@ class StoreGroup:
         self._warn_of_a_mixture()
 
     def _warn_of_a_mixture(self) -> None:
-        """Source: KIP-844, whose prototype warns of stores of both kinds in one task."""
+        """Warn of a task with transactional and other stores. Source: KIP-844, whose prototype has this warning."""
         mixing = [store.name for store in self._stores if not store.store.transactional]
         if mixing and len(mixing) < len(self._stores):
             _log.warning(
-                "the task in %s has stores of two kinds, and keeps no uncommitted writes apart in %s: after a rollback "
-                "or a crash these have such writes in them, and exactly once they are wiped for it and restored whole",
+                "the task in %s has stores of two kinds, and does not isolate uncommitted writes in %s. After a "
+                "rollback or a crash these stores contain such writes. Under exactly once they are then wiped and "
+                "restored whole",
                 self._checkpoint.path.parent,
                 ", ".join(mixing),
             )
@@ -94,19 +100,29 @@ class StoreGroup:
         ``position`` is that of the input whose effects the changelogs have.
         """
         reports = [store.restore(position, self._on_restore) for store in self._stores]
-        # Durable before the task's first write, and not earlier: a restore that fails has only written what the
-        # changelog has, beyond an offset that the checkpoint file still tells.
+        # Durable before the task's first write, and not earlier: a restore that fails has only written changelog
+        # records, beyond the offset that the checkpoint file still has.
         self.note(self.origins(running=True))
         self._checkpoint.write(self.vouched_offsets(running=True))
         return reports
 
+    def rewrite_logs(self, task: str) -> None:
+        """Rewrite each changelog in the present format, if its upgrade asks for that.
+
+        The stores have just been restored. ``task`` is the prefix of the producers' IDs.
+        Raises: as ``TaskStore.rewrite_log``.
+        """
+        rewritten = [store.rewrite_log(f"{task}-{store.name}-rewriting") for store in self._stores]
+        if any(rewritten):
+            self._checkpoint.write(self.vouched_offsets(running=True))
+
     @property
     def reports(self) -> list[RestoreReport]:
-        """What the last restore of each store did."""
+        """The report of the last restore of each store."""
         return [store.report for store in self._stores if store.report is not None]
 
     def logged(self, context: TaskContext) -> dict[str, Any]:
-        """The stores by name, as the task's function sees them."""
+        """Return the stores by name, as the task's function sees them."""
         return {store.name: store.logged(context) for store in self._stores}
 
     def begin(self) -> None:
@@ -116,17 +132,22 @@ class StoreGroup:
         self.look_at_logs(0)
 
     def look_at_logs(self, wanted_bytes: int) -> int:
-        """Set ``log_room`` from the changelogs themselves, and return it: the smallest of the stores' own."""
+        """Set ``log_room`` to the smallest room of the stores' changelogs, and return it."""
         self.log_room = min((store.log_room(wanted_bytes) for store in self._stores), default=sys.maxsize)
         return self.log_room
 
     def before_commit(self) -> None:
-        """Let the typed stores make their bounded steps of expiry, which are part of the transaction."""
+        """Let each typed store make a bounded step of expiry. It is part of the transaction."""
         for store in self._stores:
             store.before_commit()
 
+    def send_stream_times(self, producer: Producer) -> None:
+        """Add the stream times that do not follow from the changelogs to the open transaction."""
+        for store in self._stores:
+            store.send_stream_time(producer)
+
     def finish_logs(self) -> None:
-        """Send the held records before the changelogs are committed. Raises as ``Producer.send``."""
+        """Send the held records before the changelogs are committed. Raises: as ``Producer.send``."""
         for store in self._stores:
             store.finish_log()
 
@@ -137,36 +158,44 @@ class StoreGroup:
                 store.compact_log()
 
     def upgrade_step(self) -> None:
-        """Go on with each online upgrade, by a bounded step."""
+        """Make a bounded step of each online upgrade."""
         for store in self._stores:
             store.format.step()
 
+    def swap_upgraded(self, position: Position) -> None:
+        """Swap in each new store of an online upgrade that is due.
+
+        ``position`` is that of the input whose effects the changelogs have. Raises: as ``open``.
+        """
+        for store in self._stores:
+            store.swap_upgraded(position)
+
     def uncommitted_bytes(self) -> int:
-        """Bytes of keys and values that they have staged together."""
+        """Return the bytes of keys and values that all stores have staged."""
         return sum(store.store.approximate_num_uncommitted_bytes() for store in self._opened)
 
     def uncommitted_memory_bytes(self) -> int:
-        """What their open transactions count towards the limit together."""
+        """Return the memory of the open transactions of all stores, as it counts towards the limit."""
         return sum(store.uncommitted_memory_bytes() for store in self._opened)
 
     def advance(self, partition: TopicPartition, offset: int) -> None:
-        """Note that a record of the input is processed: what is staged reflects it. Source: KIP-892, "Interactive Query
-        .position Offsets"; KIP-796."""
+        """Advance the staged position of all stores to a processed input record.
+
+        Source: KIP-892, "Interactive Query .position Offsets"; KIP-796.
+        """
         for store in self._stores:
             store.store.advance_position(partition, offset)
 
     def view(self, name: str, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
-        """The store of that name for other threads, typed as its configuration says. Raises: KeyError."""
-        store = {store.name: store for store in self._stores}[name]
-        view = TaskView(store, level, bound)
-        return store.format.shown(view if store.format.records is None else store.format.records.view(view))
+        """Return a view of the store ``name`` for other threads, typed by its configuration. Raises: KeyError."""
+        return viewed({store.name: store for store in self._stores}[name], level, bound)
 
     def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
-        """Commit each store with the offset that the changelog's commit gave it; ``position`` is what that reflects.
+        """Commit each store with its offset in the changelog's commit. That commit reflects ``position``.
 
-        A store that fails does not keep the others from theirs; it then replays the commit from the changelog. Where
-        one fails in that, too, or in a way that nobody knows, the others still commit or catch up; then its error is
-        raised, of several the first.
+        If a store fails, the others still commit, and the failed one replays the commit from the changelog. If the
+        replay fails too, or a store raises an unexpected error, the others still commit or catch up. Then the first
+        such error is raised.
         """
         reach(AFTER_LOG_COMMIT)
         failed = []
@@ -188,14 +217,14 @@ class StoreGroup:
         reach(AFTER_CHECKPOINT)
 
     def offsets(self) -> dict[TopicPartition, int | None]:
-        """The offset of each store's committed state; None where it is not known."""
+        """Return the offset of each store's committed state; None if it is unknown."""
         return {store.partition: store.offset for store in self._stores}
 
     def vouched_offsets(self, *, running: bool) -> dict[TopicPartition, int | None]:
-        """What the checkpoint file may say of the persistent stores, after making that true.
+        """Return the checkpointable offsets of the persistent stores, after persisting the data up to them.
 
-        While the task is running exactly once, it says nothing of stores that it alone would vouch for: they mix
-        uncommitted writes with committed ones (KIP-844, step 4).
+        While an exactly-once task is running, this leaves out stores whose offset is in the checkpoint file alone: they
+        mix uncommitted writes with committed ones (KIP-844, step 4).
         """
         offsets: dict[TopicPartition, int | None] = {}
         for store in self._stores:
@@ -208,7 +237,7 @@ class StoreGroup:
         return offsets
 
     def origins(self, *, running: bool) -> dict[str, Origin]:
-        """The entries of the file of origins, while the task is open or after a clean close."""
+        """Return the entries of the origin file for a running task or after a clean close."""
         found = {store.name: store.origin(running=running) for store in self._stores}
         return {name: origin for name, origin in found.items() if origin is not None}
 
@@ -219,7 +248,7 @@ class StoreGroup:
             self._noted = origins
 
     def rollback(self) -> None:
-        """Discard what is staged, in every store, whatever goes wrong; then raise the first error."""
+        """Roll back every store, even after errors; then raise the first error."""
         attempts = Attempts()
         for store in self._stores:
             with attempts.one():
@@ -227,9 +256,9 @@ class StoreGroup:
         attempts.end()
 
     def fall_back(self, cause: BaseException, position: Position) -> None:
-        """Undo what was staged before ``cause`` was raised, and bring each store to its changelog's end.
+        """Roll back each store after ``cause``, and bring it to its changelog's end.
 
-        Every store, whatever goes wrong; then raises the first error.
+        This is done for every store, even after errors. Then the first error is raised.
         """
         attempts = Attempts()
         for store in self._stores:
@@ -238,12 +267,12 @@ class StoreGroup:
         attempts.end()
 
     def metrics(self) -> dict[str, TaskStoreMetrics]:
-        """What was counted of each that was ever open, by name."""
+        """Return the metrics of each store that was ever open, by name."""
         read = {store.name: store.counters.read() for store in self._stores}
         return {name: metrics for name, metrics in read.items() if metrics is not None}
 
     def engine_metrics(self) -> dict[str, Mapping[str, int]]:
-        """Figures of the engines of those that are open and can tell, by name."""
+        """Return the figures of the engines of the open stores, by name; none of a store that fails to report."""
         figures = {}
         for store in list(self._opened):
             with suppress(StoreError):
@@ -251,7 +280,7 @@ class StoreGroup:
         return figures
 
     def close(self) -> None:
-        """Close every store, whatever goes wrong; then raise the first error."""
+        """Close every store, even after errors; then raise the first error."""
         attempts = Attempts()
         for store in self._opened:
             with attempts.one():

@@ -9,16 +9,16 @@ from stores.interface import TopicPartition
 from stores.tasks.context import TaskContext
 
 COALESCED_BYTES_MAX = 16 << 20
-"""The most bytes of records that are held until the commit; beyond that they are sent before it."""
+"""The most bytes of records that are held until the commit; if there are more, they are sent before it."""
 RECORD_MEMORY_BYTES: Final = 128
-"""The memory of a held record beside its key and value."""
+"""The memory of a held record, without its key and value."""
 
 
 class StoreLog:
-    """Sends each write at once, with ``headers``. ``sent_bytes`` counts keys and values sent since ``begin``."""
+    """A log that sends each write at once, with ``headers``. ``sent_bytes`` counts what it sent since ``begin``."""
 
     entry_bytes: ClassVar[int] = 0
-    """What a write adds at most to ``memory_bytes``."""
+    """The most that a write adds to ``memory_bytes``."""
 
     def __init__(self, partition: TopicPartition, context: TaskContext, headers: Headers = ()) -> None:
         self.sent_bytes = 0
@@ -31,29 +31,29 @@ class StoreLog:
         self.sent_bytes = 0
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """Log one write. Raises as ``Producer.send``."""
+        """Log one write. Raises: as ``Producer.send``."""
         self._context.producer.send(self._partition, key, value, timestamp_ms, self._headers)
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
 
     def memory_bytes(self) -> int:
-        """What the held records take of memory, beside the keys and values, which a store may hold as well."""
+        """Return the memory of the held records, without keys and values, which the store may hold as well."""
         return 0
 
     def num_bytes_at_most(self) -> int:
-        """Keys and values that the transaction has sent or still holds, or more: see ``count``."""
+        """Return an upper bound of the bytes that the transaction has sent or still holds: see ``count``."""
         return self.sent_bytes
 
     def count(self) -> None:
         """Make ``num_bytes_at_most`` exact."""
 
     def finish(self) -> None:
-        """Send all held records, before the transaction is committed. Raises as ``Producer.send``."""
+        """Send all held records, before the transaction is committed. Raises: as ``Producer.send``."""
 
 
 class CoalescingLog(StoreLog):
-    """Holds writes until the commit, so that all updates of a key become one record: the last.
+    """A log that holds writes until the commit, so that all updates of a key become one record: the last.
 
-    That loses nothing: a transaction is only read after its commit. Memory is bounded: a transaction of more than
+    This loses nothing: a transaction is only read after its commit. Memory is bounded: a transaction of more than
     ``max_bytes`` sends the held records early, and a key that is written again later is sent again.
     """
 

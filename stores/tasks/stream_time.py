@@ -1,8 +1,8 @@
 """The stream time of a task: the highest timestamp of its input, kept across restarts.
 
-It is committed in the same transaction as the input's offsets, as the offset of a separate consumer group, whose name
-no application can have, for the partition of the latest record. So every changelog that keeps offsets keeps it. The
-stream time of a task is the highest value committed for any of its partitions.
+It is committed in the same transaction as the input's offsets, as the offset of a separate consumer group for the
+partition of the latest record. No application can have the name of this group. So every changelog that keeps offsets
+keeps it. The stream time of a task is the highest value committed for any of its partitions.
 
 Source: Kafka Streams, ``TopicPartitionMetadata``, which has it in the metadata of the committed offset.
 """

@@ -1,10 +1,14 @@
-"""The step by which a store built beside another one takes its place: the old store or the new one, never a part.
+"""The atomic swap of a store for a new one that was built beside it: at any time exactly one of the two counts.
 
 The store ``NAME`` lies in a folder of that name, the new one in ``NAME.prepare``. The file ``NAME.swap`` says that the
-new one is complete and counts. From its writing on each opening completes the swap: the old store is moved to
-``NAME.former``, the new one to ``NAME``, the old one's files are removed, then the file; foreign files of the old
-folder are moved into the new one. Before the file is written the old store counts, and ``NAME.prepare`` is a part of an
-upgrade, which may be continued or removed.
+new one is complete and counts. Once it is written, each opening completes the swap:
+
+1. move the old store to ``NAME.former``, and the new one to ``NAME``;
+2. move foreign files of the old folder into the new one;
+3. remove the old store's files, then the file ``NAME.swap``.
+
+Before the file is written, the old store counts. ``NAME.prepare`` is then an unfinished upgrade, which may be continued
+or removed.
 
 Source: KIP-258, first draft, "X_Y_prepare".
 """
@@ -16,33 +20,37 @@ from pathlib import Path
 
 from stores.creation import foreign_names, is_store, wipe
 from stores.errors import StoreUnavailableError
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import replace_file, sync_folder, sync_tree, system_errors_told
 
 PREPARE_END, FORMER_END, SWAP_END = ".prepare", ".former", ".swap"
 ENDS = (PREPARE_END, FORMER_END, SWAP_END)
 """The endings of the names beside a store's folder."""
 
-SYNCED = declare("upgrade.synced", "the new store is complete and synced, and the old one counts")
-DECIDED = declare("upgrade.decided", "the new store counts, and lies beside the old one")
-MOVED = declare("upgrade.moved", "the old store is out of the way, the new one not in its place yet")
-PLACED = declare("upgrade.placed", "the new store is in its place, the old one's files are still there")
-REMOVED = declare("upgrade.removed", "the old one's files are removed, the note of the swap is still there")
+SYNCED = declare("upgrade.synced", "the new store is complete and synced, and the old one counts", part=Part.CHANGE)
+DECIDED = declare("upgrade.decided", "the new store counts, and lies beside the old one", part=Part.CHANGE)
+MOVED = declare("upgrade.moved", "the old store is out of the way, the new one not in its place yet", part=Part.CHANGE)
+PLACED = declare(
+    "upgrade.placed", "the new store is in its place, the old one's files are still there", part=Part.CHANGE
+)
+REMOVED = declare(
+    "upgrade.removed", "the old one's files are removed, the note of the swap is still there", part=Part.CHANGE
+)
 FAILPOINTS = (SYNCED, DECIDED, MOVED, PLACED, REMOVED)
-"""What a swap reaches, in this order."""
+"""The failpoints of a swap, in this order."""
 
 _TEXT = "The store in the folder of this name with .prepare takes the place of the one without.\n"
 
 
 def beside(path: Path, end: str) -> Path:
-    """The name beside the store at ``path`` with the ending ``end``."""
+    """Return the path beside the store at ``path`` with the ending ``end``."""
     return path.with_name(path.name + end)
 
 
 def swap(path: Path) -> None:
-    """Let the closed store in ``NAME.prepare`` take the place of the closed one at ``path``.
+    """Swap the closed store at ``path`` for the closed one in ``NAME.prepare``.
 
-    Raises: StoreUnavailableError, after which either counts, whole; ``complete`` tells which.
+    Raises: StoreUnavailableError. One of the two counts then; ``complete`` finds out which.
     """
     former = beside(path, FORMER_END)
     with system_errors_told(path):
@@ -79,9 +87,9 @@ def complete(path: Path) -> bool:
 
 
 def _return_foreign_files(former: Path, path: Path) -> None:
-    """Move what the library did not put into the old store's folder back to ``path``. Raises: OSError.
+    """Move foreign files of the old store's folder to ``path``. Raises: OSError.
 
-    A name that is taken there stays where it is, and a later swap is refused for it.
+    A file whose name exists there stays in the old folder, and a later swap is refused because of it.
     """
     if not os.path.lexists(former) or not is_store(former):
         return

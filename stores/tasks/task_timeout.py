@@ -1,4 +1,4 @@
-"""How long a task goes on by itself while its changelog does not answer in time."""
+"""The time for which a task retries by itself while its changelog does not answer in time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from stores.errors import ChangelogTimeoutError, ConfigError
 TASK_TIMEOUT_S = 300.0
 """Source: KIP-572, default of ``task.timeout.ms``."""
 PAUSE_S = 0.1
-"""Between two attempts. Source: Kafka, default of ``retry.backoff.ms``."""
+"""The pause between two attempts. Source: Kafka, default of ``retry.backoff.ms``."""
 
 _log = logging.getLogger(__name__)
 
 
 def checked_task_timeout_s(seconds: float) -> float:
-    """The time, if it is one. Raises: ConfigError, TypeError."""
+    """Return the time in seconds, if it is valid. Raises: ConfigError, TypeError."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise TypeError(f"task_timeout_s is a number of seconds, not {type(seconds).__name__}")
     if not 0 <= seconds <= sys.float_info.max:
@@ -35,7 +35,7 @@ def checked_wait_ns(seconds: object) -> int:
 
 
 class TaskTimeout:
-    """``seconds`` for getting any further, reckoned from the first failure after the last progress."""
+    """A limit of ``seconds`` without progress. It begins at the first failure after the last progress."""
 
     def __init__(self, task: str, seconds: float) -> None:
         self._task, self._seconds = task, seconds
@@ -43,7 +43,7 @@ class TaskTimeout:
         self._deadline = 0.0
 
     def failed(self, error: ChangelogTimeoutError, reached: int) -> None:
-        """Wait a moment after ``error``, with so many records done; raise it where the time is up."""
+        """Wait a moment after ``error``, or raise it if the time is up. ``reached`` is the number of records done."""
         now = time.monotonic()
         if reached > self._furthest:
             self._furthest, self._deadline = reached, now + self._seconds

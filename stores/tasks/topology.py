@@ -29,7 +29,7 @@ _FIELDS = ("stores", "inputs")
 
 @dataclass(frozen=True)
 class Subtopology:
-    """The names of its stores, and its input topics. Raises, when made: TypeError, ConfigError."""
+    """The stores and the input topics of a sub-topology, by name. Raises, when made: TypeError, ConfigError."""
 
     stores: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
@@ -46,9 +46,9 @@ class Subtopology:
 
 @dataclass(frozen=True)
 class Topology:
-    """Sub-topologies by number, 0 or more: the number is the first in a task's ID. A store is named once in all.
+    """Sub-topologies by number, 0 or more, the first number in a task's ID. Each store belongs to one of them.
 
-    Raises, when made: TypeError, ConfigError for a store that is named twice, and for what can't be a name or number.
+    Raises, when made: TypeError; ConfigError for a store that is named twice, and for an invalid name or number.
     """
 
     subtopologies: Mapping[int, Subtopology]
@@ -73,11 +73,11 @@ class Topology:
 
     @classmethod
     def by_topics(cls, subtopologies: Iterable[Subtopology]) -> Self:
-        """A topology whose numbers depend on the input topics of each sub-topology alone, in whatever order they come.
+        """Return a topology in which the number of each sub-topology depends on its input topics alone.
 
         The number is a hash (murmur2, 64 bits) of the topics in lexical order: adding or removing another sub-topology
-        changes none. Of two with the same hash, the one whose topics come later in lexical order takes another, made
-        with the next seed. Raises: ConfigError where two have the same topics, or one has none; as when made.
+        does not change it. If two have the same hash, the one whose topics are later in lexical order gets a hash with
+        the next seed. Raises: ConfigError if two have the same topics, or one has none; as when made.
         Source: KIP-816, "Alternative 2".
         """
         by_topics: dict[tuple[str, ...], Subtopology] = {}
@@ -98,7 +98,7 @@ class Topology:
 
     @classmethod
     def from_dict(cls, told: object) -> Self:
-        """A topology from what its JSON says. Raises: ConfigError, TypeError."""
+        """Return a topology from its parsed JSON. Raises: ConfigError, TypeError."""
         if not isinstance(told, Mapping) or set(told) != {"subtopologies"}:
             raise ConfigError('a topology is an object with the one field "subtopologies"')
         found = told["subtopologies"]
@@ -154,7 +154,7 @@ class Topology:
                 )
 
     def subtopology_of(self, store: str) -> int | None:
-        """The number of the sub-topology that has the store of that name, None if none has."""
+        """Return the number of the sub-topology that has the store ``store``, None if there is none."""
         return self._numbers.get(store)
 
     @property
@@ -164,7 +164,7 @@ class Topology:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for two topologies that put every store into the same sub-topology."""
+        """A hash that is equal for two topologies with the same sub-topology for each store."""
         return sha256(json.dumps(sorted(self._numbers.items())).encode()).hexdigest()
 
 
@@ -199,7 +199,7 @@ def _check_once(names: tuple[str, ...], what: str) -> None:
 
 
 def _unrepeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object of JSON. Raises: ConfigError where a name is there twice, of which JSON's reader keeps the last."""
+    """Return a JSON object. Raises: ConfigError if a name is there twice; Python's reader would keep the last."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]

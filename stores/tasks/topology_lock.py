@@ -1,8 +1,8 @@
-"""Which topology a state directory is used with: all processes that have tasks open with one have the same.
+"""The topology lock of a state directory: all processes with open tasks there must have the same topology.
 
-The file ``.topology`` holds the topology's fingerprint, and each such process locks it, shared (flock). A process with
-another topology needs the lock for itself alone, to put its own fingerprint there. What a dead process has left behind
-keeps nobody out. Source: KIP-816, "Non-goals".
+The file ``.topology`` holds the topology's fingerprint, and each of these processes has a shared lock on it (flock). A
+process with another topology needs the exclusive lock to write its own fingerprint. The system releases the locks of a
+process that ends. Source: KIP-816, "Non-goals".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BYTES_MAX = 128
 
 
 class _Held:
-    """What this process holds."""
+    """The locks that this process holds."""
 
     def __init__(self) -> None:
         self.locks: dict[Path, TopologyLock] = {}
@@ -32,9 +32,9 @@ class _Held:
 
 
 class TopologyLock:
-    """The lock of one state directory, held by this process until it was released as often as it was taken.
+    """The lock of one state directory. This process holds it until it has released it as often as it took it.
 
-    A process forked from this one does not hold it, and does not keep it from being freed.
+    A process forked from this one does not hold the lock, and does not delay its release.
     """
 
     def __init__(self, path: Path, fingerprint: str, descriptor: int) -> None:
@@ -43,7 +43,7 @@ class TopologyLock:
 
     @classmethod
     def held(cls, state: StateDirectory, topology: Topology) -> TopologyLock | None:
-        """Take the lock once more if this process has it for the same topology; else None."""
+        """Take the lock once more if this process has it for the same topology; otherwise return None."""
         path = state.path.resolve()
         with _held.guard:
             lock = _held.locks.get(path)
@@ -54,9 +54,9 @@ class TopologyLock:
 
     @classmethod
     def take(cls, state: StateDirectory, topology: Topology) -> TopologyLock:
-        """Take the lock, for who holds that of relocations. The state directory exists.
+        """Take the lock. The caller holds the lock of relocations, and the state directory exists.
 
-        Raises: StoreLockedError where tasks are open with another topology, here or in another process; OSError.
+        Raises: StoreLockedError if tasks are open with another topology, here or in another process; OSError.
         """
         again = cls.held(state, topology)
         if again is not None:
@@ -85,7 +85,7 @@ class TopologyLock:
             raise
 
     def release(self) -> None:
-        """Undo one ``take``; the last frees the lock. Nothing to do where it is not held, as in a forked process."""
+        """Undo one ``take``; the last call releases the lock. No effect if it is not held, as in a forked process."""
         with _held.guard:
             self._times = max(0, self._times - 1)
             if not self._times and _held.locks.get(self._path) is self:
@@ -97,8 +97,8 @@ _held = _Held()
 
 
 def _disown(lock: TopologyLock) -> None:
-    """In the child of a fork: let go of the parent's lock, or it would be held for as long as the child lives."""
-    # Another thread of the parent may have held it.
+    """Close the parent's lock in the child of a fork. Otherwise the child would hold it for as long as it lives."""
+    # A thread of the parent that is not in the child may have held the guard.
     _held.guard = Lock()
     if lock._times:
         lock._times = 0
@@ -107,7 +107,7 @@ def _disown(lock: TopologyLock) -> None:
 
 
 def _holder(state: StateDirectory) -> str:
-    """Which task is open, and in which process: the lock itself is shared, and says of nobody who has it."""
+    """Return a note on an open task and its process, for a message: a shared lock does not name its holders."""
     for task_id in state.tasks():
         file = state.folder(task_id) / LOCK_FILE
         try:

@@ -1,8 +1,8 @@
 """Stores that no task opens: kept when a topology no longer names them, and removed after a delay.
 
-The delay begins when a start first finds such a store, which the file ``.unnamed`` keeps (JSON: seconds since 1970 by
-path), or with the store's last use, if that was later. A store that is named again is forgotten there. Without the file
-the delay begins anew. Source: KIP-816; Kafka Streams, ``state.cleanup.delay.ms``.
+The delay begins when a task that opens first finds such a store, or with the store's last use, if that was later. The
+file ``.unnamed`` has these times (JSON: seconds since 1970 by path). A store that is named again loses its entry. If
+the file is lost, the delay starts over. Source: KIP-816; Kafka Streams, ``state.cleanup.delay.ms``.
 """
 
 from __future__ import annotations
@@ -16,23 +16,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from stores.creation import LOCK_FILE as STORE_LOCK_FILE
-from stores.creation import foreign_names, is_store, wipe
+from stores.creation import foreign_names, is_store, is_vacant, wipe
 from stores.errors import StoreError, StoreLockedError
 from stores.files import read_json, replace_file, system_errors_told
-from stores.interface import TopicPartition
 from stores.locks import take
 from stores.registry import StoreBackend, backends
-from stores.tasks.directory_layout import JOURNAL_FILE
-from stores.tasks.identifier import TaskId
-from stores.tasks.layout import Place, parts, places
-from stores.tasks.placement import place_stores
-from stores.tasks.relocation_journal import (
-    RELOCATING_FILE,
-    offsets_of,
-    owners,
-    take_offsets,
-    take_origins,
-)
+from stores.tasks.directory_layout import JOURNAL_FILE, RELOCATING_FILE
+from stores.tasks.identifier import Home, StorePartition
+from stores.tasks.layout import parts, places
+from stores.tasks.placement import Located, place_stores
+from stores.tasks.relocation_journal import offsets_of, owners, take_offsets, take_origins, tidy
 from stores.tasks.state_directory import LOCK_FILE, StateDirectory, last_used
 from stores.tasks.topology import Topology
 
@@ -40,26 +33,33 @@ UNNAMED_FILE = ".unnamed"
 _BYTES_MAX = 64 << 20
 _log = logging.getLogger(__name__)
 
-Kept = Iterable[tuple[TaskId, Place]]
 
-
-def note_kept(state: StateDirectory, kept: Kept) -> dict[str, float]:
-    """Note the stores that are kept, by path below the state directory; returns since when each is. Raises: OSError."""
+def note_kept(state: StateDirectory, kept: Iterable[Located]) -> dict[str, float]:
+    """Note the kept stores by path below the state directory; return since when each is kept. Raises: OSError."""
     known = _read(state.path / UNNAMED_FILE)
     now = time.time()
-    paths = [str(place.within(Path(str(task_id)))) for task_id, place in kept]
-    since = {path: min(known.get(path, now), now) for path in paths}
+    since = {path: min(known.get(path, now), now) for path in map(_told, kept)}
     if since != known:
         replace_file(state.path / UNNAMED_FILE, json.dumps(since) + "\n", durable=False)
     return since
 
 
-def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float) -> list[Path]:
-    """Remove stores that ``topology`` does not name, or names elsewhere, where there is one: those that are kept, and
-    were not used, for ``older_than_s`` seconds. Returns where they were.
+def kept_homes(state: StateDirectory, topology: Topology) -> set[Home]:
+    """Return the tasks, and the stores with a folder of their own, that have a kept store.
 
-    A store that is open stays, and one that has anything foreign in its folder. Nothing is done while another process
-    relocates. Raises: StoreUnavailableError.
+    Raises: StoreUnavailableError, StoreCorruptedError.
+    """
+    with system_errors_told(state.path):
+        return {located.home for located in place_stores(state, topology).kept}
+
+
+def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float) -> list[Path]:
+    """Remove the stores that no task opens, after they were kept and unused for ``older_than_s``; return their paths.
+
+    These are stores that ``topology`` does not name, and stores whose right place has another one. An open store stays,
+    and so does one with foreign files in its folder. Nothing is done while another process relocates stores.
+
+    Raises: StoreUnavailableError; StoreCorruptedError if the note of the layout is damaged.
     """
     with system_errors_told(state.path), ExitStack() as held:
         if not state.path.is_dir():
@@ -74,61 +74,76 @@ def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float)
         since = note_kept(state, kept)
         oldest = time.time() - older_than_s
         removed = []
-        for task_id, place in kept:
-            path = place.within(state.folder(task_id))
+        for located in kept:
+            path = located.path(state.path)
             used = max(map(last_used, parts(path)), default=oldest)
-            if since[str(place.within(Path(str(task_id))))] <= oldest and used <= oldest:
+            if since[_told(located)] <= oldest and used <= oldest:
                 with suppress(StoreError, FileNotFoundError):
-                    if _remove(state, task_id, place):
+                    if _remove(state, located):
                         removed.append(path)
         for path in removed:
             _log.info("removed %s, which no task opens", path)
         return removed
 
 
-def _remove(state: StateDirectory, task_id: TaskId, place: Place) -> bool:
-    folder = state.folder(task_id)
-    path = place.within(folder)
-    own = backends().get(place.engine or "")
+def _remove(state: StateDirectory, located: Located) -> bool:
+    home, engine, _ = located
+    folder, path = state.path / str(home), located.path(state.path)
+    own = backends().get(engine or "")
     folders = [part for part in parts(path) if part.is_dir() and not part.is_symlink()]
-    is_library_s = all(is_store(part) and not foreign_names(part) for part in folders)
-    if not is_library_s and not isinstance(own, StoreBackend):
+    is_other_s = isinstance(own, StoreBackend)
+    # An interrupted removal may have left an empty folder.
+    is_library_s = all(
+        (is_store(part) and not foreign_names(part)) or (is_vacant(part) and not is_other_s) for part in folders
+    )
+    if not is_library_s and not is_other_s:
         return False
     with ExitStack() as held:
         try:
             held.callback(os.close, take(folder / LOCK_FILE, note=False))
         except StoreLockedError:
-            if not is_library_s:
-                # Only the task's lock says that such a store is not open.
+            if isinstance(home, StorePartition) or not is_library_s:
+                # It is open in a task; or it is another package's store, and only the task's lock protects it.
                 return False
-            # An open task has no entries of stores that it does not have, and a store that it has is locked.
+            # If a task is open, its files have no entries of this store, unless it has the store open and locked.
         else:
             for part in folders:
                 if (part / STORE_LOCK_FILE).is_file():
-                    # Refused here, before its entries are gone.
+                    # A locked store is refused here, before its entries are removed.
                     os.close(take(part / STORE_LOCK_FILE, note=False))
-            _forget(folder, task_id, place.store)
+            _forget(folder, located)
         for part in folders:
             if is_library_s:
                 wipe(part)
             elif own is not None:
                 own.wipe(part)
         for part in parts(path):
-            # The note of a swap, once neither store is there.
+            # The note of a swap goes last, after both stores.
             if part.is_file():
                 part.unlink()
+        if isinstance(home, StorePartition):
+            tidy(state.path, home)
     return True
 
 
-def _forget(folder: Path, task_id: TaskId, store: str) -> None:
-    """Take the entries of a store out of its task's files."""
+def _forget(folder: Path, located: Located) -> None:
+    """Remove the entries of a store from the files of its task, or from its own files."""
+    home, _, store = located
     found = offsets_of(folder)
-    gone = [topic for topic, number in found if number == task_id.partition and owners(topic, {store}, None)]
-    take_offsets(folder, (TopicPartition(topic, task_id.partition) for topic in gone))
-    take_origins(folder, [store], {place.store for place in places(folder)})
+    if isinstance(home, StorePartition):
+        take_offsets(folder, found)
+        take_origins(folder, [store], {store})
+    else:
+        gone = [told for told in found if told.partition == home.partition and owners(told.topic, {store}, None)]
+        take_offsets(folder, gone)
+        take_origins(folder, [store], {place.store for place in places(folder)})
     position = folder / f"{store}.position"
     if position.is_file() and not position.is_symlink():
         position.unlink()
+
+
+def _told(located: Located) -> str:
+    return str(located.path(Path()))
 
 
 def _read(file: Path) -> dict[str, float]:

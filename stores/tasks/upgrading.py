@@ -1,7 +1,7 @@
-"""Building the store of a newer format beside the one of a task, from the changelog that both follow.
+"""Building a store of a newer format beside the task's store, from the changelog of both.
 
-After a kill at any moment the next opening continues the new store at the offset that it has, or begins it again where
-it has none. The task's own store is not touched before the swap.
+After a kill at any moment the next opening continues the new store at its committed offset, or starts over if it has
+none. The task's own store is not changed before the swap.
 
 Source: KIP-258, first draft, "In-Place Upgrade".
 """
@@ -25,7 +25,7 @@ from stores.errors import (
     StoreIncompatibleError,
     StoreUnavailableError,
 )
-from stores.failpoints import declare, reach
+from stores.failpoints import Part, declare, reach
 from stores.files import system_errors_told
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import RecordKind
@@ -35,11 +35,13 @@ from stores.tasks.restore import RestoreProgress, restore
 from stores.tasks.swap import PREPARE_END, beside, swap
 from stores.upgrade import Upgrade, UpgradeProgress
 
-BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it")
-STEPPED = declare("upgrade.stepped", "the new store has come a step further")
-CAUGHT_UP = declare("upgrade.caught_up", "the new store is at its changelog's end, and not synced yet")
+BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)
+STEPPED = declare("upgrade.stepped", "the new store has come a step further", part=Part.CHANGE)
+CAUGHT_UP = declare(
+    "upgrade.caught_up", "the new store is at its changelog's end, and not synced yet", part=Part.CHANGE
+)
 FAILPOINTS = (BEGUN, STEPPED, CAUGHT_UP)
-"""What building the new store reaches, in this order."""
+"""The failpoints of building the new store, in this order."""
 
 VERSION_MARK = "format"
 """The mark of a store with the number of its format; a store of format 0 has none."""
@@ -48,7 +50,7 @@ Counted = Callable[[UpgradeProgress], None]
 
 
 def kept_version(store: KeyValueStore) -> int:
-    """The format of a store. Raises: StoreCorruptedError where its mark is no number."""
+    """Return the format of a store. Raises: StoreCorruptedError if its mark is no number."""
     kept = store.mark(VERSION_MARK) if store.keeps_marks else None
     if kept is None:
         return 0
@@ -60,7 +62,7 @@ def kept_version(store: KeyValueStore) -> int:
 
 
 def keep_version(store: KeyValueStore, version: int) -> None:
-    """Mark an empty store with its format. Raises: StoreIncompatibleError where it keeps no marks; as ``restore``."""
+    """Mark an empty store with its format. Raises: StoreIncompatibleError if it keeps no marks; as ``restore``."""
     if not store.keeps_marks:
         raise StoreIncompatibleError(
             f"store {store.name!r} ({store.backend}) can't be upgraded: its backend keeps no marks. Choose another one"
@@ -69,13 +71,26 @@ def keep_version(store: KeyValueStore, version: int) -> None:
 
 
 def files_bytes(path: Path) -> int:
-    """What the files of the folder ``path`` take together; 0 where there is none. Raises: OSError."""
+    """Return the size of all files below the folder ``path``; 0 if it does not exist. Raises: OSError."""
     sizes = 0
     for folder, _, names in os.walk(path):
         for name in names:
             with suppress(FileNotFoundError):
                 sizes += Path(folder, name).lstat().st_size
     return sizes
+
+
+ROOM_FACTOR, ROOM_BYTES = 2, 8 << 20
+"""While it is built, a store takes up to twice the room of a complete one, and the WAL of one piece in addition.
+Measured: docs/upgrades.md."""
+
+
+def room_needed_bytes(path: Path, folder: Path) -> int:
+    """Return an estimate of the bytes that the new store in ``folder`` still needs; it replaces the one at ``path``.
+
+    Raises: OSError.
+    """
+    return ROOM_FACTOR * files_bytes(path) + ROOM_BYTES - files_bytes(folder)
 
 
 class StoreBeside:
@@ -95,20 +110,22 @@ class StoreBeside:
         self.offset: int | None = None
         self._name, self._path = name, path
         self._folder = beside(path, PREPARE_END)
-        # It is of no interest to readers, and what is committed to it is the changelog's already.
+        # The new store has no readers, and all its data is committed in the changelog.
         self._config = replace(config, records=records, upgrade=None, upgrade_mode=None)
         self._partition, self._changelog = partition, changelog
         self._upgrade, self._counted = upgrade, counted
         self._bound = ReplayBound(config.restore_max_bytes)
         self._records = 0
         self._store: KeyValueStore | None = None
+        self._has_room = False
 
     def open(self) -> None:
-        """Continue what an earlier process has built, or begin.
+        """Continue the new store of an earlier process, or create one.
 
-        Raises: StoreUnavailableError, before anything is written, where the disk has no room for a second store.
+        Raises: StoreUnavailableError, before anything is written, if the disk has no room for another store.
         """
         self._check_space()
+        self._has_room = True
         try:
             store = self._opened()
             resumable = store.manages_offsets and kept_version(store) == self._upgrade.to_version
@@ -119,10 +136,10 @@ class StoreBeside:
             self._begin()
 
     def step(self, max_records: int | None = None) -> bool:
-        """Write the next ``max_records`` of the changelog into the new store, None for all; return whether it is at the
-        changelog's end.
+        """Write the next ``max_records`` of the changelog (None: all) into the new store.
 
-        Raises: CommitFailedError, StoreUnavailableError; what the upgrade's functions raise.
+        Return whether it is at the changelog's end. Raises: CommitFailedError, StoreUnavailableError; the errors of the
+        upgrade's functions.
         """
         store = self._store
         assert store is not None
@@ -131,7 +148,7 @@ class StoreBeside:
         try:
             done = restore(*step, self.offset, {}, self._on_restore, self._bound, conversion, max_records=max_records)
         except OffsetOutOfRangeError:
-            # What it lacks is not in the changelog any more, or the changelog is another one.
+            # The changelog no longer has the next record, or it is another changelog: start over.
             self._begin()
             return False
         self._records += done.records
@@ -141,7 +158,7 @@ class StoreBeside:
         return max_records is None or done.records < max_records
 
     def swap(self) -> None:
-        """Let the new store, which is at the changelog's end, take the place of the closed one at ``path``."""
+        """Swap the closed store at ``path`` for the new one, which is at the changelog's end."""
         self.close()
         reach(CAUGHT_UP)
         swap(self._path)
@@ -149,13 +166,18 @@ class StoreBeside:
         self._tell(-1 if self.offset is None else self.offset, end, self._records, swapped=True)
 
     def close(self) -> None:
-        """Close the new store; what it has stays for the next opening."""
+        """Close the new store. The next opening continues it."""
         store, self._store = self._store, None
         if store is not None:
             store.close()
 
     def give_up(self) -> None:
-        """Close the new store and remove it, as far as its disk lets it."""
+        """Close and remove the new store, as far as the disk allows it.
+
+        If there was no room to continue the new store of an earlier process, that store stays.
+        """
+        if not self._has_room:
+            return
         with suppress(StoreError):
             self.close()
         with suppress(StoreError):
@@ -177,7 +199,7 @@ class StoreBeside:
 
     def _check_space(self) -> None:
         with system_errors_told(self._path):
-            needed = files_bytes(self._path) - files_bytes(self._folder)
+            needed = room_needed_bytes(self._path, self._folder)
             free = shutil.disk_usage(self._path.parent).free
         if free < needed:
             raise StoreUnavailableError(

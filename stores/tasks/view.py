@@ -1,25 +1,48 @@
-"""A store of a task as other threads see it, whatever the task does to it meanwhile."""
+"""Views of a task's store for other threads. They stay valid when the task reopens or replaces the store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
 from stores.reading import close_answer
+from stores.tasks.present_store import PresentStore
 from stores.tasks.task_store import TaskStore
 
 Answer = TypeVar("Answer")
 
 
-class TaskView(KeyValueView):
-    """Asks the store that the task has at the moment: after a failed commit that may be another one than before.
+def viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
+    """Return a view of ``store``, typed and proxied by its format. The view follows a later change of the format."""
+    if not store.format.may_swap:
+        return _viewed(store, level, bound)
+    kept: tuple[int, Any] = store.format.swaps, _viewed(store, level, bound)
 
-    No query is answered from a store that is being restored: the pieces in which that is done are no commits.
+    def present() -> Any:
+        nonlocal kept
+        if kept[0] != store.format.swaps:
+            kept = store.format.swaps, _viewed(store, level, bound)
+        return kept[1]
+
+    return PresentStore(present)
+
+
+def _viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
+    view = TaskView(store, level, bound)
+    records = store.format.records
+    return store.format.shown(view if records is None else records.view(view))
+
+
+class TaskView(KeyValueView):
+    """A view of the store that the task has open at the moment: after a failed commit the task may open it again.
+
+    A query during a restore raises: the store is then between two commits.
     """
 
     def __init__(self, store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> None:
+        self._swaps = store.format.swaps
         self._store, self._bound = store, bound
         self._level = store.store.read_only(level, bound).isolation_level
 
@@ -40,6 +63,9 @@ class TaskView(KeyValueView):
 
     def mark(self, name: str) -> bytes | None:
         return self._answered(lambda view: view.mark(name))
+
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        return self._answered(lambda view: view.with_mark(name, read))
 
     def get(self, key: bytes) -> bytes | None:
         return self._answered(lambda view: view.get(key))
@@ -69,12 +95,12 @@ class TaskView(KeyValueView):
 
     def _answered(self, query: Callable[[KeyValueView], Answer]) -> Answer:
         restores = self._store.restores
-        if restores % 2:
+        if restores % 2 or self._swaps != self._store.format.swaps:
             raise self._restoring()
         try:
             answer = query(self._store.store.read_only(self._level, self._bound))
         except StoreClosedError:
-            # The task may have closed it to open it again.
+            # The task may have closed the store to open it again.
             if self._store.restores != restores:
                 raise self._restoring() from None
             raise

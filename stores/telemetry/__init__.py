@@ -1,7 +1,7 @@
-"""Metrics of stores and tasks for those who watch: a registry, and its ways out to OpenTelemetry and Prometheus.
+"""Export of the metrics of stores and tasks: a registry, and its exporters to OpenTelemetry and Prometheus.
 
-Nothing here is imported by stores and tasks: they count (``stores.metrics``), and whoever wants that exported adds them
-to a ``MetricsRegistry``. The exports need the extras ``opentelemetry`` and ``prometheus``.
+Stores and tasks import nothing of this: they count (``stores.metrics``). An application adds them to a
+``MetricsRegistry`` to export their metrics. The exporters need the extras ``opentelemetry`` and ``prometheus``.
 """
 
 from stores.telemetry.registry import MetricsRegistry

@@ -39,7 +39,7 @@ def export_metrics(registry: MetricsRegistry, meter_provider: MeterProvider | No
 
 
 def instrument_name(instrument: Instrument) -> str:
-    """What OpenTelemetry knows ``instrument`` as."""
+    """Return the name of ``instrument`` in OpenTelemetry."""
     name = instrument.name.removesuffix("_total")
     for unit in _UNITS:
         name = name.removesuffix(unit)

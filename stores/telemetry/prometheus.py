@@ -1,8 +1,8 @@
 """A Prometheus endpoint: the metrics of a registry in Prometheus' text format, over HTTP.
 
-Built on ``prometheus-client``, not on OpenTelemetry's Prometheus exporter: that one has only ever been published as a
-pre-release, each fixed to one version of the SDK, which it runs in between; this needs no SDK, and reads each store
-once per scrape. Who runs OpenTelemetry's SDK anyway can give it that exporter (``stores.telemetry.opentelemetry``).
+Built on ``prometheus-client``, which needs no SDK and reads each store once per scrape. OpenTelemetry's Prometheus
+exporter has only been published as pre-releases, each bound to one version of the SDK. An application that runs
+OpenTelemetry's SDK can use that exporter (``stores.telemetry.opentelemetry``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PORT = 9464
 
 
 class PrometheusCollector(Collector):
-    """What ``registry`` watches, for a registry of ``prometheus-client`` that the application has already."""
+    """The metrics of ``registry``, for a registry of ``prometheus-client`` that the application has already."""
 
     def __init__(self, registry: MetricsRegistry) -> None:
         self._registry = registry
@@ -43,7 +43,7 @@ class PrometheusCollector(Collector):
             yield metric
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: who registers this need not read the stores for that."""
+        """Return nothing, so that registering this does not read the stores."""
         return iter(())
 
 
@@ -66,7 +66,7 @@ class PrometheusEndpoint(Closeable):
             ) from error
         self._server = server
         self.port: int = server.server_port
-        """Where it listens."""
+        """The port on which it listens."""
 
     def close(self) -> None:
         self._server.shutdown()
@@ -75,5 +75,5 @@ class PrometheusEndpoint(Closeable):
 
 
 def metric_name(instrument: Instrument) -> str:
-    """What Prometheus knows ``instrument`` as."""
+    """Return the name of ``instrument`` in Prometheus."""
     return f"txstores_{instrument.scope}_{instrument.name}"

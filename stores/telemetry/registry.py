@@ -59,7 +59,7 @@ class _Entry:
     is_store: bool
 
     def is_here(self) -> bool:
-        """Whether the store or task is still there, and, if it is a store, open."""
+        """Return True if the store or task still exists, and, if it is a store, is open."""
         source = self.source()
         return source is not None and (not self.is_store or bool(getattr(source, "is_open", True)))
 
@@ -103,12 +103,12 @@ class MetricsRegistry:
             self._entries = [entry for entry in self._entries if entry.source() not in (None, source)]
 
     def collect(self, instrument: Instrument) -> Iterator[tuple[Labels, Value]]:
-        """What ``instrument`` shows at this moment, for each that has it."""
+        """Return the present values of ``instrument``, for each store or task that has it."""
         for metrics, engines, labels in self._readings(engines=instrument == ENGINE):
             yield from _values(instrument, metrics, engines, labels)
 
     def collect_all(self) -> dict[Instrument, list[tuple[Labels, Value]]]:
-        """What every instrument shows, each store and task read once."""
+        """Return the present values of every instrument, with each store and task read once."""
         found: dict[Instrument, list[tuple[Labels, Value]]] = {instrument: [] for instrument in INSTRUMENTS}
         for metrics, engines, labels in self._readings(engines=True):
             for instrument, values in found.items():
@@ -129,7 +129,7 @@ class MetricsRegistry:
                 continue  # It is the parent's, and this is a child of a fork.
             figures: Mapping[str, object] = {}
             if engines and self._engines:
-                # Closed at this very moment, or failing: what was counted is still told.
+                # The store is being closed, or fails: its counts are still reported.
                 with suppress(StoreError):
                     figures = source.engine_metrics()
             labels = {**_own_labels(metrics), **entry.labels}

@@ -104,5 +104,5 @@ class Model:
 
 
 def within(key: bytes, start: bytes | None, end: bytes | None) -> bool:
-    """Whether ``start <= key <= end``, where None is open."""
+    """Return True if ``start <= key <= end``, where None is open."""
     return (start is None or start <= key) and (end is None or key <= end)

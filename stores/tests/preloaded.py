@@ -9,5 +9,4 @@ from stores.registry import backends
 for backend in backends().values():
     # One of another package may lack what it needs; a test of it says so.
     with suppress(StoreError, ImportError):
-        backend.load_engine()
-        backend.load_strategy()
+        backend.load()

@@ -136,10 +136,10 @@ class _Commands:
         self.held = self.store.all()
 
     def drop(self) -> None:
-        """Close the store, whatever that raises."""
-        assert self.store is not None
-        with suppress(StoreError):
-            self.store.close()
+        """Close the store, if one was ever opened, whatever that raises."""
+        if self.store is not None:
+            with suppress(StoreError):
+                self.store.close()
 
     def get_fact(self, name: str) -> Any:
         """A property of the store."""

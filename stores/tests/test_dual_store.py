@@ -24,6 +24,7 @@ from stores import (
     StoreUnavailableError,
     TopicPartition,
     failpoints,
+    files,
     open_store,
 )
 from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
@@ -412,7 +413,7 @@ def test_a_marker_that_can_neither_be_finished_nor_removed_fails_the_commit(
     store = open_store(BACKEND, path, durability=Durability.DISK)
     store.put_all(FIRST.items())
     with monkeypatch.context() as broken:
-        broken.setattr(marker, "sync_folder", refuse)
+        broken.setattr(files, "sync_folder", refuse)
         broken.setattr(Path, "unlink", refuse)
         with pytest.raises(CommitFailedError) as failed:
             store.commit({LOG: 1})

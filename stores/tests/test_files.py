@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from stores.files import StrangeFileError, open_plain, read_file, sync_tree
+from stores.files import StrangeFileError, atomic_write, open_plain, read_file, sync_tree
 
 
 def test_a_pipe_in_place_of_a_file_is_neither_read_nor_waited_for(tmp_path: Path) -> None:
@@ -34,3 +35,39 @@ def test_a_tree_is_synced_without_its_links(tmp_path: Path) -> None:
     (tmp_path / "tree" / "folder" / "link").symlink_to(tmp_path / "tree" / "folder" / "file")
     os.mkfifo(tmp_path / "tree" / "pipe")
     sync_tree(tmp_path / "tree")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_atomic_write_that_ends_early_leaves_what_was_there_and_can_be_made_again(
+    tmp_path: Path, durable: bool
+) -> None:
+    file = tmp_path / "file"
+    atomic_write(file, b"old")
+
+    def interrupt() -> NoReturn:
+        assert file.read_bytes() == b"old"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        atomic_write(file, b"new", durable=durable, before_sync=interrupt)
+    assert file.read_bytes() == b"old"
+    atomic_write(file, b"new", durable=durable)
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"new")]
+
+
+def test_an_atomic_write_syncs_the_file_before_it_is_renamed_and_the_folder_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    synced: list[bool] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(file.exists())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    atomic_write(file, b"content")
+    assert synced == [False, True]
+    atomic_write(file, b"content", durable=False)
+    assert synced == [False, True]

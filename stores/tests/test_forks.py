@@ -111,7 +111,7 @@ else:
 
 
 def ends_well(child: int) -> bool:
-    """Whether a forked process ends by itself, with status 0."""
+    """Return True if a forked process ends by itself, with status 0."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -68,8 +68,7 @@ def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
     with spilled(backend, path) as store:
         reader = store.read_only(IsolationLevel.READ_COMMITTED)
         asked, half_copied = Event(), Event()
-        method = "scans" if read == "scan" else read
-        ask, write = getattr(RocksDBEngine, method), RocksDBEngine.write
+        ask, write = getattr(RocksDBEngine, read), RocksDBEngine.write
         answer: list[Future[Any]] = []
 
         def held(self: RocksDBEngine, *given: Any, **named: Any) -> Any:
@@ -84,7 +83,7 @@ def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
                 half_copied.set()
                 answer[0].exception(LONG_S)
 
-        monkeypatch.setattr(RocksDBEngine, method, held)
+        monkeypatch.setattr(RocksDBEngine, read, held)
         monkeypatch.setattr(RocksDBEngine, "write", written)
         answer.append(pool.submit(READS[read], reader))
         assert asked.wait(LONG_S)
@@ -115,6 +114,7 @@ def test_a_read_during_a_copy_that_ends_before_it_gets_the_lock_shows_nothing_wr
 
         monkeypatch.setattr(RocksDBEngine, "write", written)
         monkeypatch.setattr(store._batch, "lock", lock)
+        monkeypatch.setattr(store._copying, "_lock", lock)
         store.commit()
         for key in KEYS:
             store.put(key, b"later")
@@ -365,3 +365,20 @@ def test_scans_that_are_made_together_show_one_moment_also_where_a_commit_comes_
             writer.submit(store.close).result(LONG_S)
     finally:
         writer.shutdown()
+
+
+def test_a_dual_store_is_not_closed_between_the_two_that_it_verifies(path: Path, pool: ThreadPoolExecutor) -> None:
+    store: Any = open_store("rocksdb-dual-store", path)
+    verify, closing = store._staging.verify, list[Future[None]]()
+
+    def verified() -> None:
+        closing.append(pool.submit(store.close))
+        # It gets as far as it can.
+        while store.is_open:
+            pass
+        wait(closing, 0.2)
+        verify()
+
+    store._staging.verify = verified
+    store.verify()
+    closing[0].result(LONG_S)

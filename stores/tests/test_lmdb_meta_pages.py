@@ -117,6 +117,35 @@ def test_a_kill_before_or_behind_a_checksum_loses_nothing(path: Path, backend: s
             LmdbEngine.check_closed(copy / "data")
 
 
+@pytest.mark.parametrize("commits", [1, 2, 6])
+def test_a_kill_inside_the_write_of_a_checksum_loses_nothing(path: Path, commits: int) -> None:
+    with killed(path.with_name("lacking"), lacking=True, commits=commits) as copy:
+        old = meta_pages(copy / "data" / "data.mdb")
+    with killed(path, lacking=False, commits=commits) as copy:
+        new = meta_pages(copy / "data" / "data.mdb")
+        [place] = [place for place in (0, 1) if new[place] != old[place]]
+        for torn_at in CHECKSUM[1:]:
+            trial = copy.with_name("trial")
+            shutil.copytree(copy, trial)
+            put_at(trial / "data" / "data.mdb", place * PAGE_BYTES, new[place][:torn_at] + old[place][torn_at:])
+            with open_store(BACKENDS[0], trial) as store:
+                assert list(store.all()) == state(commits)
+                assert store.committed_offset(LOG) == commits
+                store.verify()
+            LmdbEngine.check_closed(trial / "data")
+            shutil.rmtree(trial)
+
+
+def test_a_kill_inside_the_write_of_the_older_page_s_checksum_is_not_taken_for_damage(path: Path) -> None:
+    with killed(path, lacking=False, commits=6) as copy:
+        file = copy / "data" / "data.mdb"
+        older = min((0, PAGE_BYTES), key=lambda at: file.read_bytes()[at + USED_BYTES - 8 : at + USED_BYTES])
+        put_at(file, older + CHECKSUM[8], b"torn")
+        with open_store(BACKENDS[0], copy) as store:
+            assert list(store.all()) == state(6)
+        LmdbEngine.check_closed(copy / "data")
+
+
 def test_a_meta_page_that_is_torn_inside_of_a_sector_is_a_whole_commit_or_detected(path: Path) -> None:
     """Torn at each multiple of 64 bytes, its front new or its rest: the transaction ID is at its end."""
     detected = 0

@@ -10,7 +10,8 @@ import pytest
 from stores import ConfigError, Durability, IsolationLevel, open_store
 from stores.config import StoreConfig
 from stores.failpoints import declared
-from stores.registry import backend_named, backends
+from stores.registry import StoreBackend, backend_named, backends
+from stores.tests.minimal_store import Direct, DirectWithOffsets
 
 OURS = {
     "rocksdb-direct", "rocksdb-indexed-batch", "rocksdb-dual-store", "lmdb-indexed-batch", "lmdb-native",
@@ -26,6 +27,33 @@ def test_every_backend_is_a_pair_of_an_engine_and_a_strategy() -> None:
         assert backend.durabilities
         assert backend.failpoints
         assert set(backend.failpoints) <= set(declared())
+
+
+def test_what_a_class_declares_may_be_an_attribute_or_a_property_that_is_a_constant() -> None:
+    class WithProperties(Direct):
+        @property
+        def transactional(self) -> bool:
+            return self.persistent
+
+        @property
+        def manages_offsets(self) -> bool:
+            return True
+
+    class WithFailpoints(DirectWithOffsets):
+        failpoints = ("restore.before_write",)
+        bounded_memory = False
+
+    properties = StoreBackend("theirs", load_store=lambda: WithProperties)
+    assert (properties.persistent, properties.transactional, properties.manages_offsets) == (True, True, True)
+    assert (properties.bounded_memory, properties.failpoints) == (True, ())
+    attributes = StoreBackend("theirs", load_store=lambda: WithFailpoints)
+    assert (attributes.persistent, attributes.transactional, attributes.manages_offsets) == (True, False, True)
+    assert (attributes.bounded_memory, attributes.failpoints) == (False, ("restore.before_write",))
+
+
+@pytest.mark.parametrize(("name", "bounded"), [("lmdb-native", False), ("sqlite-native", True), ("lmdb", True)])
+def test_a_backend_declares_whether_a_transaction_may_be_larger_than_memory(name: str, bounded: bool) -> None:
+    assert backend_named(name).bounded_memory is bounded
 
 
 def test_an_engine_s_name_alone_means_its_indexed_batch(path: Path) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stores.tests import journaled_store
+from stores.tests.installed import install as install_package
+
 BACKEND = """
 from stores.engines.memory import MemoryEngine
 from stores.registry import Backend
@@ -59,6 +62,32 @@ def conformance(folder: Path, environment: dict[str, str], *arguments: str) -> s
 def test_the_suite_passes_for_a_backend_that_keeps_its_promises(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     done = conformance(tmp_path, install(tmp_path, ""))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+
+
+def test_the_suite_holds_an_engine_with_one_data_family_to_a_refusal(tmp_path: Path) -> None:
+    """A gap that the suite knows: nothing is skipped for it."""
+    environment = install(tmp_path, "")
+    theirs = tmp_path / "theirs.py"
+    theirs.write_text(theirs.read_text().replace('name = "their"', 'name = "their"\n    splits = False'))
+    done = conformance(tmp_path, environment, "-k", "test_upgrades")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+
+
+def test_the_suite_passes_for_a_strategy_with_a_commit_protocol_of_its_own(tmp_path: Path) -> None:
+    """Each failpoint that it declares is killed at, and reached again by opening where it is one of recovery."""
+    python = install_package(tmp_path / "venv", Path(journaled_store.__file__), "their-journaled", "BACKEND")
+    done = subprocess.run(
+        [python, "-m", "stores.tests.conformance", "--backend", "their-journaled", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout
 

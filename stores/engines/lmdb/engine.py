@@ -1,11 +1,11 @@
 """LMDB: a memory-mapped B+tree with one writer and any number of snapshots.
 
 Data and meta entries are two named databases of one environment, written in one transaction. The map grows by itself,
-and bounds a transaction that is lent out (``stores.engines.lmdb.memory_map``).
+and limits the size of a strategy's transaction (``stores.engines.lmdb.memory_map``).
 
-LMDB has no checksums: with ``checksums`` each value lies before one of key and value (``stores.engines.seal``), which
-the names of the databases tell, so that a store stays as it was made. What no record shows, a key that has gone with
-its page, ``verify`` finds, and a lookup does not.
+LMDB has no checksums. With ``checksums`` each value is followed by one of key and value (``stores.engines.seal``). The
+names of the databases record this choice, so that it stays the same for a store. ``verify`` also detects keys that are
+lost with their page; a lookup does not.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from stores.interface import Durability
 from stores.ranges import ScanRange
 
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
-"""The databases of data and meta entries, by whether their records have checksums."""
+"""The names of the databases of data and meta entries, with and without checksums."""
 _SECOND_NAMES = {True: b"records.crc32", False: b"records"}
 """The database of the second data family, once there is one."""
 _SPARE_READERS_MAX = 16
-"""How many slots of readers scans leave to lookups."""
+"""The number of reader slots that scans leave to lookups."""
 
 
 class LmdbEngine(TransactionalEngine):
-    """One environment per store. Below DISK nothing is synced: power loss may tear it; a kill loses nothing."""
+    """An LMDB environment per store. Below DISK nothing is synced: a kill loses nothing, power loss may tear it."""
 
     name: ClassVar[str] = "lmdb"
     options: ClassVar[Mapping[str, object]] = {
@@ -52,15 +52,15 @@ class LmdbEngine(TransactionalEngine):
         "max_readers": 4096,
         "readahead": True,
         "checksums": True,
-        # Lookups and ``verify`` always check: a scan then takes some two thirds of the time.
+        # Without it, a scan takes some two thirds of the time. Lookups and ``verify`` always check.
         "scan_checksums": True,
     }
-    # A reader's slot takes 64 bytes of the lock file, which is mapped as a whole and on disk where slots were used. It
-    # takes one for each commit that open scans show, and LMDB looks at those that were ever in use.
+    # A reader slot takes 64 bytes of the lock file, which is mapped whole; only used slots take disk space. Open scans
+    # take a slot for each commit that they show, and LMDB reads all slots that were ever used.
     option_values: ClassVar[Mapping[str, Container[object]]] = {"max_readers": range(1, 1 << 20)}
     max_value_bytes = (1 << 32) - 1 - SEAL_BYTES
-    # It writes out what its transaction has changed only where that is 2**17 - 1 pieces (``MDB_IDL_UM_MAX``): a page,
-    # or all pages of one value that is larger than half a page.
+    # LMDB spills a transaction only above 2**17 - 1 dirty pieces (``MDB_IDL_UM_MAX``). A piece is a page, or all pages
+    # of one value that is larger than half a page.
     spills: ClassVar[bool] = False
     splits: ClassVar[bool] = True
 
@@ -84,7 +84,7 @@ class LmdbEngine(TransactionalEngine):
         self._memory_map = MemoryMap(env, self._page_bytes, self._release_map)
         self._snapshots: Snapshots[Any] = Snapshots(self._begin_snapshot, lambda txn: txn.abort())
         self._reader: Snapshot[Any] | None = None
-        """What single lookups share while nothing is written."""
+        """The snapshot that single lookups share while nothing is written."""
         self._writing = False
 
     @classmethod
@@ -94,7 +94,7 @@ class LmdbEngine(TransactionalEngine):
             new = not has_database(path)
             found = check_meta_pages(path)
             if found.check_structure:
-                # LMDB would map as much as they say, if it can.
+                # Before LMDB maps the file with the size in its meta pages.
                 check_structure(path)
             reserve_lock_file(path, cast(int, options["max_readers"]))
             env = lmdb.open(
@@ -145,7 +145,7 @@ class LmdbEngine(TransactionalEngine):
         check_closed_meta_pages(path)
 
     def _open_families(self) -> None:
-        """Find the second data family, if it was ever made; whether it is in use the meta entry says."""
+        """Open the second data family, if it was ever created. The meta entry says whether it is in use."""
         with self._env.begin() as txn:
             made = txn.get(self._second_name) is not None
         if made:
@@ -183,7 +183,7 @@ class LmdbEngine(TransactionalEngine):
                 "changelog"
             )
         with self._map:
-            # What reads from before does not know the database.
+            # A read transaction from before does not know the new database.
             self._drop_reader()
             self._stored = [(self._data, self._second)[place] for place in places]
             self.num_families = len(places)
@@ -192,8 +192,8 @@ class LmdbEngine(TransactionalEngine):
         with self._map:
             try:
                 if self._writing:
-                    # Its own look at what is committed: the write may end at any moment, and one that is kept would
-                    # soon show less than a scan has shown already.
+                    # Use a fresh read transaction: the commit may finish at any time, and a kept one would then be
+                    # older than a scan already returned.
                     with self._env.begin(self._stored[family]) as txn:
                         kept = txn.get(key)
                 else:
@@ -215,7 +215,7 @@ class LmdbEngine(TransactionalEngine):
         return self._get_all([key for _, key in keys], (stored[family] for family, _ in keys))
 
     def _get_all(self, keys: Sequence[bytes], databases: Iterable[Any]) -> list[bytes | None]:
-        """The values of ``keys``, each looked up in its database, all of one moment."""
+        """Return the values of ``keys``, each from its database, all of one snapshot."""
         longest = self.max_key_bytes
         with self._map:
             try:
@@ -241,7 +241,7 @@ class LmdbEngine(TransactionalEngine):
             try:
                 snapshot: Snapshot[Any] | None = None
                 for bounds in ranges:
-                    # Each scan is one of its users: it is of the moment in which the first one took it.
+                    # All scans share the snapshot that the first one took.
                     snapshot = self._snapshot() if snapshot is None else self._snapshots.share(snapshot)
                     made.append(self._scan(snapshot, bounds, reverse=reverse))
             except lmdb.Error as error:
@@ -249,13 +249,13 @@ class LmdbEngine(TransactionalEngine):
         return made
 
     def _scan(self, snapshot: Snapshot[Any], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
-        """A scan that is one of the users of ``snapshot``. The caller holds the lock of the map."""
+        """Return a scan that is a user of ``snapshot``. The caller holds the lock of the map."""
         scan = LmdbScan(self, snapshot, self._stored[bounds.family], bounds, reverse=reverse)
         self._scans.add(scan)
         return scan
 
     def _snapshot(self) -> Snapshot[Any]:
-        """A snapshot for a scan. The caller holds the lock of the map."""
+        """Return a snapshot for a scan. The caller holds the lock of the map."""
         if self._snapshots.count >= self._snapshots_max:
             raise StoreUnavailableError(
                 f"{self._env.path()} has open scans of {self._snapshots.count:,} different commits: close "
@@ -265,7 +265,7 @@ class LmdbEngine(TransactionalEngine):
 
     def _begin_snapshot(self) -> Any:
         txn = self._env.begin(self._stored[0])
-        # Reads the record of each database: from then on scans on several threads only read what they share.
+        # This reads the record of each database. After it, scans on several threads only read the shared state.
         for stored in self._stored:
             txn.stat(stored)
         return txn
@@ -280,7 +280,7 @@ class LmdbEngine(TransactionalEngine):
         return dict(self._seal.open_pairs(entries))
 
     def _short(self, entry: memoryview) -> bytes:
-        """A copy, which is made on opening: of a damaged length it might run into nothing, and end the process."""
+        """Return a copy of a meta entry. A copy of a damaged length could read beyond the map and crash the process."""
         if len(entry) > self._page_bytes:
             raise StoreCorruptedError(
                 f"{self._env.path()} has an offset of {len(entry):,} bytes: wipe the store and restore it from its "
@@ -292,7 +292,7 @@ class LmdbEngine(TransactionalEngine):
         self._prepare_commit()
         while True:
             try:
-                # Not under the lock: readers go on reading what is committed.
+                # Without the lock: readers continue to read committed data.
                 self._begin_writing()
                 try:
                     with self._env.begin(self._stored[0], write=True) as txn:
@@ -303,7 +303,7 @@ class LmdbEngine(TransactionalEngine):
                 finally:
                     self._end_writing()
             except lmdb.MapFullError as error:
-                # Of twice the size it takes what is written from the beginning.
+                # Then repeat the whole write in a map of twice the size.
                 with self._map:
                     self._memory_map.grow(error)
             except lmdb.Error as error:
@@ -329,7 +329,7 @@ class LmdbEngine(TransactionalEngine):
                 if value is None:
                     txn.delete(key, b"", stored)
         if len(writes) == 1:
-            # A cursor and an order of keys would take a quarter of such a commit.
+            # A cursor and sorting would take a quarter of the time of such a commit.
             ((key, value),) = writes.items()
             if value is not None:
                 # By position, as in ``LmdbTransaction.put``.
@@ -351,10 +351,10 @@ class LmdbEngine(TransactionalEngine):
                 f"{self._env.path()} can't be written: {error.strerror}. Mend that and commit again"
             ) from error
 
-    # A pair, and no context manager: each commit comes by here, and a generator takes longer than all else it does.
+    # Two methods and no context manager: each commit calls them, and a generator would cost more than their work.
 
     def _begin_writing(self) -> None:
-        """Begin a commit: from here to ``_end_writing`` no reader goes on with what was committed before."""
+        """Begin a commit: until ``_end_writing`` no reader shares an earlier snapshot."""
         with self._map:
             self._drop_reader()
             self._writing = True
@@ -362,7 +362,7 @@ class LmdbEngine(TransactionalEngine):
 
     def _end_writing(self) -> None:
         self._snapshots.end_writing()
-        # One assignment: it needs no lock.
+        # A single assignment needs no lock.
         self._writing = False
 
     def _release_map(self) -> None:
@@ -387,16 +387,16 @@ class LmdbEngine(TransactionalEngine):
                 raise writing_error(error) from error
 
     def _drop_reader(self) -> None:
-        # A snapshot that outlived the write would pin the pages it replaces.
+        # A snapshot that outlived the write would keep the replaced pages from reuse.
         if self._reader is not None:
             self._snapshots.give_back(self._reader)
             self._reader = None
 
     def persist(self) -> None:
-        """A killed process loses nothing: every write is in the page cache."""
+        """Do nothing: every write is in the page cache, which survives a killed process."""
 
     def sync(self) -> None:
-        """Every write is as durable as the level asks."""
+        """Do nothing: every write has the durability of the level."""
 
     def approximate_num_entries(self, family: int = 0) -> int:
         try:
@@ -422,8 +422,8 @@ class LmdbEngine(TransactionalEngine):
         }
 
     def verify(self) -> None:
-        # Of the file, not of the map: what reads there of a damaged length may run into nothing, and the process end.
-        # It sees all that no record shows, but for keys on the way to a record that lead to another place.
+        # Read the file, not the map: a damaged length in the map could crash the process. This detects all damage
+        # outside of records, except for changed keys in branch pages that lead to a wrong place.
         check_structure(Path(self._env.path()))
         super().verify()
 
@@ -445,7 +445,7 @@ class LmdbEngine(TransactionalEngine):
 
 
 def _has_checksums(env: Any, path: Path) -> bool:
-    """Whether the records have checksums: as the store was made. Raises: StoreCorruptedError where nothing tells."""
+    """Return whether the store was created with checksums. Raises: StoreCorruptedError for unknown databases."""
     with env.begin() as txn:
         names = {bytes(name) for name in txn.cursor().iternext(values=False)}
     for checksums, expected in _NAMES.items():

@@ -1,4 +1,4 @@
-"""LMDB's errors as the library's own, which say whether to fix the disk, to reopen the store, or to restore it."""
+"""Conversion of LMDB's errors to the library's: fix the disk, open the store again, or restore it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def damage(error: Exception, where: object) -> StoreError:
 
 
 def reading_error(error: Exception) -> StoreError:
-    # A transaction that only reads is bad where LMDB came upon a page in it that it could not follow.
+    # LMDB marks a read transaction as bad after it has found a damaged page.
     bad = lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.InvalidError | lmdb.BadTxnError
     if isinstance(error, bad):
         return damage(error, "the database")
@@ -27,8 +27,8 @@ def reading_error(error: Exception) -> StoreError:
 def writing_error(error: Exception) -> StoreError:
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
         return damage(error, "the database")
-    # After a failed write of its meta page LMDB refuses everything; and a failed sync must not be made again as if it
-    # had only come too early: the system may have dropped what it could not write.
+    # After a failed write of its meta page LMDB refuses everything. A failed sync must not be repeated: the kernel may
+    # have dropped the pending data and marked its pages clean.
     if isinstance(error, lmdb.PanicError) or os.strerror(errno.EIO) in str(error):
         return CommitFailedError(
             f"LMDB can't write: {error}. Close the store, open it again and go on from its committed offset",

@@ -1,4 +1,4 @@
-"""Checks of LMDB's file before LMDB maps it, for damage that LMDB would overlook or that would end the process."""
+"""Checks of LMDB's file before LMDB maps it: for damage that LMDB does not detect or that would crash the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _RESERVED_READERS_MAX = 256
 
 
 def has_database(path: Path) -> bool:
-    """Whether there is a database; a folder whose own has gone is refused: LMDB would begin an empty one there."""
+    """Return whether there is a database. Raises: StoreCorruptedError if it was removed.
+
+    LMDB would create an empty one there.
+    """
     file = path / "data.mdb"
     if (path / "lock.mdb").exists() and (not file.exists() or file.stat().st_size == 0):
         raise StoreCorruptedError(f"{file} is gone or empty: wipe the store and restore it from its changelog")
@@ -26,16 +29,17 @@ def has_database(path: Path) -> bool:
 
 
 def map_for(path: Path) -> int:
-    """A map that holds the file as it is with room to spare, in case it had grown before."""
+    """Return a map size that holds the existing file twice; 0 if there is none."""
     file = path / "data.mdb"
     return 2 * file.stat().st_size if file.exists() else 0
 
 
 def reserve_lock_file(path: Path, max_readers: int) -> None:
-    """Let the file of readers' slots have room on the disk, for its head and the first 256 slots.
+    """Allocate disk space for the lock file: its header and up to 256 reader slots.
 
-    LMDB maps it with holes, and writes to them: where the disk has no room by then, SIGBUS ends the process. The size
-    is never above the one that LMDB gives it. Raises: OSError; StoreCorruptedError where no file is in its place.
+    LMDB maps this file with holes and writes to them. If the disk is full at that moment, SIGBUS kills the process. The
+    allocation never exceeds the size that LMDB gives the file. Raises: OSError; StoreCorruptedError if something else
+    than a file has its name.
     """
     try:
         descriptor = open_plain(path / "lock.mdb", os.O_RDWR | os.O_CREAT)
@@ -48,7 +52,7 @@ def reserve_lock_file(path: Path, max_readers: int) -> None:
 
 
 def check_structure(path: Path) -> None:
-    """Walk the file's pages: each is sound, and in use once or free. Raises: StoreCorruptedError."""
+    """Check that each page of the file is sound, and is used once or free. Raises: StoreCorruptedError."""
     try:
         problems = cast(Sequence[str], verify(str(path)))  # type: ignore[no-untyped-call]
     except (VerifyError, struct.error) as error:
@@ -62,8 +66,8 @@ def check_structure(path: Path) -> None:
 
 
 def check_length(env: Any, path: Path) -> None:
-    """Refuse a database that was cut short: reading behind the end of a mapped file ends the process."""
+    """Refuse a truncated database: a read beyond the end of a mapped file kills the process."""
     file = path / "data.mdb"
     if file.stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
-        # Pages at the end that are free may never have been written: only looking at all of them can tell.
+        # Free pages at the end may never have been written. Only a check of all pages shows whether any is in use.
         check_structure(path)

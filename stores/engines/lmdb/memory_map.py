@@ -1,14 +1,14 @@
-"""The memory map of an LMDB store: how it grows, and how much of a process's addresses it takes.
+"""The memory map of an LMDB store: its growth, and its share of the process's address space.
 
-A map costs addresses, neither memory nor disk; a process has 128 TiB of them for all that it maps. A map can only be
-resized between transactions. An ordinary write that finds it full is made again in a map of twice the size. A
-transaction that is lent out can't be made again: its room is reserved before it begins.
+A map takes address space, but no memory and no disk. A process has 128 TiB of address space. A map can only be resized
+between transactions. An ordinary write that finds the map full is repeated in a map of twice the size. A transaction of
+a strategy can't be repeated: its room is reserved before it begins.
 
-That room is for a copy of every page that is in use, and for new pages: up to ``ROOM_MAX_BYTES`` in a process with few
-stores, less in one with many, and at least half of ``ROOM_MIN_BYTES``, as long as the system gives addresses. Pages are
-at least half full of records; a value larger than some 2,000 bytes takes whole pages. So one transaction can change all
-that is there, and add 1 GiB of small records. One that needs more fails (``CommitFailedError``). It can be made after
-the store was opened with a larger ``map_size_bytes``, or in several commits.
+This room is for a copy of every used page, and for new pages. New pages get up to ``ROOM_MAX_BYTES`` in a process with
+few stores, less in one with many, and at least half of ``ROOM_MIN_BYTES``, if the system has the address space. Pages
+are at least half full of records; a value larger than some 2,000 bytes takes whole pages. So one transaction can change
+all data, and add 1 GiB of small records. A larger one fails (``CommitFailedError``). It succeeds after the store is
+opened with a larger ``map_size_bytes``, or in several commits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stores.errors import CommitFailedError
 ROOM_MAX_BYTES = 64 << 30
 ROOM_MIN_BYTES = 4 << 30
 _RESERVED_MAX_BYTES = 64 << 40
-"""Up to here maps share the addresses of a process: each takes a ``_SHARE``-th of what is left."""
+"""The address space that the maps of a process share: each takes a ``_SHARE``-th of the rest."""
 _SHARE = 1024
 _DISK_LEFT_BYTES = 1 << 20
 
@@ -39,13 +39,13 @@ def room_bytes(reserved_bytes: int) -> int:
 
 
 class MemoryMap:
-    """The map of one environment. ``release`` ends all that reads through it, before it is resized.
+    """The map of one environment. ``release`` ends all read transactions before the map is resized.
 
-    Its methods are called while no transaction is open nor can be opened.
+    Its methods are called while no write transaction is open and no transaction can be opened.
     """
 
     _reserved_bytes: ClassVar[int] = 0
-    """By all maps of the process."""
+    """The address space of all maps of the process."""
     _reserved_lock: ClassVar[Lock] = Lock()
 
     def __init__(self, env: Any, page_bytes: int, release: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class MemoryMap:
         self._count(int(env.info()["map_size"]))
 
     def grow(self, cause: lmdb.Error) -> None:
-        """Double a map that a write has found full. Raises: CommitFailedError; also where the disk is full."""
+        """Double the map after a write has found it full. Raises: CommitFailedError, also if the disk is full."""
         path, size = Path(self._env.path()), 2 * self._size
         try:
             free = shutil.disk_usage(path).free
@@ -76,7 +76,7 @@ class MemoryMap:
         if self._room_bytes < 0:
             self._room_bytes = room_bytes(MemoryMap._reserved_bytes)
         wanted = 2 * used + self._room_bytes
-        # Not for every transaction: a resize ends all scans that are open.
+        # Not for every transaction: a resize detaches all open scans.
         if self._size - 2 * used >= self._room_bytes // 2:
             return
         while wanted > self._size:
@@ -89,11 +89,11 @@ class MemoryMap:
                 return
 
     def close(self) -> None:
-        """Count its addresses as free: the environment is closed."""
+        """Count the address space as free. The environment is closed."""
         self._count(0)
 
     def _resize(self, size: int) -> None:
-        # Where this fails LMDB is left without any map, and reading ends the process: it is tried elsewhere first.
+        # If LMDB's own resize fails, it has no map, and a read crashes the process. So try a map of this size first.
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
         self._release()
         self._env.set_mapsize(size)

@@ -10,15 +10,18 @@ writes the next meta page. So these states are left by a crash, and every other 
     newer page  older page  left by
     fits        fits        a kill or power loss between two commits
     one behind  fits        a kill or power loss after a meta page was written, before its checksum was
+    torn        fits        a kill inside the write of the checksum
     fits        misfits     a meta page that LMDB could not write; it puts the old ID over the new roots
+    fits        torn        a kill inside the write of that page's checksum at the next opening
 
-"One behind" means that the checksum is of the commit that wrote the page before. Such a page may be torn: the whole
-structure of the file is then checked. Below DISK power loss makes the store count as torn, whatever lies here.
-After a clean close both pages fit: else it is damage. A store of format version 2 or older has no checksums; it gets
-them when it is opened.
+"One behind" means that the checksum is of the commit that wrote the page before. Such a page may be torn. "Torn" means
+that the checksum itself is damaged: it says nothing about the page. In both cases the whole structure of the file is
+checked. Below DISK a store counts as torn after power loss, whatever its meta pages are. After a clean close both pages
+must fit; everything else is damage. A store of format version 2 or older has no checksums. It gets them when it is
+opened.
 
-What remains unseen: a store that was killed between two commits, and a flip of that one bit of the older page's ID
-which makes it the newer one. No checksum is needed for that after a clean close, which has none one behind.
+One case is not detected: a store was killed between two commits, and the bit of the older page's ID flips that makes it
+the newer one. After a clean close this flip is detected, because no page may then be "one behind".
 Source: LMDB 0.9, ``mdb.c``, ``MDB_page``, ``MDB_meta``, ``mdb_env_write_meta``, ``mdb_env_pick_meta``.
 """
 
@@ -42,7 +45,7 @@ _MAGIC = 0xBEEFC0DE
 _PAGE_SIZES = tuple(256 << power for power in range(9))
 """The sizes that a page may have, in bytes. Source: LMDB 0.9, ``mdb.c``, ``MAX_PAGESIZE``."""
 _CHECKSUM_AT = 192
-"""Where a page's checksum begins: in the same sector, and whole within one block of 64 bytes."""
+"""The offset of a page's checksum: in the same sector, and within one block of 64 bytes."""
 _COUNTED = Struct("<QI")
 """Transaction ID; CRC-32 of the first ``_HEAD.size`` bytes of the page."""
 _CRC = Struct("<I")
@@ -50,22 +53,24 @@ _CRC = Struct("<I")
 _CHECKSUM_BYTES = _COUNTED.size + _CRC.size
 _READ_BYTES = _CHECKSUM_AT + _CHECKSUM_BYTES
 _HELD_MAX = 256
-"""How many stores of a process keep a descriptor for their checksums; all others open the file in each commit, which
-takes some ten microseconds longer. Descriptors are few: a store of LMDB takes three without it."""
+"""The number of stores of a process that keep a descriptor for their checksums. All others open the file in each
+commit, which takes some ten microseconds longer. Descriptors are scarce: a store of LMDB takes three without it."""
 
 
 class Fit(Enum):
-    """What the checksum of a meta page says about the page."""
+    """The result of comparing a meta page with its checksum."""
 
     FITS = auto()
     ABSENT = auto()
-    """All zeros: the store was made by an older release, or by a commit that never had its checksum written."""
+    """All zeros: the page is of an older release, or of a commit whose checksum was not written."""
     ONE_BEHIND = auto()
-    """It is sound, and of the commit that wrote this page before."""
+    """The checksum is sound, and is that of the commit that wrote this page before."""
     MISFITS = auto()
-    """It is of the same commit, and the page is not what was written."""
+    """The checksum is that of the same commit, and the page is not what was written."""
+    TORN = auto()
+    """The checksum is damaged, or was written in part."""
     WRONG = auto()
-    """It is damaged, or of another commit."""
+    """The checksum is sound, and is that of another commit."""
 
 
 class MetaPage(NamedTuple):
@@ -80,18 +85,18 @@ class MetaPage(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """What must be done before a database is used."""
+    """The steps that are needed before a database is used."""
 
     check_structure: bool
-    """Before LMDB maps the file: the last commit has no checksum yet, or the file may be shorter than it says."""
+    """Check all pages before LMDB maps the file: the last commit has no checksum, or the file may be truncated."""
     complete: bool
-    """Checksums are missing."""
+    """Write the missing checksums."""
 
 
 def check_meta_pages(path: Path) -> Opening:
-    """Look at the meta pages of a database that a crash may have left.
+    """Check the meta pages of a database, maybe after a crash.
 
-    Raises: StoreCorruptedError where no crash leaves such pages; OSError.
+    Raises: StoreCorruptedError if a crash can't be the reason for their state; OSError.
     """
     file = path / "data.mdb"
     pages = _read(file)
@@ -103,14 +108,14 @@ def check_meta_pages(path: Path) -> Opening:
     too_short = (newer.last_page + 1) * newer.fixed[1] > file.stat().st_size
     if older.fit is newer.fit is Fit.ABSENT:
         return Opening(too_short, complete=True)
-    if newer.fit not in (Fit.FITS, Fit.ONE_BEHIND, Fit.ABSENT) or older.fit not in (Fit.FITS, Fit.MISFITS, Fit.ABSENT):
+    if newer.fit in (Fit.MISFITS, Fit.WRONG) or older.fit in (Fit.ONE_BEHIND, Fit.WRONG):
         raise _damaged(file, "a meta page is not what was written")
     unsure = newer.fit is not Fit.FITS or older.fit is Fit.ABSENT
     return Opening(too_short or unsure, complete=not newer.fit is older.fit is Fit.FITS)
 
 
 def check_closed_meta_pages(path: Path) -> None:
-    """Raises StoreCorruptedError unless the meta pages are as a clean close leaves them; OSError."""
+    """Check the meta pages of a database after a clean close. Raises: StoreCorruptedError; OSError."""
     file = path / "data.mdb"
     pages = _read(file)
     if not file.exists():
@@ -120,12 +125,12 @@ def check_closed_meta_pages(path: Path) -> None:
 
 
 def keep_meta_pages(path: Path, page_bytes: int) -> None:
-    """Make the commit that the database is at survive power loss.
+    """Make the last commit of the database survive power loss.
 
-    If the sync of a meta page failed and the process was then killed, the page can be read, but is not on the disk, and
-    the system takes it for written. A commit that a store has shown must not be lost. So both meta pages are written
-    again; what they point to was synced before they were. Raises: OSError. Source: open(2),
-    "O_DSYNC"; fsync(2), "EIO".
+    If the sync of a meta page failed and the process was then killed, the page cache has the page, marked clean, but
+    the disk does not. A commit that a store has shown must not be lost. So both meta pages are written again and
+    synced. The pages that they point to were synced before. Raises: OSError.
+    Source: open(2), "O_DSYNC"; fsync(2), "EIO".
     """
     file = path / "data.mdb"
     descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
@@ -137,7 +142,7 @@ def keep_meta_pages(path: Path, page_bytes: int) -> None:
 
 
 class Checksums:
-    """Writes the checksum of each meta page behind its commit. Used by the thread that writes, until ``close``."""
+    """The checksums of the meta pages. Each is written after its commit, by the thread that writes."""
 
     _held = 0
     _held_lock = Lock()
@@ -153,7 +158,7 @@ class Checksums:
             self._descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
 
     def note(self, transaction_id: int) -> None:
-        """Write the checksum of the commit that has just ended. It is committed, whether or not that succeeds.
+        """Write the checksum of the commit that has just ended. The commit is valid even if this write fails.
 
         A commit that changed nothing has written no page, and gets no checksum.
         """
@@ -170,7 +175,7 @@ class Checksums:
             self._lacking = True
 
     def prepare(self) -> None:
-        """Write what ``note`` could not; called before each commit. Raises: OSError."""
+        """Write a checksum that ``note`` failed to write. Called before each commit. Raises: OSError."""
         self._changed = True
         if self._lacking:
             self.complete()
@@ -181,7 +186,7 @@ class Checksums:
             self.complete(synced=synced)
 
     def complete(self, *, synced: bool = False) -> None:
-        """Write both checksums, whatever is there, so that they fit; ``synced`` with all that is in the file.
+        """Write both checksums so that they fit the pages. ``synced`` also syncs the whole file.
 
         Raises: OSError.
         """
@@ -214,9 +219,9 @@ class Checksums:
 
 
 def _read(file: Path) -> tuple[MetaPage, MetaPage] | None:
-    """Both meta pages; None where there are none, or where LMDB sees by itself that they are not its own.
+    """Return both meta pages; None if there are none, or if LMDB itself will refuse them.
 
-    Raises: StoreCorruptedError for a size of pages that does not exist; OSError.
+    Raises: StoreCorruptedError for an invalid page size; OSError.
     """
     if not file.exists():
         return None
@@ -242,7 +247,7 @@ def _parsed(content: bytes) -> MetaPage:
     if not any(kept):
         fit = Fit.ABSENT
     elif _CRC.unpack_from(kept, _COUNTED.size) != (crc32(kept[: _COUNTED.size]),):
-        fit = Fit.WRONG
+        fit = Fit.TORN
     elif counted_id == transaction_id:
         fit = Fit.FITS if counted == crc32(content[: _HEAD.size]) else Fit.MISFITS
     else:

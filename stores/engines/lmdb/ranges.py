@@ -1,4 +1,4 @@
-"""Ranges of keys, read and removed through LMDB's cursors."""
+"""Reads and deletes of key ranges with LMDB's cursors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def pairs_from(
     cursor: Any, start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Pairs from where a range begins on, also those behind its other end."""
+    """Return the pairs from the begin of a range on, without a limit at its end."""
     pairs: Iterator[tuple[bytes, bytes]] = iter(())
     if reverse:
         if _seek_last(cursor, end, end_open=end_open):
@@ -22,7 +22,7 @@ def pairs_from(
 def cut(
     chunk: list[tuple[bytes, bytes]], start: bytes | None, end: bytes | None, *, end_open: bool, reverse: bool
 ) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The pairs of ``chunk`` that lie before a range's other end, and whether there are more that don't."""
+    """Return the pairs of ``chunk`` before the end of a range, and whether ``chunk`` has pairs beyond it."""
 
     def within(key: bytes) -> bool:
         if reverse:
@@ -35,7 +35,7 @@ def cut(
 
 
 def _seek_last(cursor: Any, end: bytes | None, *, end_open: bool) -> bool:
-    """Put the cursor on the last key at or below ``end`` (below it, where ``end_open``)."""
+    """Set the cursor to the last key at or below ``end`` (below it, if ``end_open``)."""
     if end is None or not cursor.set_range(end):
         return bool(cursor.last())
     if cursor.key() == end and not end_open:

@@ -1,4 +1,4 @@
-"""Scans of what is committed in LMDB."""
+"""Scans of committed data in LMDB."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FETCH_FIRST, _FETCH = 32, 512
 
 
 class LmdbScan(Scan):
-    """A cursor of a shared snapshot, until the map has to grow: then what is left of it is kept in memory."""
+    """A cursor of a shared snapshot. When the map must grow, the remaining pairs are read into memory."""
 
     _snapshot: Snapshot[Any] | None = None
 
@@ -40,11 +40,11 @@ class LmdbScan(Scan):
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
-        # Given back by the finaliser, should one of the next lines raise.
+        # Set now: if one of the next lines raises, the finalizer gives the snapshot back.
         self._snapshot = snapshot
         txn = self._snapshot.reading
         self._due = int(txn.stat(stored)["entries"]) if start is None and end is None else None
-        """How many pairs are still to come, where that is known."""
+        """The number of remaining pairs, if it is known."""
         self._cursor = txn.cursor(stored)
         self._pairs = pairs_from(self._cursor, start, end, end_open=end_open, reverse=reverse)
 
@@ -63,8 +63,8 @@ class LmdbScan(Scan):
                 self._due -= len(chunk)
                 if ended and self._due:
                     raise StoreCorruptedError(
-                        f"a scan of {self._engine._env.path()} ends {self._due:,} records away from where LMDB's own "
-                        "count does: wipe the store and restore it from its changelog"
+                        f"a scan of {self._engine._env.path()} and LMDB's own count differ by {abs(self._due):,} "
+                        "records: wipe the store and restore it from its changelog"
                     )
             if ended:
                 self._release()
@@ -75,7 +75,7 @@ class LmdbScan(Scan):
             return self._engine._seal.open_scanned(within)
 
     def detach(self) -> None:
-        """Read the rest into memory and end the transaction."""
+        """Read the remaining pairs into memory and release the snapshot."""
         with self._lock:
             if self._snapshot is not None:
                 rest: list[tuple[bytes, bytes]] = []

@@ -1,10 +1,10 @@
 """RocksDB through rocksdict: data in the default column family, meta entries in ``offsets``, flushed only together.
 
 Options default to those of Kafka Streams (``RocksDBStore.java``): universal compaction, no compression, three
-write buffers of 16 MiB, blocks of 4 KiB, bloom filters that skip the last level. Two do not. RocksDB starts 16 threads
-for each family to open its tables, which takes longer than to open those of a small store, and here starts 4. All
-stores of a process share ``shared_memory_bytes`` for cached blocks and write buffers; one that is given a
-``block_cache_size_bytes`` has that cache for itself, and write buffers beside every budget.
+write buffers of 16 MiB, blocks of 4 KiB, bloom filters that skip the last level. There are two exceptions. For each
+family RocksDB starts 16 threads to open its tables, which takes longer than to open those of a small store; here it
+starts 4. And all stores of a process share ``shared_memory_bytes`` for cached blocks and write buffers. A store with a
+``block_cache_size_bytes`` has its own cache, and write buffers that no budget counts.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _SECOND_FAMILY = "records"
 """Name of the second data family, once there is one."""
 
 _IN_USE, _CLOSE_PAUSE_S = "Already borrowed", 0.001
-"""What rocksdict says of closing a handle while a call of it goes on, and how soon that is tried again."""
+"""The error of rocksdict for closing a handle during a call of it, and the pause before the next attempt."""
 _NAME_BYTES_MAX = 64
 _SORT_FROM = 10_000
-"""Batches of this many entries and more are handed over in key order: below, sorting cost what it saved."""
+"""Batches of at least this many entries are written in key order. For smaller ones sorting costs what it saves."""
 
 _COMPACTION: Mapping[str, Any] = {
     "universal": DBCompactionStyle.universal,
@@ -95,7 +95,7 @@ _FIGURES: Mapping[str, str] = {
 
 
 class RocksDBEngine(Engine):
-    """One database per store. CHANGELOG turns the write-ahead log off; DISK syncs it in every durable write."""
+    """A RocksDB database for each store. CHANGELOG turns the WAL off; DISK syncs it in every durable write."""
 
     name: ClassVar[str] = "rocksdb"
     deletes_ranges_whole: ClassVar[bool] = True
@@ -130,7 +130,7 @@ class RocksDBEngine(Engine):
     max_value_bytes = (1 << 32) - 1
 
     _used_by: ClassVar[int | None] = None
-    """The process that has opened a RocksDB, this one or one that it was forked from."""
+    """The process that has opened a RocksDB database: this one, or one that it was forked from."""
 
     def __init__(
         self, db: Any, durability: Durability, memory: SharedMemory | None, options: Mapping[str, object], second: bool
@@ -143,7 +143,7 @@ class RocksDBEngine(Engine):
         self._wal = durability is not Durability.CHANGELOG
         self._lazy, self._durable = WriteOptions(), WriteOptions()
         for way in (self._lazy, self._durable):
-            # A property, whatever the stub says.
+            # It is a property, although the type stub declares a method.
             setattr(way, "disable_wal", not self._wal)  # noqa: B010
         self._durable.sync = durability is Durability.DISK
         self._sync = durability is Durability.DISK
@@ -155,7 +155,7 @@ class RocksDBEngine(Engine):
         self._stored: list[Any] = [db]
         """The data families in use."""
         self._handles: list[Any] = [None]
-        """What a batch calls them; None is the default family."""
+        """The handles of these families in a batch; None is the default family."""
         if second:
             self.settle_families()
         self._memory = memory
@@ -165,7 +165,7 @@ class RocksDBEngine(Engine):
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
         cls._refuse_after_fork(path)
-        # A process killed while it persisted has left this behind.
+        # A process that was killed in ``persist`` may have left this folder.
         shutil.rmtree(_checkpoint_folder(path), ignore_errors=True)
         _manifest(path)
         second = _has_second_family(path)
@@ -174,7 +174,7 @@ class RocksDBEngine(Engine):
 
     @classmethod
     def check_closed(cls, path: Path) -> None:
-        # Its logs are empty then: closing flushes.
+        # The WAL is empty after a clean close, which flushes.
         manifest = _manifest(path)
         if manifest is not None and manifest.is_file() and has_cut_record(manifest):
             raise StoreCorruptedError(
@@ -183,29 +183,29 @@ class RocksDBEngine(Engine):
 
     @classmethod
     def is_doubtful(cls, path: Path) -> bool:
-        # Whatever log or manifest has got junk in it: after power loss its end, at rest any place.
+        # Any WAL or manifest may have garbage in it: at its end after power loss, anywhere after bit rot.
         files = [file for pattern in ("*.log", "MANIFEST-*") for file in path.glob(pattern)]
         return any(has_foreign_record(file) for file in files if file.is_file())
 
     @classmethod
     def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
-        # Read-only: it reads the same records, and changes nothing.
+        # Read-only: it reads the same records without a change.
         _opened(path, options, AccessType.read_only(), second=_has_second_family(path)).close()
 
     @classmethod
     def _refuse_after_fork(cls, path: Path) -> None:
-        """RocksDB's threads are not in a forked child, which would wait for them for ever."""
+        """Refuse to open a database in a forked child: RocksDB's threads are not in it, and it would wait forever."""
         if cls._used_by not in (None, os.getpid()):
             raise StoreUnavailableError(
-                f"{path} can't be opened in a process that was forked from one which had used RocksDB: "
-                "start processes anew (multiprocessing's 'spawn')"
+                f"{path} can't be opened in a process that was forked from one that has used RocksDB: "
+                "start processes with multiprocessing's 'spawn', or with subprocess"
             )
         cls._used_by = os.getpid()
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
-        # With an unsynced log two live log files can come back with a hole between them; without a log, families
-        # are flushed together and synced, so that power loss leaves an earlier commit.
+        # With an unsynced WAL, power loss may leave two WAL files with a hole between them. Without a WAL, families are
+        # flushed together and synced, so that power loss leaves an earlier commit.
         return durability is Durability.PROCESS
 
     def add_family(self) -> None:
@@ -247,7 +247,7 @@ class RocksDBEngine(Engine):
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
         try:
             while True:
-                # As of scans: they are of one moment where nothing was written between them.
+                # Like scans: the lookups are of one snapshot if nothing was written between them.
                 before = self._num_writes()
                 found = [
                     iter(stored.get([key for of, key in keys if of == family]))
@@ -273,7 +273,7 @@ class RocksDBEngine(Engine):
         if len(ranges) == 1:
             return [self._scan(*ranges[0], reverse=reverse)]
         while True:
-            # Each has a snapshot of its own: they are of one moment where nothing was written between them.
+            # Each scan has its own snapshot: they are of the same state if nothing was written between them.
             before = self._num_writes()
             made = [self._scan(*bounds, reverse=reverse) for bounds in ranges]
             if self._num_writes() == before:
@@ -305,7 +305,7 @@ class RocksDBEngine(Engine):
                 if ranges:
                     for bounds in ranges:
                         self._delete_range(batch, bounds, layers, family)
-                # The first test is the faster one, and does where no value is empty.
+                # The first test is faster, and is sufficient if no value is empty.
                 if not all(writes.values()) and None in writes.values():
                     for key, value in writes.items():
                         if value is None:
@@ -332,16 +332,16 @@ class RocksDBEngine(Engine):
     def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes], family: int) -> None:
         start, end = bounds
         if start is not None and start == end:
-            # Of one key: each range costs every later scan, a key costs those that pass it by.
+            # A range of a single key: a range delete slows down every later scan, a key only those that pass it.
             batch.delete(start)
             return
         if end is None:
-            # RocksDB wants an end: just behind the last key there is, committed or in an older layer.
+            # RocksDB needs an end: take it right after the last key, committed or in a layer.
             last = next(iter(self._stored[family].items(backwards=True)), (b"", b""))[0]
             end = max([last, *(key for layer in layers if layer.family == family for key in layer.writes)])
-        # A range that begins behind its end is nothing to us, and fatal to RocksDB.
+        # A range that begins after its end is empty here, and fatal for RocksDB.
         if (start or b"") <= end:
-            # The one call of a batch that passes its default family by.
+            # This call of a batch ignores its default family.
             batch.delete_range(start or b"", end + b"\x00", self._handles[family])
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -360,9 +360,9 @@ class RocksDBEngine(Engine):
     def persist(self) -> None:
         if self._wal:
             return
-        # A checkpoint is the one call of rocksdict that flushes all families as one.
+        # A RocksDB checkpoint is the only call of rocksdict that flushes all families atomically.
         target = _checkpoint_folder(Path(self._db.path()))
-        # An earlier one that could not be removed would be in the way.
+        # Remove an earlier checkpoint whose removal failed: RocksDB would refuse the path.
         shutil.rmtree(target, ignore_errors=True)
         try:
             Checkpoint(self._db).create_checkpoint(str(target))
@@ -385,7 +385,7 @@ class RocksDBEngine(Engine):
             raise _reading_error(error) from error
 
     def property(self, name: str) -> int | None:
-        """One of RocksDB's own integer properties, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""
+        """Return an integer property of RocksDB, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""
         value = self._stored[-1].property_int_value(name)
         return None if value is None else int(value)
 
@@ -404,14 +404,14 @@ class RocksDBEngine(Engine):
             self._memory.leave(self._flushes)
         self._flushes.wait()
         try:
-            # Closing a handle flushes its family alone: all are to be flushed as one before.
+            # Closing a handle flushes its family alone: flush all of them atomically before.
             self.persist()
         finally:
             self._close_handles()
 
     def _close_handles(self) -> None:
-        # All, whatever the first one raises: RocksDB's own lock is held until then. The data first: where it can't be
-        # flushed, RocksDB does not flush the offsets any more either.
+        # Close all handles, even after errors: RocksDB holds its lock until then. The data first: if its flush fails,
+        # RocksDB does not flush the offsets either.
         try:
             try:
                 _close(self._db)
@@ -426,7 +426,7 @@ class RocksDBEngine(Engine):
 
 
 def _close(handle: Any) -> None:
-    """Close a handle, once no other thread is in a call of it: rocksdict refuses to meanwhile."""
+    """Close a handle. While another thread is in a call of it, rocksdict refuses, so try again."""
     while True:
         try:
             handle.close()
@@ -438,7 +438,10 @@ def _close(handle: Any) -> None:
 
 
 class _RocksDBScan(Scan):
-    """A fresh rocksdict iterator is a snapshot; bounds are compared here, since it does not copy those given to it."""
+    """A scan over a rocksdict iterator, which is a snapshot.
+
+    Bounds are compared here, because rocksdict does not copy bounds that it is given.
+    """
 
     def __init__(
         self,
@@ -486,7 +489,7 @@ class _RocksDBScan(Scan):
 
 
 def _check_end(db: Any, last: bytes | None, *, reverse: bool = False) -> None:
-    """Raise what ended a scan at ``last``, if it was damage: rocksdict's iterators end there without a word."""
+    """Raise the error that ended a scan at ``last``, if there was one: rocksdict's iterators end silently at damage."""
     probe = db.iter()
     try:
         if not reverse:
@@ -499,12 +502,12 @@ def _check_end(db: Any, last: bytes | None, *, reverse: bool = False) -> None:
                 probe.prev()
         probe.status()
     finally:
-        # An error holds on to this frame, an iterator to the database, which could then not be opened again.
+        # An exception keeps this frame alive, and an iterator the database, which could then not be opened again.
         del probe
 
 
 def _has_second_family(path: Path) -> bool:
-    """Whether the database has a second data family: it must then be named when it is opened."""
+    """Return whether the database has a second data family, which must then be named when it is opened."""
     if not (path / "CURRENT").exists():
         return False
     try:
@@ -517,7 +520,7 @@ def _opened(path: Path, options: Mapping[str, object], access: AccessType, *, se
     data, offsets = database_options(options), database_options(options)
     offsets.set_write_buffer_size(cast(int, options["offsets_write_buffer_size_bytes"]))
     try:
-        # The families are told on every opening: without them rocksdict opens the database with defaults.
+        # Pass the families on every opening: without them rocksdict opens the database with default options.
         families = {"default": data, _OFFSETS_FAMILY: offsets}
         if second:
             families[_SECOND_FAMILY] = database_options(options)
@@ -527,7 +530,7 @@ def _opened(path: Path, options: Mapping[str, object], access: AccessType, *, se
 
 
 def _exhaust(steps: Iterator[object]) -> None:
-    """Run an iterator to its end without a step of Python for each item."""
+    """Run an iterator to its end without Python bytecode for each item."""
     deque(steps, maxlen=0)
 
 
@@ -546,7 +549,7 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.set_block_based_table_factory(table)
     if memory is not None:
         options.set_write_buffer_manager(memory.write_buffers)
-    # Of the tables that are open: these are pinned, and looked up in here by hardly anybody.
+    # One shard for the cache of open tables is enough: tables are pinned, so that lookups in this cache are rare.
     options.set_table_cache_num_shard_bits(0)
     options.set_write_buffer_size(number["write_buffer_size_bytes"])
     options.set_max_write_buffer_number(number["max_write_buffer_number"])
@@ -557,7 +560,7 @@ def database_options(settings: Mapping[str, object]) -> Options:
     options.set_max_open_files(number["max_open_files"])
     options.set_max_file_opening_threads(number["max_file_opening_threads"])
     options.set_level_zero_file_num_compaction_trigger(number["level_zero_file_num_compaction_trigger"])
-    # RocksDB writes a log of its own, and statistics into it every ten minutes: nobody reads them here.
+    # Keep RocksDB's messages (its file LOG) short: without its statistics, which it writes every ten minutes.
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
@@ -565,17 +568,17 @@ def database_options(settings: Mapping[str, object]) -> Options:
 
 
 def memory_of(settings: Mapping[str, object]) -> SharedMemory | None:
-    """The memory that a database with these settings shares; None where it has a cache of its own."""
+    """Return the memory that a database with these settings shares; None if it has its own cache."""
     if settings["block_cache_size_bytes"] or not settings["shared_memory_bytes"]:
         return None
     return shared_memory(cast(int, settings["shared_memory_bytes"]))
 
 
 def _manifest(path: Path) -> Path | None:
-    """The manifest that the database is to be read from, None where there is no file that names one.
+    """Return the path of the current manifest, None if there is no file CURRENT, which names it.
 
-    RocksDB takes whatever that file holds for a name, and tells of one that can't be as of a disk that refuses.
-    Raises: OSError; StoreCorruptedError where it is no name of a manifest.
+    RocksDB accepts any content of CURRENT as a name, and reports an impossible name as a disk error.
+    Raises: OSError; StoreCorruptedError if the content is not the name of a manifest.
     """
     current = path / "CURRENT"
     try:
@@ -602,7 +605,7 @@ def _opening_error(error: Exception, path: Path) -> StoreError:
 
 
 def _is_refused_by_system(text: str) -> bool:
-    """Whether the disk is what refuses, and not what lies on it."""
+    """Return whether the operating system refused a call, so that the files need not be damaged."""
     return text.startswith("IO error") and any(
         os.strerror(number) in text for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
     )
@@ -619,7 +622,7 @@ def _writing_error(error: Exception) -> StoreError:
     text = str(error)
     if text.startswith("Corruption"):
         return StoreCorruptedError(f"RocksDB found damage: {text}. Wipe the store and restore it from its changelog")
-    # RocksDB's handle is dead after a failed write or sync, and its log may hold the batch all the same.
+    # After a failed write or sync RocksDB's handle is unusable, and its WAL may still have the batch.
     return CommitFailedError(
         f"RocksDB can't write: {text}. Close the store, open it again and go on from its committed offset", reopen=True
     )

@@ -1,4 +1,4 @@
-"""Flushes of a RocksDB database, of all its families together and in the background."""
+"""Background flushes of all column families of a RocksDB database together."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from stores.errors import StoreUnavailableError
 from stores.persistence import Persistence
 
 _UNFLUSHED = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
-"""Properties of a family: its entries that are not in a file yet."""
+"""Properties of a family: the number of its entries in memtables, which are not in a file yet."""
 _HELD = "rocksdb.cur-size-all-mem-tables"
 """Property of a family: the memory of its write buffers that are not in a file yet."""
 
 
 class Flushes(Persistence):
-    """Flushes of a database that has no log: all families as one, on a thread of their own.
+    """Flushes of a database without a WAL: all families atomically, on a separate thread.
 
-    A mark is the number of meta entries written so far: of those, only what is in a memtable is not persistent. With
-    ``atomic_flush`` a manual compaction of one family begins with a flush of all of them, during which other threads
-    run (a checkpoint, which flushes all of them as well, holds Python's lock). The family of the meta entries is the
-    one to compact: it is the smallest. Source: RocksDB, ``DBImpl::CompactRangeInternal``.
+    A mark is the number of meta entries written so far; those in a memtable are not persistent. With ``atomic_flush`` a
+    manual compaction of one family begins with a flush of all families, and other Python threads run during it. A
+    RocksDB checkpoint also flushes all of them, but holds Python's interpreter lock. The family of the meta entries is
+    compacted, because it is the smallest. Source: RocksDB, ``DBImpl::CompactRangeInternal``.
     """
 
     def __init__(self, db: Any, offsets_db: Any) -> None:
         self._data = [db]
         self._db = offsets_db
         self.entries = 0
-        """Meta entries written so far. The engine counts them, since it does in every commit."""
+        """The number of meta entries written so far. The engine updates it in every commit."""
         self._options = CompactOptions()
-        # Else it would wait for the compactions that are under way.
+        # Otherwise it would wait for running compactions.
         self._options.set_exclusive_manual_compaction(False)
         self._thread: Thread | None = None
         self._lock = Lock()
@@ -52,21 +52,21 @@ class Flushes(Persistence):
             raise StoreUnavailableError(f"RocksDB can't tell what is flushed: {error}") from error
 
     def held_bytes(self) -> int:
-        """The size of its write buffers. From any thread."""
+        """Return the size of the write buffers. May be called on any thread."""
         try:
             return sum(int(each.property_int_value(_HELD) or 0) for each in (*self._data, self._db))
         except Exception as error:
             raise StoreUnavailableError(f"RocksDB can't tell what it holds: {error}") from error
 
     def begin(self) -> None:
-        # Another store's thread may ask for it, too, where they share memory.
+        # A thread of another store may call this as well, if the stores share memory.
         with self._lock:
             if not self.is_running():
                 self._thread = Thread(target=self._flush, name="rocksdb-flush")
                 self._thread.start()
 
     def is_running(self) -> bool:
-        """Whether a flush that was begun here goes on."""
+        """Return True while a flush that was begun here is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
@@ -75,6 +75,6 @@ class Flushes(Persistence):
             thread.join()
 
     def _flush(self) -> None:
-        # Where it fails RocksDB takes no more writes: the next commit raises, and says why.
+        # After a failed flush RocksDB refuses writes: the next commit raises the reason.
         with suppress(Exception):
             self._db.compact_range(None, None, self._options)

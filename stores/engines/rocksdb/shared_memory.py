@@ -1,7 +1,8 @@
 """Memory that all RocksDB stores of a process share: one block cache, to which their write buffers are charged.
 
-RocksDB's own write buffer manager flushes the database that is written to, however little it holds. So before that, the
-store that holds most is flushed in the background: stores that are idle would keep the others flushing.
+RocksDB's own write buffer manager flushes the database that is being written, however small its buffers are. With large
+buffers in idle stores, the others would flush all the time. So at a lower limit, the store with the largest write
+buffers is flushed in the background.
 
 Source: Kafka Streams, "Memory Management", RocksDB, ``BoundedMemoryRocksDBConfig``.
 """
@@ -19,9 +20,9 @@ from stores.engines.rocksdb.flushes import Flushes
 from stores.errors import StoreError
 
 _LOOKED_AT = 32
-"""Stores that are compared when one is to be flushed: looking at thousands would take longer than a commit."""
+"""The number of stores to compare before a flush: comparing thousands would take longer than a commit."""
 _WORTH_BYTES = 64 << 10
-"""A store whose write buffers hold less is not flushed for the others."""
+"""A store with smaller write buffers is not flushed for the sake of others."""
 
 
 class SharedMemory:
@@ -31,7 +32,7 @@ class SharedMemory:
         self.cache = Cache(num_bytes)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(num_bytes // 2, False, self.cache)
         self._flush_above = num_bytes * 3 // 8
-        """Lower than where RocksDB's manager begins, at seven eighths of its part."""
+        """The limit for a background flush, below that of RocksDB's manager, which is seven eighths of its part."""
         self._stores: WeakSet[Flushes] = WeakSet()
         self._flushing: Flushes | None = None
         self._lock = Lock()
@@ -49,8 +50,7 @@ class SharedMemory:
                 self._flushing = None
 
     def wrote(self, store: Flushes) -> None:
-        """Begin to flush the store with the largest write buffers, if all together are too large; ``store`` was
-        written."""
+        """Begin to flush the store with the largest write buffers, if the total is too large. ``store`` was written."""
         if self.write_buffers.get_usage() <= self._flush_above:
             return
         with self._lock:
@@ -67,7 +67,7 @@ class SharedMemory:
 def _held_bytes(store: Flushes) -> int:
     with suppress(StoreError):
         return store.held_bytes()
-    # It is being closed by another thread.
+    # Another thread is closing the store.
     return 0
 
 
@@ -76,7 +76,7 @@ _memories_lock = Lock()
 
 
 def shared_memory(num_bytes: int) -> SharedMemory:
-    """The memory of this process for stores that are opened with ``num_bytes``, made with the first of them."""
+    """Return the memory for stores that are opened with ``num_bytes``. It is created with the first of them."""
     with _memories_lock:
         memory = _memories.get(num_bytes)
         if memory is None:

@@ -8,8 +8,12 @@ from pathlib import Path
 
 from stores import Durability, KeyValueStore, open_store
 from stores.buffer import PAIR_MEMORY_BYTES
+from stores.failpoints import Part, declared
 from stores.registry import Backend, backend_named, backends
+from stores.strategies.store import SPLIT_FAILPOINTS
 
+AT_THE_END = "at the end"
+"""Stands for a failpoint of a backend that has none."""
 TIGHT: Mapping[str, object] = {
     "staging_buffer_bytes": 64 + 8 * PAIR_MEMORY_BYTES,
     "copy_part_bytes": 64,
@@ -52,6 +56,38 @@ def tightened(case: Case) -> Case:
     """``case`` with the limits made tiny: it comes to what ordinary transactions never reach."""
     options = {name: value for name, value in TIGHT_FOR_KILLS.items() if name in case.backend.options}
     return replace(case, options=options)
+
+
+def spread_crashes(names: list[str]) -> list[tuple[Case, str]]:
+    """Kills in an upgrade of a store's records: each failpoint of a strategy over one of its engines, and each
+    failpoint of an upgrade over each engine, with backends and levels in turn. A backend that keeps nothing is run to
+    the end."""
+    chosen = [backend_named(name) for name in names] or list(backends().values())
+    drawn = [(backend, AT_THE_END) for backend in chosen if not backend.persistent]
+    by_strategy: dict[object, list[Backend]] = {}
+    by_engine: dict[object, list[Backend]] = {}
+    for backend in chosen:
+        if backend.persistent:
+            by_strategy.setdefault(backend.load_strategy(), []).append(backend)
+            by_engine.setdefault(backend.load_engine(), []).append(backend)
+    points = [(group, _reached_by_commits(group[0]) or [AT_THE_END]) for group in by_strategy.values()]
+    points += [(group, list(SPLIT_FAILPOINTS)) for group in by_engine.values()]
+    drawn += [(group[at % len(group)], failpoint) for group, some in points for at, failpoint in enumerate(some)]
+    crashes = []
+    for at, (backend, failpoint) in enumerate(drawn):
+        levels = crash_cases([backend.name])
+        case = levels[at % len(levels)]
+        if failpoint in backend.load_strategy().persistent_failpoints:
+            case = tightened(case)
+        # Small transactions, too, are copied in several parts.
+        options = {name: TIGHT[name] if name == "copy_part_bytes" else value for name, value in case.options.items()}
+        crashes.append((replace(case, options=options), failpoint))
+    return crashes
+
+
+def _reached_by_commits(backend: Backend) -> list[str]:
+    """The failpoints of a backend without those of making, restoring and recovering a store."""
+    return [failpoint for failpoint in backend.failpoints if declared()[failpoint].part is Part.COMMIT]
 
 
 def crash_cases(names: list[str]) -> list[Case]:

@@ -11,8 +11,6 @@ from stores.tests.model import Model
 from stores.tests.store_process import StoreProcess
 
 LOG = TopicPartition("changelog", 3)
-AT_THE_END = "at the end"
-"""Stands for a failpoint of a backend that has none."""
 LARGE = b"x" * (1 << 20)
 LARGE_NUMBERS = range(20)
 

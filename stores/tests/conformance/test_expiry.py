@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from stores import IsolationLevel, KeyValueStore
 from stores.errors import ConfigError
 from stores.records import STR, TimestampedKeyValue, TimestampedKeyValueStore
 from stores.records.expiry import EXAMINED_PER_WRITE
+from stores.tests.overtaken_view import Overtaken
 
 Reopen = Callable[[], KeyValueStore]
 Times = TimestampedKeyValueStore[str, str]
@@ -93,6 +96,40 @@ def test_views_show_nothing_that_has_expired_at_their_level(times: Times | None)
     times.commit()
     assert keys(committed.all()) == ["b"]
     assert committed.plain().get_many(["a", "b"]) == [None, "two"]
+
+
+@pytest.mark.parametrize("level", IsolationLevel)
+def test_a_view_is_of_one_moment_however_fast_stream_time_moves(
+    times: Times | None, level: IsolationLevel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each put lets those before expire: one lives at every moment, two while the stream time has not moved yet."""
+    if times is None:
+        return
+    # What has expired stays in the store.
+    monkeypatch.setattr("stores.records.expiry.EXAMINED_PER_WRITE", 0)
+    times.put("k", "v", 0)
+    times.commit()
+    below = Overtaken(times.store.read_only(level))
+    view = TTL.view(below)
+    later = count(100, 100)
+
+    def write(_: int) -> None:
+        for _ in range(3):
+            number = next(later)
+            times.put("k", "v", number)
+            times.put(f"k{number}", "v", number)
+            times.commit()
+
+    def asked(ask: Callable[[], Any]) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(ask)
+            assert below.overtake(answer, write) > 5
+        return answer.result()
+
+    assert asked(lambda: view.get("k")) is not None
+    assert None not in asked(lambda: view.get_many(["k", "k"]))
+    assert 1 <= len({found.timestamp_ms for found in asked(lambda: list(dict(view.all()).values()))}) <= 2
+    assert 1 <= len({found.timestamp_ms for found in asked(lambda: list(dict(view.reverse_all()).values()))}) <= 2
 
 
 def test_a_rollback_takes_stream_time_back(times: Times | None) -> None:

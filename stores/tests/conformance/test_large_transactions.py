@@ -158,7 +158,7 @@ def test_a_step_of_many_times_the_bound_takes_no_memory_of_its_size(case: Case, 
             process.call("commit", {LOG: 2})
             done.set()
             grown = peak.result() - before
-    assert (grown < records * len(value) // 2) is carries_bound(case, path)
+    assert (grown < records * len(value) // 2) is carries(case.backend, BOUNDED)
 
 
 def anonymous_bytes(process: StoreProcess) -> int:
@@ -172,8 +172,3 @@ def most_until(done: Event, process: StoreProcess) -> int:
     while not done.wait(0.002):
         most = max(most, anonymous_bytes(process))
     return most
-
-
-def carries_bound(case: Case, path: Path) -> bool:
-    with case.open(path) as store:
-        return carries(store, BOUNDED)

@@ -1,7 +1,6 @@
 """Session stores over every backend: a model and a store do the same, and never differ.
 
-The promises are those of Kafka's own suite for these stores (``AbstractSessionBytesStoreTest``), and of issue 10 of
-this project.
+The promises are those of Kafka's own suite for these stores (``AbstractSessionBytesStoreTest``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Window stores over every backend: a model and a store do the same, and never differ.
 
-The promises are those of Kafka's own suite for these stores (``AbstractWindowBytesStoreTest``), and of issue 10 of
-this project.
+The promises are those of Kafka's own suite for these stores (``AbstractWindowBytesStoreTest``).
 """
 
 from __future__ import annotations
@@ -264,6 +263,24 @@ def test_a_rollback_brings_back_what_had_expired(windows: Store) -> None:
     windows.put(b"k", b"v", 1000)
     windows.commit()
     assert len(list(windows.store.all())) == 1
+
+
+def test_what_a_rollback_leaves_is_seen_and_kept(case: Case, path: Path) -> None:
+    """By a store that is not transactional: the stream time and the numbers of duplicates stay with the writes."""
+    described = kind(retain_duplicates=True)
+    with described.over(case.open(path)) as windows:
+        if windows.store.transactional:
+            return
+        windows.put(b"k", b"1", 4)
+        windows.rollback()
+        windows.put(b"k", b"2", 4)
+        found = [(4, b"1"), (4, b"2")]
+        assert list(windows.fetch(b"k", 0, 10)) == found
+        for level in IsolationLevel:
+            assert list(windows.read_only(level).fetch(b"k", 0, 10)) == found
+        windows.rollback()
+    with described.over(case.open(path)) as windows:
+        assert list(windows.fetch(b"k", 0, 10)) == found
 
 
 def test_duplicates_stay_in_the_order_of_their_writes_across_rollback_and_reopening(case: Case, path: Path) -> None:

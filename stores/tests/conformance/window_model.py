@@ -23,7 +23,7 @@ class SegmentedModel:
         self.committed: tuple[int, dict[tuple[bytes, int, int], list[Any]]] = (-1, {})
 
     def take(self, time: int) -> bool:
-        """Whether a record of this time is taken, which may advance the stream time."""
+        """Return True if a record of this time is taken, which may advance the stream time."""
         if time <= self.stream_time - self.retention:
             self.late += 1
             return False
@@ -40,7 +40,7 @@ class SegmentedModel:
         self.records = {record: list(values) for record, values in self.committed[1].items()}
 
     def is_live(self, time: int) -> bool:
-        """Whether records of this time are seen."""
+        """Return True if records of this time are seen."""
         return time > self.stream_time - self.retention
 
 

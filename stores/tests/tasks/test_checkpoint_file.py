@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stores import files
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.tasks import checkpoint
@@ -142,7 +143,7 @@ def test_what_is_read_survives_power_loss_whoever_put_it_there(tmp_path: Path, m
     """A process that was killed between the renaming and the sync has left it so."""
     file = CheckpointFile(tmp_path / "checkpoint")
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "sync_folder", lambda folder: None)
+        patched.setattr(files, "sync_folder", lambda folder: None)
         file.write({A: 1})
     synced: list[Path] = []
     monkeypatch.setattr(checkpoint, "sync_folder", synced.append)

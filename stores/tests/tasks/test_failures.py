@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.changelog import MemoryChangelog
+from stores.changelog import MemoryChangelog, Record
 from stores.errors import (
     CommitFailedError,
     ProducerFencedError,
+    StoreClosedError,
     StoreError,
     StoreLockedError,
 )
+from stores.tasks import StreamTask, TaskContext
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -25,6 +27,7 @@ from stores.tests.tasks.setup import (
     MEMORY,
     Crash,
     begun,
+    count,
     counting_task,
     crashing_at,
     expected_outputs,
@@ -191,3 +194,34 @@ def test_a_second_instance_on_the_same_folder_is_refused_without_fencing_the_fir
     task.run()
     task.close()
     assert outputs(log) == expected_outputs([1])
+
+
+@pytest.mark.parametrize("raising", [False, True])
+def test_a_function_that_closes_its_own_task_has_nothing_to_roll_back_and_the_task_can_be_opened_again(
+    tmp_path: Path, log: MemoryChangelog, raising: bool
+) -> None:
+    keys, closing = [1, 2, 1], [1]
+    tasks: list[StreamTask] = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        count(record, context)
+        if record.offset in closing:
+            closing.clear()
+            tasks[0].close(clean=False)
+            if raising:
+                raise Crash
+
+    feed(log, keys)
+    task = begun(counting_task(tmp_path, log, INDEXED, process=process))
+    tasks.append(task)
+    with pytest.raises(Crash if raising else StoreClosedError) as raised:
+        task.run()
+    assert not hasattr(raised.value, "__notes__")
+    for call in (task.run, task.commit, task.input_offsets, lambda: task.store("left")):
+        with pytest.raises(StoreClosedError):
+            call()
+    task.open()
+    task.run()
+    assert state(task, "left") == state(task, "right") == expected_state(keys)
+    task.close()
+    assert outputs(log) == expected_outputs(keys)

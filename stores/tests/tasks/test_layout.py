@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreIncompatibleError
 from stores.registry import open_store
 from stores.tasks import StateDirectory, StoreConfig, TaskContext
-from stores.tasks.layout import FAILPOINTS, bring_in, places
+from stores.tasks.layout import FAILPOINTS, Place, bring_in, places
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import (
     DIRECT,
@@ -163,3 +165,72 @@ def test_a_task_s_folder_is_removed_with_stores_of_either_layout(tmp_path: Path)
         assert {place.store for place in places(tmp_path / "state" / str(TASK))} == set(BACKENDS)
         assert directory.clean(-1.0) == [TASK]
         assert directory.tasks() == []
+
+
+def test_each_move_is_durable_in_both_folders_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = in_the_old_layout(tmp_path)
+    done: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.rename
+
+    def synced(descriptor: int) -> None:
+        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append((str(Path(source).parent), str(Path(target).parent)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    bring_in(folder, {})
+    moves = [number for number, (call, _) in enumerate(done) if call != "sync"]
+    assert len(moves) > len(BACKENDS)
+    for start, end in pairwise([*moves, len(done)]):
+        assert {("sync", parent) for parent in done[start]} <= set(done[start:end])
+
+
+def test_an_empty_folder_of_the_old_layout_or_of_another_engine_is_no_store_and_in_nobody_s_way(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """A creation, or a removal, that was cut short has left it."""
+    feed(log, KEYS)
+    task = counting_task(tmp_path, log, "lmdb")
+    task.open()
+    task.run()
+    task.close()
+    folder = checkpoint(tmp_path).path.parent
+    for name in ("left", "sqlite/left", "sqlite/right"):
+        (folder / name).mkdir(parents=True)
+    (folder / "sqlite" / "right" / "lock").touch(0o600)
+    assert [(report.wiped, report.records) for report in task.open()] == [(False, 0)] * 2
+    assert state(task, "left") == expected_state(KEYS)
+    task.close()
+    # A file in there is somebody's.
+    (folder / "sqlite" / "left" / "letter").write_text("dear")
+    with pytest.raises(StoreIncompatibleError):
+        task.open()
+
+
+def test_what_an_upgrade_keeps_beside_a_store_is_no_store_of_its_own(tmp_path: Path) -> None:
+    folder = in_the_old_layout(tmp_path)
+    expected = places(folder)
+    for path in (folder / "left.prepare", folder / "lmdb" / "late.prepare", folder / "lmdb" / "late.former"):
+        open_store("lmdb", path).close()
+    assert places(folder) == expected
+    for name in ("lmdb", "late"):
+        open_store("lmdb", tmp_path / "other" / "lmdb" / f"{name}.former").close()
+    assert places(tmp_path / "other") == [Place("lmdb", "late"), Place("lmdb", "lmdb")]
+
+
+def test_a_store_of_the_old_layout_goes_to_the_engine_that_it_names_whatever_is_configured(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    folder = tmp_path / "state" / str(TASK)
+    open_store("lmdb", folder / "left").close()
+    with pytest.raises(StoreIncompatibleError):
+        counting_task(tmp_path, log, "sqlite").open()
+    assert places(folder) == [Place("lmdb", "left")]
+    assert not (folder / "sqlite" / "left").exists()
+    task = counting_task(tmp_path, log, "lmdb")
+    task.open()
+    task.close()

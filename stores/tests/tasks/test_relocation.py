@@ -470,7 +470,7 @@ def test_two_processes_with_different_topologies_exclude_each_other(tmp_path: Pa
 def test_a_store_of_an_open_task_and_one_that_is_open_itself_stay_and_so_do_all_others(
     tmp_path: Path, number: int
 ) -> None:
-    """Whether it would give a store or get one, and whichever topology its owner knows of, if any."""
+    """Return True if it would give a store or get one, and whichever topology its owner knows of, if any."""
     inodes = lay_out(tmp_path)
     (tmp_path / str(task_id(5))).mkdir()
     before = content(tmp_path)

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stores.errors import ConfigError, StoreUnavailableError
+import stores
+from stores.changelog import MemoryChangelog
+from stores.errors import (
+    ConfigError,
+    StoreCorruptedError,
+    StoreIncompatibleError,
+    StoreMisplacedError,
+    StoreUnavailableError,
+)
 from stores.registry import open_store
 from stores.relocate import main
-from stores.tasks import StateDirectory, Subtopology, TaskId, Topology
+from stores.tasks import (
+    DirectoryLayout,
+    StateDirectory,
+    StoreConfig,
+    StreamTask,
+    Subtopology,
+    TaskId,
+    Topology,
+    change_layout,
+)
+from stores.tasks.directory_layout import LAYOUT_FILE, RELOCATE, read_layout
 
 TOLD = {"subtopologies": {"2": {"stores": ["counts", "names"], "inputs": ["orders"]}, "3": {"stores": ["totals"]}}}
 SAME = Topology({2: Subtopology(("counts", "names"), ("orders",)), 3: Subtopology(("totals",))})
@@ -27,6 +48,7 @@ def test_a_topology_is_read_from_an_object_by_number_or_a_list_and_from_a_file(t
     assert Topology.from_dict(as_list).fingerprint == SAME.fingerprint
     (tmp_path / "topology.json").write_text(json.dumps(TOLD))
     assert Topology.from_file(tmp_path / "topology.json") == SAME
+    assert Topology({number: SAME.subtopologies[number] for number in (3, 2)}).fingerprint == SAME.fingerprint
     assert [SAME.subtopology_of(name) for name in ("counts", "names", "totals", "none")] == [2, 2, 3, None]
 
 
@@ -101,7 +123,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (within / f"{name}.py").write_text("raise RuntimeError('a file of the working folder was imported')")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
-        [sys.executable, "-P", "-m", "stores.relocate", *arguments],
+        [sys.executable, *RELOCATE.split()[1:], *arguments],
         cwd=within,
         env=environment,
         capture_output=True,
@@ -165,3 +187,83 @@ def test_an_open_task_is_told_with_its_process_and_nothing_is_moved(
     lock.release()
     assert main(arguments) == 0
     assert "3_0/lmdb/totals" in capsys.readouterr().out
+
+
+def misplaced(state: Path, log: MemoryChangelog) -> str:
+    """A store under another number."""
+    topology = Topology.from_dict(TOLD)
+    task = StreamTask(
+        "app",
+        TaskId(2, 0),
+        state_dir=state,
+        changelog=log,
+        stores={},
+        process=lambda record, context: None,
+        inputs=[],
+        topology=topology,
+        automatic_state_relocation=False,
+    )
+    with pytest.raises(StoreMisplacedError) as refused:
+        task.open()
+    return str(refused.value)
+
+
+def without_note(state: Path, log: MemoryChangelog) -> str:
+    """Stores as another layout has them than the directory notes."""
+    change_layout(state, DirectoryLayout.STORE_PARTITION)
+    (state / LAYOUT_FILE).unlink()
+    task = StreamTask(
+        "app",
+        TaskId(2, 0),
+        state_dir=state,
+        changelog=log,
+        stores={"counts": StoreConfig("lmdb")},
+        process=lambda record, context: None,
+        inputs=[],
+    )
+    with pytest.raises(StoreIncompatibleError) as refused:
+        task.open()
+    return str(refused.value)
+
+
+def damaged_note(state: Path, log: MemoryChangelog) -> str:
+    """Where the layout is noted there is garbage; it is removed, as the error asks for."""
+    change_layout(state, DirectoryLayout.STORE_PARTITION)
+    (state / LAYOUT_FILE).write_text("garbage")
+    with pytest.raises(StoreCorruptedError) as refused:
+        read_layout(state)
+    (state / LAYOUT_FILE).unlink()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "given"),
+    [
+        (misplaced, {"FILE": "../topology.json"}),
+        (without_note, {"FILE": "../all.json"}),
+        (damaged_note, {"LAYOUT": "store-partition"}),
+    ],
+)
+def test_the_command_that_an_error_recommends_works_as_it_stands(
+    folder: Path, log: MemoryChangelog, refuse: Callable[[Path, MemoryChangelog], str], given: dict[str, str]
+) -> None:
+    """From any working folder, and for a path with a blank in it."""
+    state = (folder / "state").rename(folder / "a state")
+    (folder / "all.json").write_text('{"subtopologies": [{"stores": ["counts", "totals", "former"]}]}')
+    (command,) = re.findall(rf"{RELOCATE} '[^']+'(?: --[a-z]+ [A-Za-z-]+)+", refuse(state, log))
+    done = run(folder, *(given.get(word, word) for word in shlex.split(command)[4:]))
+    assert done.returncode == 0
+    assert "moved: " in done.stdout or refuse is damaged_note
+
+
+def test_the_command_is_written_in_one_way_wherever_it_is_written() -> None:
+    root = Path(stores.__file__).parents[1]
+    files = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "stores").rglob("*.py")]
+    found = []
+    for file in files:
+        if file != Path(__file__):
+            # As one text, also where a string goes on in the next line.
+            text = re.sub(r"\"?\s*\n\s*f?\"?", " ", file.read_text())
+            found += [(file.name, each) for each in re.findall(r"(?:\S+ +){0,3}-m +stores\.relocate", text)]
+    assert {name for name, _ in found} >= {"guide.md", "CHANGELOG.md", "relocate.py", "directory_layout.py"}
+    assert [each for each in found if RELOCATE not in each[1]] == []

@@ -13,6 +13,7 @@ from stores.tasks import swap, upgrading
 from stores.tests.tasks.setup import DIRECT, INDEXED
 from stores.tests.tasks.typed import feed_times
 from stores.tests.tasks.upgrading import (
+    ROLLING,
     expected,
     names_beside,
     new_task,
@@ -79,6 +80,36 @@ def test_a_kill_in_an_online_upgrade_leaves_the_task_its_store_and_the_steps_tha
             task.run(commit=True)
             assert shown(task) == expected(20)
         assert names_beside(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "backend"),
+    [
+        ("create.built", INDEXED),
+        ("task.restore.before_write", INDEXED),
+        ("task.restore.after_write", INDEXED),
+        ("task.restore.after_write", "sqlite-native"),
+        ("task.restore.after_write", DIRECT),
+    ],
+)
+def test_a_kill_of_a_new_instance_that_rebuilds_disturbs_nobody_and_is_made_up_for(
+    tmp_path: Path, failpoint: str, backend: str
+) -> None:
+    _begun(tmp_path, backend, 12)
+    assert run_upgrade_until_killed(tmp_path, failpoint, 1, ROLLING, backend)
+    with SqliteChangelog(tmp_path / "log.sqlite") as log:
+        with closing(old_task(tmp_path, log, backend)) as old:
+            [report] = old.open()
+            assert (report.wiped, report.records) == (False, 0)
+            old.run(4, commit=True)
+            new = new_task(tmp_path / "new", log, backend, mode="roll_over")
+            new.rebuild()
+            old.run(2, commit=True)
+        with closing(new):
+            new.open()
+            assert shown(new) == expected(18)
+            new.run(commit=True)
+            assert shown(new) == expected(20)
 
 
 def test_a_second_kill_while_a_swap_is_completed_changes_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import resource
 import shutil
 from collections.abc import Iterable
 from contextlib import closing
@@ -10,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from stores import failpoints
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import (
@@ -26,13 +29,15 @@ from stores.strategies.store import EngineStore
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.conversion import VERSION_HEADER
 from stores.tasks.names import check_stores
-from stores.tasks.upgrading import kept_version
+from stores.tasks.swap import PREPARE_END, SYNCED, beside
+from stores.tasks.upgrading import files_bytes, kept_version, room_needed_bytes
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder
 from stores.tests.tasks.upgrading import (
     BACKENDS,
     NEW,
+    NewApi,
     expected,
     names_beside,
     new_task,
@@ -162,6 +167,9 @@ def test_modes_are_read_from_the_property(tmp_path: Path) -> None:
         ({"records": NEW}, ConfigError),
         ({"proxy": str}, ConfigError),
         ({"online": True, "proxy": 1}, TypeError),
+        ({"online": True, "swap_running": True}, ConfigError),
+        ({"rewrite_changelog": 1}, TypeError),
+        ({"online": True, "proxy": str, "swap_running": 1}, TypeError),
         ({"online": True, "before": Upgrade(1, to_new)}, ConfigError),
     ],
 )
@@ -189,6 +197,34 @@ def test_an_upgrade_without_room_for_a_second_store_changes_nothing(
     assert names_beside(tmp_path) == []
     assert kept(tmp_path, INDEXED) == before
     work(new_task(tmp_path, log))
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, DIRECT])
+def test_an_upgrade_takes_no_more_room_than_it_asks_for(
+    tmp_path: Path, log: MemoryChangelog, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stores.tasks.restore.PIECE_RECORDS_MAX", 1_000)
+
+    def write(record: Record, context: TaskContext) -> None:
+        for number in range(record.offset * 1_000, record.offset * 1_000 + 1_000):
+            context.store("s").put(b"%05d" % (number * 7_919 % 10_000), random.Random(number).randbytes(100))
+
+    feed_times(log, range(10))
+    work(old_task(tmp_path, log, backend, process=write, commit_every_records=1))
+    folder = store_folder(tmp_path)
+    new = beside(folder, PREPARE_END)
+    needed = room_needed_bytes(folder, new)
+    taken: list[int] = []
+
+    def note(progress: UpgradeProgress) -> None:
+        taken.append(files_bytes(new))
+
+    upgrade = Upgrade(1, lambda record, version: [(record.key or b"", record.value)], on_upgrade=note)
+    with closing(new_task(tmp_path, log, backend, store_records=None, store_upgrade=upgrade)) as task:
+        failpoints.arm(SYNCED, lambda: taken.append(files_bytes(new)))
+        task.open()
+    assert len(taken) == 12
+    assert 0 < max(taken) <= needed
 
 
 def test_an_upgrade_from_an_empty_changelog_does_not_empty_the_store(tmp_path: Path, log: MemoryChangelog) -> None:
@@ -357,6 +393,35 @@ def test_a_disk_that_is_found_full_as_the_new_store_is_closed_leaves_the_old_one
     work(new_task(tmp_path, log))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_files_that_can_not_grow_in_an_upgrade_leave_the_old_store(
+    tmp_path: Path, log: MemoryChangelog, backend: str
+) -> None:
+    """As a full disk, which the system and not the library finds: here a limit on the size of files."""
+    feed_times(log, range(20))
+    work(old_task(tmp_path, log, backend))
+    folder = store_folder(tmp_path)
+    before = kept(tmp_path, backend)
+    largest = max(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+    def large(record: Record, version: int) -> Iterable[tuple[bytes, bytes | None]]:
+        return [(record.key or b"", random.Random(record.offset).randbytes(1 << 18))]
+
+    upgrade = Upgrade(1, large)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest + (1 << 20), hard))
+    try:
+        with pytest.raises(StoreUnavailableError):
+            new_task(tmp_path, log, backend, store_records=None, store_upgrade=upgrade).open()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names_beside(tmp_path) == []
+    assert kept(tmp_path, backend) == before
+    with closing(new_task(tmp_path, log, backend, store_records=None, store_upgrade=upgrade)) as task:
+        task.open()
+        assert len(shown(task)) == 20
+
+
 def test_an_online_upgrade_may_follow_another_upgrade(tmp_path: Path, log: MemoryChangelog) -> None:
     feed_times(log, range(20))
     work(old_task(tmp_path, log), 6)
@@ -407,23 +472,6 @@ def test_the_common_mode_of_an_application_is_that_of_stores_without_their_own(t
         "upgraded": UpgradeMode.IN_PLACE,
         "own": UpgradeMode.ROLL_OVER,
     }
-
-
-class NewApi:
-    """Speaks the new format, and keeps the old one. Of a view it has what readers need."""
-
-    def __init__(self, old: Any) -> None:
-        self._old = old
-
-    def put(self, key: str, value: int, timestamp_ms: int) -> None:
-        self._old.put(b"k" + key.removeprefix("key-").encode(), b"%d" % value)
-
-    def delete(self, key: str) -> None:
-        self._old.delete(b"k" + key.removeprefix("key-").encode())
-
-    def get(self, key: str) -> ValueAndTimestamp[int] | None:
-        value = self._old.get(b"k" + key.removeprefix("key-").encode())
-        return None if value is None else ValueAndTimestamp(int(value), -1)
 
 
 def test_the_new_function_may_work_on_the_old_store_through_a_proxy(tmp_path: Path, log: MemoryChangelog) -> None:

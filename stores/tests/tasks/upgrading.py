@@ -72,6 +72,44 @@ def online_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any)
     return old_task(folder, log, backend, store_upgrade=upgrade, store_upgrade_mode="in_place", **settings)
 
 
+def rewriting_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
+    """As ``new_task``, with everything in the changelog logged again in the new format."""
+    upgrade = Upgrade(1, to_new, rewrite_changelog=True)
+    return new_task(folder, log, backend, **{"store_upgrade": upgrade, **settings})
+
+
+class NewApi:
+    """Speaks the new format, and keeps the old one. Of a view it has what readers need."""
+
+    def __init__(self, old: Any) -> None:
+        self._old = old
+
+    def put(self, key: str, value: int, timestamp_ms: int) -> None:
+        self._old.put(b"k" + key.removeprefix("key-").encode(), b"%d" % value)
+
+    def delete(self, key: str) -> None:
+        self._old.delete(b"k" + key.removeprefix("key-").encode())
+
+    def get(self, key: str) -> ValueAndTimestamp[int] | None:
+        value = self._old.get(b"k" + key.removeprefix("key-").encode())
+        return None if value is None else ValueAndTimestamp(int(value), -1)
+
+
+def running_task(folder: Path, log: Any, backend: str = INDEXED, **settings: Any) -> StreamTask:
+    """The new function over the old store, which the new one replaces at a commit."""
+    upgrade = Upgrade(
+        1,
+        settings.pop("convert", to_new),
+        online=True,
+        records=NEW,
+        proxy=NewApi,
+        swap_running=True,
+        on_upgrade=settings.pop("told", None),
+    )
+    given = {"process": write_new, "store_upgrade": upgrade, "store_upgrade_mode": "in_place", **settings}
+    return old_task(folder, log, backend, **given)
+
+
 def shown(task: StreamTask) -> dict[Any, Any]:
     with task.store("s", IsolationLevel.READ_UNCOMMITTED).all() as pairs:
         return dict(pairs)
@@ -88,9 +126,18 @@ def names_beside(folder: Path) -> list[str]:
     return [end for end in ENDS if beside(store_folder(folder), end).exists()]
 
 
+WAYS = {"offline": new_task, "online": online_task, "running": running_task, "rewriting": rewriting_task}
+"""The ways in which a task upgrades its store."""
+
+
+ROLLING = "rolling"
+"""The other way: a new instance, below ``new``, rebuilds the store while an old one owns the task."""
+
+
 def run_upgrade_until_killed(folder: Path, failpoint: str, hit: int, which: str, backend: str) -> bool:
     """Open a task in another process, and work in commits of two records, until it is killed at the ``hit``-th
-    ``failpoint``; False where it came to its end. ``which`` is ``offline`` or ``online``."""
+    ``failpoint``; False where it came to its end. ``which`` is one of ``WAYS``, or ``ROLLING``: then it
+    only rebuilds."""
     arguments = [str(folder), failpoint, str(hit), which, backend]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-m", __name__, *arguments], env=environment, timeout=60, check=False)
@@ -108,8 +155,11 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     log = SqliteChangelog(Path(folder) / "log.sqlite")
-    task = (new_task if which == "offline" else online_task)(Path(folder), log, backend, commit_every_records=2)
     failpoints.arm(failpoint, die)
+    if which == ROLLING:
+        new_task(Path(folder) / "new", log, backend, mode="roll_over").rebuild()
+        return
+    task = WAYS[which](Path(folder), log, backend, commit_every_records=2)
     task.open()
     task.run(6)
     task.close()

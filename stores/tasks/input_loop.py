@@ -1,0 +1,61 @@
+"""The loop of a task over its input topics, which also keeps its commit interval and its punctuators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from stores.changelog.interface import Changelog, Record
+from stores.interface import TopicPartition
+from stores.tasks.task_transaction import TaskTransaction
+from stores.tasks.timing import Timing
+
+_POLL_NS = 20_000_000
+"""The interval between two looks for new input while the loop waits."""
+_RUN_RECORDS = 10_000
+"""The most records of one read: as long as it lasts, a read holds a snapshot of the changelog open."""
+
+
+class InputLoop:
+    """The loop of one task. It gives each record to ``process``, and calls ``keep_time`` when the timing is due."""
+
+    def __init__(
+        self,
+        inputs: Sequence[TopicPartition],
+        changelog: Changelog,
+        transaction: TaskTransaction,
+        timing: Timing,
+        *,
+        process: Callable[[TopicPartition, Record], None],
+        keep_time: Callable[[], None],
+    ) -> None:
+        self._inputs, self._changelog = inputs, changelog
+        self._transaction, self._timing = transaction, timing
+        self._process, self._keep_time = process, keep_time
+
+    def run(self, done_at_most: int, wait_ns: int) -> None:
+        """Process input until ``done_at_most`` records are done, or there was no input for ``wait_ns``."""
+        timing, transaction = self._timing, self._transaction
+        ends_ns = -1
+        while True:
+            got_on = self._go_over_inputs(done_at_most)
+            now_ns = timing.now_ns()
+            if now_ns >= timing.due_ns:
+                self._keep_time()
+            if got_on or ends_ns < 0:
+                ends_ns = now_ns + wait_ns
+            if transaction.done >= done_at_most or (not got_on and now_ns >= ends_ns):
+                return
+            if not got_on:
+                timing.clock.sleep(max(0, min(_POLL_NS, ends_ns - now_ns, timing.due_ns - now_ns)) / 1_000_000_000)
+
+    def _go_over_inputs(self, done_at_most: int) -> bool:
+        """Process some records of each input; return True if there were any."""
+        transaction = self._transaction
+        got_on = False
+        for partition in self._inputs:
+            left = min(done_at_most - transaction.done, _RUN_RECORDS)
+            for record in list(islice(self._changelog.read(partition, transaction.next_offsets[partition]), left)):
+                self._process(partition, record)
+                got_on = True
+        return got_on

@@ -1,0 +1,247 @@
+"""The states of a task, and one table of the transitions and of the calls that are legal in each.
+
+A task is restored when it is opened, runs, and rolls back to its last commit after an error. An error that it can't
+roll back from stops it: FAILED until it is closed, or FENCED, which has closed it already.
+
+Source: Kafka Streams, ``Task.State``; KIP-129 and KIP-892, "Error Handling", for when a task rolls back; KIP-98 for
+fencing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from stores.errors import (
+    ChangelogTimeoutError,
+    ProducerFencedError,
+    StoreClosedError,
+    StoreError,
+    StoreRestoringError,
+)
+from stores.tasks.identifier import TaskId
+
+
+class TaskState(StrEnum):
+    """A task is in one of these at any time."""
+
+    CREATED = "created"
+    """Never opened."""
+    RESTORING = "restoring"
+    """``open`` or ``rebuild`` restores its stores."""
+    RUNNING = "running"
+    """Its stores have the last commit, and what was staged since."""
+    ROLLING_BACK = "rolling back"
+    """Its stores are returned to the last commit after an error."""
+    ROLLBACK_PENDING = "waiting to roll back"
+    """The changelog did not answer during the rollback. The next call tries again."""
+    FAILED = "failed"
+    """It can't roll back, or the state of its stores is unknown. Its stores and its lock are still held."""
+    FENCED = "fenced"
+    """Another instance owns the task. This one has closed its stores and released its lock."""
+    CLOSED = "closed"
+    """Its stores are closed and its lock is released. It may be opened again."""
+
+
+class Event(StrEnum):
+    """A reason for a transition."""
+
+    OPEN = "open"
+    RUN = "run"
+    ROLL_BACK = "roll back"
+    TIME_OUT = "time out"
+    FAIL = "fail"
+    FENCE = "fence"
+    CLOSE = "close"
+
+
+class Call(StrEnum):
+    """A group of a task's methods that are legal in the same states. All others are legal in every state."""
+
+    OPEN = "open, rebuild"
+    WORK = "process, run, commit, input_offsets"
+    READ = "store, changelog_offsets"
+    CLOSE = "close"
+
+
+class Row(NamedTuple):
+    """The entries of one state in the table."""
+
+    calls: Set[Call]
+    """The legal calls. Before WORK, the task tries a pending rollback again, and then asks once more."""
+    next: Mapping[Event, TaskState]
+    """The legal transitions."""
+
+
+TABLE: Mapping[TaskState, Row] = MappingProxyType(
+    {
+        TaskState.CREATED: Row(
+            {Call.OPEN, Call.CLOSE},
+            {Event.OPEN: TaskState.RESTORING, Event.CLOSE: TaskState.CLOSED},
+        ),
+        TaskState.RESTORING: Row(
+            {Call.CLOSE},
+            {Event.RUN: TaskState.RUNNING, Event.CLOSE: TaskState.CLOSED},
+        ),
+        TaskState.RUNNING: Row(
+            {Call.WORK, Call.READ, Call.CLOSE},
+            {
+                Event.ROLL_BACK: TaskState.ROLLING_BACK,
+                Event.FAIL: TaskState.FAILED,
+                Event.FENCE: TaskState.FENCED,
+                Event.CLOSE: TaskState.CLOSED,
+            },
+        ),
+        TaskState.ROLLING_BACK: Row(
+            {Call.CLOSE},
+            {
+                Event.RUN: TaskState.RUNNING,
+                Event.TIME_OUT: TaskState.ROLLBACK_PENDING,
+                Event.FAIL: TaskState.FAILED,
+                Event.FENCE: TaskState.FENCED,
+                Event.CLOSE: TaskState.CLOSED,
+            },
+        ),
+        TaskState.ROLLBACK_PENDING: Row(
+            {Call.CLOSE},
+            {Event.ROLL_BACK: TaskState.ROLLING_BACK, Event.CLOSE: TaskState.CLOSED},
+        ),
+        TaskState.FAILED: Row(
+            {Call.CLOSE},
+            {Event.CLOSE: TaskState.CLOSED},
+        ),
+        TaskState.FENCED: Row(
+            {Call.OPEN, Call.CLOSE},
+            {Event.OPEN: TaskState.RESTORING, Event.CLOSE: TaskState.FENCED},
+        ),
+        TaskState.CLOSED: Row(
+            {Call.OPEN, Call.CLOSE},
+            {
+                Event.OPEN: TaskState.RESTORING,
+                # A callback may close the task while it is rolling back, which then fails on the closed stores.
+                Event.FAIL: TaskState.CLOSED,
+                Event.FENCE: TaskState.CLOSED,
+                Event.CLOSE: TaskState.CLOSED,
+            },
+        ),
+    }
+)
+
+
+class TaskLifecycle:
+    """The state of one task, and the errors that belong to it. For one thread; others may call ``check`` for READ."""
+
+    __slots__ = ("_deferred", "_failure", "_rollback", "_task_id", "ready", "state")
+
+    def __init__(self, task_id: TaskId) -> None:
+        self.state = TaskState.CREATED
+        self.ready = False
+        """RUNNING, without a deferred error: one attribute, for it is read with each record."""
+        self._task_id = task_id
+        self._failure: BaseException | None = None
+        self._rollback: tuple[BaseException, bool] | None = None
+        self._deferred: Exception | None = None
+
+    def check(self, call: Call) -> None:
+        """Raise the error of the current state unless ``call`` is legal in it. Before WORK raise a deferred error.
+
+        Raises: StoreError; of its classes StoreClosedError, StoreRestoringError, ChangelogTimeoutError,
+        ProducerFencedError; a deferred error, once.
+        """
+        if call is Call.WORK and self._deferred is not None and self.state is not TaskState.ROLLBACK_PENDING:
+            error, self._deferred = self._deferred, None
+            self.ready = self.state is TaskState.RUNNING
+            raise error
+        if call not in TABLE[self.state].calls:
+            raise self._refusal(call)
+
+    def allows(self, event: Event) -> bool:
+        """Return whether the current state has a transition for ``event``."""
+        return event in TABLE[self.state].next
+
+    def open(self) -> None:
+        """Begin to restore the stores; forget an earlier failure."""
+        following = self._following(Event.OPEN)
+        self._failure = self._rollback = self._deferred = None
+        self._enter(following)
+
+    def rebuild(self) -> None:
+        """Begin to restore the stores; keep an earlier failure until the task is opened."""
+        self._enter(self._following(Event.OPEN))
+
+    def run(self) -> None:
+        """Note that all stores are at the last commit."""
+        self._enter(self._following(Event.RUN))
+
+    def roll_back(self) -> None:
+        """Begin to return to the last commit."""
+        self._enter(self._following(Event.ROLL_BACK))
+        self._rollback = None
+
+    def time_out(self, error: BaseException, *, in_doubt: bool) -> None:
+        """Keep the rollback after ``error`` pending, because the changelog does not answer."""
+        following = self._following(Event.TIME_OUT)
+        self._rollback = error, in_doubt
+        self._enter(following)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for ``error``: FENCED after a ProducerFencedError, FAILED after another one."""
+        following = self._following(Event.FENCE if isinstance(error, ProducerFencedError) else Event.FAIL)
+        self._failure = error
+        self._enter(following)
+
+    def close(self) -> None:
+        """Note that the stores are closed; drop a deferred error and a pending rollback."""
+        following = self._following(Event.CLOSE)
+        self._rollback = self._deferred = None
+        self._enter(following)
+
+    def defer(self, error: Exception) -> None:
+        """Let the next WORK raise ``error``, which came from a commit for another task's sake."""
+        self._deferred = error
+        self.ready = False
+
+    @property
+    def pending_rollback(self) -> tuple[BaseException, bool] | None:
+        """The error that is to be rolled back, and ``in_doubt``; None unless ROLLBACK_PENDING."""
+        return self._rollback
+
+    @property
+    def commits_on_close(self) -> bool:
+        """True if a clean ``close`` commits first: while RUNNING, and to raise a deferred error."""
+        return self.state is TaskState.RUNNING or self._deferred is not None
+
+    def _following(self, event: Event) -> TaskState:
+        following = TABLE[self.state].next.get(event)
+        if following is None:
+            raise StoreError(
+                f"task {self._task_id} is {self.state} and can't {event}: don't open or close it in its own callbacks"
+            )
+        return following
+
+    def _enter(self, state: TaskState) -> None:
+        # After the errors of the state, which other threads then read.
+        self.state = state
+        self.ready = state is TaskState.RUNNING and self._deferred is None
+
+    def _refusal(self, call: Call) -> StoreError:
+        task, state, rollback, failure = f"task {self._task_id}", self.state, self._rollback, self._failure
+        if call is Call.OPEN:
+            return StoreError(f"{task} is open already")
+        if rollback is not None:
+            late = ChangelogTimeoutError(
+                f"the changelog does not answer, and {task} can't return to its last commit: try again"
+            )
+            late.__cause__ = rollback[0]
+            return late
+        if state is TaskState.RESTORING or state is TaskState.ROLLING_BACK:
+            return StoreRestoringError(f"{task} is returning to its last commit: ask again later")
+        if isinstance(failure, ProducerFencedError):
+            return ProducerFencedError(f"{task} is owned by another instance now; this one is closed")
+        if failure is not None:
+            error = StoreError(f"{task} has failed ({failure}): close it and open it again")
+            error.__cause__ = failure
+            return error
+        return StoreClosedError(f"{task} is not open: open() it first")

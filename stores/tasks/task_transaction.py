@@ -1,0 +1,216 @@
+"""The transaction of a task over its changelog and its stores: its commit order, and the rollback after an error.
+
+Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Error Handling").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from stores.changelog.interface import Changelog
+from stores.counters import TaskCounters
+from stores.errors import ChangelogTimeoutError, ProducerFencedError
+from stores.failpoints import Part, declare, reach
+from stores.interface import Position, TopicPartition
+from stores.tasks.context import TaskContext
+from stores.tasks.identifier import TaskId
+from stores.tasks.store_group import StoreGroup
+from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
+from stores.tasks.timing import Timing
+
+BEFORE_LOG_COMMIT = declare(
+    "task.before_log_commit", "everything is staged, nothing of it is committed anywhere", part=Part.TASK
+)
+
+
+class TaskTransaction:
+    """The open transaction of one task; a commit or a rollback ends it and begins the next. For one thread.
+
+    ``make_schedules`` is called at each beginning from a commit. ``close`` closes the task once it is fenced.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        task_id: TaskId,
+        inputs: Sequence[TopicPartition],
+        changelog: Changelog,
+        stores: StoreGroup,
+        context: TaskContext,
+        timing: Timing,
+        lifecycle: TaskLifecycle,
+        counters: TaskCounters,
+        *,
+        exactly_once: bool,
+        make_schedules: Callable[[], None],
+        close: Callable[[], None],
+    ) -> None:
+        self.next_offsets: dict[TopicPartition, int] = {}
+        """The next offset to process of each input partition."""
+        self.processed = 0
+        """The records processed in this transaction."""
+        self.committed = 0
+        """The records committed since the task was created."""
+        self.punctuated = False
+        """True if a punctuator ran since the last commit: then there is something to commit without any record."""
+        self._application_id, self._task_id, self._inputs = application_id, task_id, inputs
+        self._changelog, self._stores = changelog, stores
+        self._context, self._timing = context, timing
+        self._lifecycle, self._counters = lifecycle, counters
+        self._exactly_once = exactly_once
+        self._make_schedules, self._close = make_schedules, close
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to commit."""
+        return not self.processed and not self.punctuated
+
+    @property
+    def done(self) -> int:
+        """The number of records processed since the task was created, without those that were rolled back."""
+        return self.committed + (self.processed if self._lifecycle.ready else 0)
+
+    def open_producer(self) -> None:
+        """Open the changelog's producer.
+
+        Under exactly once, this aborts an open transaction of another instance, and fences that instance.
+        """
+        transactional_id = f"{self._application_id}-{self._task_id}" if self._exactly_once else None
+        self._context.producer = self._changelog.producer(transactional_id)
+
+    def begin(self) -> None:
+        """Begin at the last commit of the changelog: input offsets, stream time and schedules. Then the task runs."""
+        committed = self._changelog.committed_offsets(self._application_id)
+        topics = self._changelog.topics()
+        for partition in self._inputs:
+            default = self._changelog.start_offset(partition) if partition.topic in topics else 0
+            self.next_offsets[partition] = committed.get(partition, default)
+        self._begin_next()
+        timing = self._timing
+        committed_ms = self._changelog.committed_offsets(timing.stream_time.group)
+        timing.begin(committed_ms, self._inputs, self._make_schedules)
+        self._lifecycle.run()
+
+    def _begin_next(self) -> None:
+        self._stores.begin()
+        if self._exactly_once:
+            self._context.producer.begin()
+        self._context.commit_requested = False
+        self._context.failure = None
+        self.processed, self.punctuated = 0, False
+        self._timing.begin_interval()
+
+    def committed_position(self) -> Position:
+        """Return a position that the changelogs reflect: they are committed with the input offsets, or before them."""
+        committed = self._changelog.committed_offsets(self._application_id)
+        return _reached({partition: committed.get(partition, 0) for partition in self._inputs})
+
+    def commit(self) -> None:
+        """Commit the changelog, then the stores; roll back if the changelog refuses. Raises: as the task's commit."""
+        context, processed = self._context, self.processed
+        producer = context.producer
+        try:
+            context.active = True
+            self._stores.before_commit()
+            context.active = False
+            self._stores.finish_logs()
+            reach(BEFORE_LOG_COMMIT)
+            if self._exactly_once:
+                self._send_offsets()
+                offsets = producer.commit()
+            else:
+                offsets = producer.flush()
+        except BaseException as error:
+            self.roll_back(error, in_doubt=True)
+            raise
+        try:
+            self._stores.commit(offsets, _reached(self.next_offsets))
+            if not self._exactly_once:
+                self._send_offsets()
+        except ChangelogTimeoutError as error:
+            self.roll_back(error)
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._begin_next()
+        self._stores.compact_logs()
+        self._stores.upgrade_step()
+        try:
+            self._stores.swap_upgraded(_reached(self.next_offsets))
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.committed += processed
+
+    def _send_offsets(self) -> None:
+        # At least once these are two commits, in this order: after a crash a punctuator may run twice, but is never
+        # skipped.
+        self._context.producer.send_offsets(self._application_id, self.next_offsets)
+        stream_time = self._timing.stream_time
+        times = stream_time.uncommitted()
+        if times:
+            self._context.producer.send_offsets(stream_time.group, times)
+        self._stores.send_stream_times(self._context.producer)
+
+    def roll_back(self, error: BaseException, *, in_doubt: bool = False) -> None:
+        """Roll back to the last commit after ``error``. ``in_doubt``: the changelog may have taken one more commit.
+
+        Errors of the rollback itself are not raised here: they change the task's state.
+        """
+        self._context.active = False
+        if not self._lifecycle.allows(Event.ROLL_BACK):
+            return  # The function itself has closed the task, or has called a commit that failed.
+        self._lifecycle.roll_back()
+        processed, reached = self.processed, dict(self.next_offsets)
+        try:
+            if isinstance(error, ProducerFencedError):
+                self._counters.rolled_back(processed)
+                with suppress(Exception):
+                    self._stores.rollback()  # Even if a close fails, readers must not see staged writes any more.
+                self._fail(error)
+                return
+            # A commit that timed out is not in the changelog.
+            if in_doubt and self._exactly_once and not isinstance(error, ChangelogTimeoutError):
+                # Opening a producer with the same ID decides it. The restore then writes what the changelog has.
+                self.open_producer()
+            else:
+                self._context.producer.abort()
+            self._stores.fall_back(error, self.committed_position())
+            self.begin()
+            # Counted only now, when it is known whether the changelog has taken the records.
+            if processed and self.next_offsets == reached:
+                self.committed += processed
+            else:
+                self._counters.rolled_back(processed)
+        except ChangelogTimeoutError:
+            self._lifecycle.time_out(error, in_doubt=in_doubt)
+            with suppress(Exception):
+                self._stores.rollback()  # Now, so that nobody reads staged writes until the changelog answers again.
+        except BaseException as failure:
+            self._counters.rolled_back(processed)
+            self._fail(failure)
+            error.add_note(f"Then task {self._task_id} could not return to its last commit: {failure}")
+
+    def resume(self) -> None:
+        """Try a pending rollback again; then raise the error of the task's state unless it is running."""
+        pending = self._lifecycle.pending_rollback
+        if pending is not None:
+            error, in_doubt = pending
+            self.roll_back(error, in_doubt=in_doubt)
+        self._lifecycle.check(Call.WORK)
+
+    def _fail(self, error: BaseException) -> None:
+        self._lifecycle.fail(error)
+        if self._lifecycle.state is TaskState.FENCED:
+            # Another instance owns the task, and may need its folder.
+            try:
+                self._close()
+            except Exception as failure:
+                error.add_note(f"Then task {self._task_id} could not be closed: {failure}")
+
+
+def _reached(next_offsets: Mapping[TopicPartition, int]) -> Position:
+    """The position of a task that continues with ``next_offsets``."""
+    return {partition: offset - 1 for partition, offset in next_offsets.items() if offset > 0}

@@ -1,0 +1,531 @@
+"""Corners of relocation: what appears or vanishes meanwhile, entries of others, damaged journals, and who waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from stores import locks
+from stores.changelog import MemoryChangelog
+from stores.errors import (
+    ConfigError,
+    StoreCorruptedError,
+    StoreIncompatibleError,
+    StoreLockedError,
+    StoreMisplacedError,
+    StoreUnavailableError,
+)
+from stores.interface import TopicPartition
+from stores.registry import open_store
+from stores.tasks import (
+    DirectoryLayout,
+    StateDirectory,
+    Subtopology,
+    TaskId,
+    Topology,
+    change_layout,
+    relocate,
+    relocation,
+    stored_offsets,
+)
+from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.directory_layout import JOURNAL_FILE, RELOCATING_FILE
+from stores.tasks.origin_file import Origin, OriginFile
+from stores.tasks.placement import Move
+from stores.tasks.relocation_journal import PLANNED, STORE_MOVED, Journal, owners
+from stores.tasks.split_files import SplitCheckpoint, SplitOrigins
+from stores.tasks.task_lock import TaskLock
+from stores.tasks.topology_lock import TOPOLOGY_FILE
+from stores.tasks.unnamed_stores import UNNAMED_FILE, clean_stores
+from stores.tests.tasks.killed_process import call_until_killed
+from stores.tests.tasks.setup import crashing_at
+from stores.tests.tasks.test_relocation import (
+    FORMER,
+    PARTITION,
+    PRESENT,
+    STORES,
+    check_laid_out,
+    content,
+    lay_out,
+    log_topic,
+    run_all,
+    task_id,
+    task_of,
+)
+
+OWN = DirectoryLayout.STORE_PARTITION
+TASKS = FORMER.subtopologies.items()
+NAMES, TOTALS = (TopicPartition(log_topic(store), PARTITION) for store in ("names", "totals"))
+
+
+def folder_of(state: Path, number: int, engine: str = "lmdb") -> Path:
+    return state / str(task_id(number)) / engine
+
+
+def to_present(state: Path) -> object:
+    return relocate(state, PRESENT)
+
+
+def to_own(state: Path) -> object:
+    return change_layout(state, OWN)
+
+
+def to_tasks(state: Path) -> object:
+    return change_layout(state, DirectoryLayout.TASK, topology=FORMER)
+
+
+@pytest.mark.parametrize("move", [to_present, to_own])
+def test_a_store_on_another_file_system_is_told_and_nothing_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: Callable[[Path], object]
+) -> None:
+    """A rename does not lead there, and a copy would take as long as the store is large."""
+    lay_out(tmp_path)
+    before = content(tmp_path)
+    stat = Path.stat
+
+    def mounted(self: Path, **given: bool) -> os.stat_result:
+        found = stat(self, **given)
+        return os.stat_result((*found[:2], 10**6, *found[3:10])) if str(task_id(2)) in self.parts else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", mounted)
+        with pytest.raises(StoreUnavailableError):
+            move(tmp_path)
+    assert content(tmp_path) == before
+    assert not (tmp_path / JOURNAL_FILE).exists()
+    move(tmp_path)
+
+
+def test_a_relocation_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inodes = lay_out(tmp_path)
+    held = locks.take(tmp_path / RELOCATING_FILE)
+    waited: list[float] = []
+
+    def end(seconds: float) -> None:
+        waited.append(seconds)
+        os.close(held)
+
+    monkeypatch.setattr(time, "sleep", end)
+    relocate(tmp_path, PRESENT)
+    assert len(waited) == 1
+    check_laid_out(tmp_path, inodes)
+
+
+def test_a_relocation_that_was_cut_short_is_not_completed_over_an_open_task(tmp_path: Path) -> None:
+    inodes = lay_out(tmp_path)
+    with crashing_at(STORE_MOVED):
+        relocate(tmp_path, PRESENT)
+    lock = StateDirectory(tmp_path).lock(task_id(5), "somebody")
+    before = content(tmp_path)
+    with pytest.raises(StoreLockedError):
+        relocate(tmp_path, PRESENT)
+    assert content(tmp_path) == before
+    assert (tmp_path / JOURNAL_FILE).exists()
+    lock.release()
+    relocate(tmp_path, PRESENT)
+    check_laid_out(tmp_path, inodes)
+
+
+def test_a_task_that_holds_the_topology_already_completes_what_was_cut_short(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    topology = Topology({3: Subtopology(("names",)), 5: Subtopology(), 6: Subtopology(("rates",))})
+    for number in (3, 5):
+        log.create_topic(f"input-{number}", PARTITION + 1)
+    first, second = (task_of(topology, number, tmp_path, {"log": log}) for number in (3, 5))
+    first.open()
+    lay_out(tmp_path, Topology({7: Subtopology(("rates",))}))
+    with crashing_at(PLANNED):
+        relocate(tmp_path, topology)
+    second.open()
+    assert not (tmp_path / JOURNAL_FILE).exists()
+    assert (folder_of(tmp_path, 6) / "rates" / "store.json").exists()
+    second.close()
+    first.close()
+
+
+def test_a_task_that_is_about_to_open_as_others_begin_to_relocate_completes_that_first(
+    tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would restore a store that is on its way, beside entries that are written later."""
+    inodes = lay_out(tmp_path, Topology({7: Subtopology(("rates",))}))
+    log.create_topic("input-3", PARTITION + 1)
+    task = task_of(PRESENT, 3, tmp_path, {"log": log, "stores": {}, "topology": None})
+    lock = StateDirectory.lock
+
+    def late(state: StateDirectory, of: TaskId, owner: object) -> TaskLock:
+        monkeypatch.undo()
+        with crashing_at(STORE_MOVED):
+            relocate(tmp_path, PRESENT)
+        return lock(state, of, owner)
+
+    monkeypatch.setattr(StateDirectory, "lock", late)
+    task.open()
+    assert not (tmp_path / JOURNAL_FILE).exists()
+    assert (folder_of(tmp_path, 5) / "rates").stat().st_ino == inodes["rates 14"]
+    rates = TopicPartition(log_topic("rates"), PARTITION)
+    assert CheckpointFile(tmp_path / str(task_id(5)) / ".checkpoint").read() == {rates: len("rates")}
+    task.close()
+
+
+def test_what_appears_in_the_right_place_meanwhile_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(tmp_path)
+    target = folder_of(tmp_path, 5) / "rates"
+
+    def late(*given: object) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(relocation, "check_devices", late)
+    done = relocate(tmp_path, PRESENT)
+    assert [name for name, _, _ in done.doubles] == ["rates"]
+    assert "rates" not in [name for name, _, _ in done.moved]
+    assert list(target.iterdir()) == []
+    assert (folder_of(tmp_path, 4) / "rates" / "store.json").exists()
+    assert CheckpointFile(tmp_path / str(task_id(4)) / ".checkpoint").read() != {}
+
+
+def test_what_appears_in_the_right_place_before_a_completion_is_not_overwritten_and_gets_no_entries(
+    tmp_path: Path,
+) -> None:
+    """An offset beside a store that it is not about would have a task go on from data that it does not have."""
+    lay_out(tmp_path)
+    CheckpointFile(tmp_path / str(task_id(2)) / "names.position").write({TopicPartition("input", 0): 7})
+    with crashing_at(PLANNED):
+        relocate(tmp_path, PRESENT)
+    target = folder_of(tmp_path, 3) / "names"
+    target.mkdir()
+    (target / "mine").write_text("dear")
+    done = relocate(tmp_path, PRESENT)
+    assert len(done.completed) == len(STORES)
+    assert [entry.name for entry in target.iterdir()] == ["mine"]
+    assert (folder_of(tmp_path, 2) / "names" / "store.json").exists()
+    assert (tmp_path / str(task_id(2)) / "names.position").exists()
+    for number in (2, 3):
+        assert NAMES not in CheckpointFile(tmp_path / str(task_id(number)) / ".checkpoint").read()
+        assert "names" not in OriginFile(tmp_path / str(task_id(number)) / ".origin").read(())
+
+
+def test_after_a_refusal_the_directory_is_free_for_another_topology(tmp_path: Path, log: MemoryChangelog) -> None:
+    inodes = lay_out(tmp_path)
+    task = task_of(PRESENT, 5, tmp_path, {"log": log, "automatic_state_relocation": False})
+    with pytest.raises(StoreMisplacedError):
+        task.open()
+    relocate(tmp_path, FORMER)
+    check_laid_out(tmp_path, inodes, FORMER)
+
+
+def test_a_topology_is_held_until_the_last_of_its_tasks_is_closed(tmp_path: Path, log: MemoryChangelog) -> None:
+    (tmp_path / TOPOLOGY_FILE).write_text("garbage, longer than a fingerprint is: " + 100 * "x")
+    for number in (3, 5):
+        log.create_topic(f"input-{number}", PARTITION + 1)
+    first, second = (task_of(PRESENT, number, tmp_path, {"log": log}) for number in (3, 5))
+    first.open()
+    second.open()
+    assert (tmp_path / TOPOLOGY_FILE).read_text() == PRESENT.fingerprint
+    other = Topology({9: Subtopology(("other",))})
+    for task in (second, first):
+        with pytest.raises(StoreLockedError):
+            relocate(tmp_path, other)
+        task.close()
+    relocate(tmp_path, other)
+
+
+def test_entries_of_another_partition_or_of_no_store_here_stay_where_they_are(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    file = CheckpointFile(tmp_path / str(task_id(2)) / ".checkpoint")
+    others = {TopicPartition(log_topic("names"), 99): 77, TopicPartition("names", PARTITION): 78}
+    file.write({**file.read(), **others})
+    relocate(tmp_path, PRESENT)
+    assert file.read() == {**others, TOTALS: len("totals")}
+    assert CheckpointFile(tmp_path / str(task_id(3)) / ".checkpoint").read() == {NAMES: len("names")}
+
+
+def test_offsets_of_another_partition_or_of_two_stores_are_not_told_to_who_assigns_tasks(tmp_path: Path) -> None:
+    topology = Topology({0: Subtopology(("b", "a-b"))})
+    lay_out(tmp_path, topology)
+    file = CheckpointFile(tmp_path / str(task_id(0)) / ".checkpoint")
+    file.write({**file.read(), TopicPartition(log_topic("b"), 99): 77})
+    b, a_b = (TopicPartition(log_topic(store), PARTITION) for store in ("b", "a-b"))
+    assert stored_offsets(tmp_path, topology) == {task_id(0): {"a-b": {}, "b": {b: 1}}}
+    known = stored_offsets(tmp_path, topology, application_id="app")
+    assert known == {task_id(0): {"a-b": {a_b: 3}, "b": {b: 1}}}
+
+
+def test_a_changelog_is_its_store_s_with_an_application_before_it() -> None:
+    known = {"names", "a-names"}
+    assert owners("app-names-changelog", known, None) == ["names"]
+    assert sorted(owners("app-a-names-changelog", known, None)) == ["a-names", "names"]
+    assert owners("app-a-names-changelog", known, "app-a") == ["names"]
+    for topic in ("names-changelog", "-names-changelog", "app-names", "app-other-changelog"):
+        assert owners(topic, known, None) == []
+    for topic in ("names-changelog", "-names-changelog", "other-names-changelog"):
+        assert owners(topic, known, "app") == []
+
+
+def checked(told: dict[str, object]) -> str:
+    return json.dumps({**told, "checksum": crc32(json.dumps(told, sort_keys=True).encode())})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"version": 2}, {"store": ".."}, {"store": "a/b"}, {"engine": ".."}, {"from": "../2_14"}, {"to": "2_14/lmdb"}],
+)
+def test_a_journal_that_leads_out_of_the_directory_or_is_of_a_later_release_is_not_carried_out(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    lay_out(tmp_path)
+    Journal((Move("names", "lmdb", task_id(2), task_id(3)),)).write(tmp_path)
+    told = json.loads((tmp_path / JOURNAL_FILE).read_text())
+    del told["checksum"]
+    (tmp_path / JOURNAL_FILE).write_text(checked(told))
+    assert Journal.read(tmp_path) is not None
+    for name, value in changed.items():
+        (told if name in told else told["moves"][0])[name] = value
+    (tmp_path / JOURNAL_FILE).write_text(checked(told))
+    before = content(tmp_path)
+    with pytest.raises(StoreCorruptedError):
+        relocate(tmp_path, PRESENT)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_or_another_engine_s_store_where_a_store_belongs_is_a_store_that_is_there(
+    tmp_path: Path, dangling: bool
+) -> None:
+    outside = tmp_path / "outside"
+    if not dangling:
+        outside.mkdir()
+    state = tmp_path / "state"
+    lay_out(state)
+    folder_of(state, 5).mkdir(parents=True)
+    (folder_of(state, 5) / "rates").symlink_to(outside)
+    (folder_of(state, 3, "sqlite") / "names").mkdir(parents=True)
+    done = relocate(state, PRESENT)
+    assert {name for name, _, _ in done.doubles} == {"rates", "names"}
+    assert {name for name, _, _ in done.moved} == {"counts", "totals"}
+    assert (folder_of(state, 2) / "names" / "store.json").exists()
+    assert (folder_of(state, 4) / "rates" / "store.json").exists()
+    assert (folder_of(state, 5) / "rates").is_symlink()
+    assert outside.exists() is not dangling
+
+
+def test_links_beside_a_store_neither_follow_it_nor_go_with_it(tmp_path: Path) -> None:
+    state, letter = tmp_path / "state", tmp_path / "letter"
+    letter.write_text("dear")
+    lay_out(state)
+    links = [folder_of(state, 2) / f"names{end}" for end in (".swap", ".former")]
+    for link in links:
+        link.symlink_to(letter)
+    assert "names" in [name for name, _, _ in relocate(state, PRESENT).moved]
+    assert sorted(entry.name for entry in folder_of(state, 3).iterdir()) == ["names"]
+    lay_out(state / "more", Topology({2: Subtopology(("names",))}))
+    (state / "more" / "2_14" / "lmdb" / "names").rename(folder_of(state, 2) / "names")
+    assert folder_of(state, 2) / "names" in clean_stores(StateDirectory(state), Topology({}), -1.0)
+    assert all(link.is_symlink() for link in links)
+    assert letter.read_text() == "dear"
+
+
+def test_beside_foreign_files_a_task_s_lock_file_stays(tmp_path: Path) -> None:
+    """Who has it open would go on with a lock that keeps nobody out."""
+    lay_out(tmp_path)
+    (tmp_path / str(task_id(4)) / "letter").write_text("dear")
+    relocate(tmp_path, PRESENT)
+    assert sorted(entry.name for entry in (tmp_path / str(task_id(4))).iterdir()) == [".lock", "letter"]
+
+
+def test_each_rename_is_durable_before_an_entry_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_out(tmp_path)
+    done: list[tuple[str, Path]] = []
+    sync, rename, replace = os.fsync, os.rename, os.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        sync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append(("rename", Path(target)))
+        rename(source, target)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append(("replace", Path(target)))
+        replace(source, target)
+
+    for name, call in (("fsync", synced), ("rename", renamed), ("replace", replaced)):
+        monkeypatch.setattr(os, name, call)
+    relocate(tmp_path, PRESENT)
+    renames = [number for number, (call, _) in enumerate(done) if call == "rename"]
+    assert len(renames) == len(STORES)
+    planned = done.index(("replace", tmp_path / JOURNAL_FILE))
+    assert ("sync", tmp_path) in done[planned : renames[0]]
+    entries = next(number for number, (call, _) in enumerate(done) if call == "replace" and number > renames[-1])
+    folders = {folder_of(tmp_path, number) for number in (2, 3, 4, 5)}
+    assert folders <= {path for call, path in done[renames[-1] : entries] if call == "sync"}
+
+
+@pytest.mark.parametrize("layout", DirectoryLayout)
+def test_a_folder_has_durably_lost_its_name_before_the_first_of_its_files_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: DirectoryLayout
+) -> None:
+    """Else power loss may bring the name back, with some of the files."""
+    lay_out(tmp_path, Topology({2: Subtopology(("names",))}))
+    change_layout(tmp_path, layout)
+    folder = tmp_path / ("2_14" if layout is DirectoryLayout.TASK else "names/14")
+    done: list[tuple[str, str]] = []
+    sync, rename, unlink = os.fsync, os.rename, os.unlink
+
+    def synced(descriptor: int) -> None:
+        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append(("rename", str(source)))
+        rename(source, target)
+
+    def unlinked(file: str, **given: int) -> None:
+        done.append(("unlink", ""))
+        unlink(file, **given)
+
+    for name, call in (("fsync", synced), ("rename", renamed), ("unlink", unlinked)):
+        monkeypatch.setattr(os, name, call)
+    assert len(StateDirectory(tmp_path).clean(-1.0)) == 1
+    start = done.index(("rename", str(folder)))
+    assert ("sync", str(folder.parent)) in done[start : done.index(("unlink", ""))]
+
+
+def test_a_store_that_is_open_keeps_its_entries_when_it_is_not_named(tmp_path: Path) -> None:
+    lay_out(tmp_path, Topology({2: Subtopology(("names",))}))
+    with open_store("sqlite", folder_of(tmp_path, 2, "sqlite") / "mine", name="mine"):
+        file = CheckpointFile(tmp_path / str(task_id(2)) / ".checkpoint")
+        file.write({**file.read(), TopicPartition(log_topic("mine"), PARTITION): 4})
+        assert len(clean_stores(StateDirectory(tmp_path), PRESENT, -1.0)) == 0
+        assert file.read()[TopicPartition(log_topic("mine"), PARTITION)] == 4
+    assert len(clean_stores(StateDirectory(tmp_path), Topology({}), -1.0)) == 2
+    assert file.read() == {}
+
+
+def test_a_second_copy_in_a_wrong_place_is_noted_and_removed_after_the_delay_and_never_the_one_in_the_right_place(
+    tmp_path: Path,
+) -> None:
+    inodes = lay_out(tmp_path, PRESENT)
+    lay_out(tmp_path, Topology({7: Subtopology(("names",))}))
+    assert [name for name, _, _ in relocate(tmp_path, PRESENT).doubles] == ["names"]
+    assert list(json.loads((tmp_path / UNNAMED_FILE).read_text())) == ["7_14/lmdb/names"]
+    state = StateDirectory(tmp_path)
+    assert clean_stores(state, PRESENT, 1e6) == []
+    assert clean_stores(state, PRESENT, -1.0) == [folder_of(tmp_path, 7) / "names"]
+    assert CheckpointFile(tmp_path / str(task_id(7)) / ".checkpoint").read() == {}
+    assert state.clean(-1.0, [task_id(2), task_id(3), task_id(5)]) == [task_id(7)]
+    check_laid_out(tmp_path, inodes)
+
+
+@pytest.mark.parametrize("layout", DirectoryLayout)
+def test_all_that_lies_beside_an_unnamed_store_goes_with_it(tmp_path: Path, layout: DirectoryLayout) -> None:
+    lay_out(tmp_path, FORMER)
+    folder = tmp_path / str(task_id(2))
+    open_store("lmdb", folder / "lmdb" / "names.prepare", name="names").close()
+    (folder / "lmdb" / "names.swap").write_text("note")
+    CheckpointFile(folder / "names.position").write({TopicPartition("input", 0): 7})
+    change_layout(tmp_path, layout)
+    names_left = Topology({number: Subtopology(tuple({*each.stores} - {"names"})) for number, each in TASKS})
+    assert len(clean_stores(StateDirectory(tmp_path), names_left, -1.0)) == 1
+    assert [entry for entry in tmp_path.rglob("*") if "names" in entry.name] == []
+    assert len(list(tmp_path.rglob("store.json"))) == len(STORES) - 1
+
+
+def test_a_store_that_is_missed_since_the_future_is_missed_since_now(tmp_path: Path) -> None:
+    """The clock was set back: else it would stay for years."""
+    lay_out(tmp_path, Topology({2: Subtopology(("former",))}))
+    relocate(tmp_path, PRESENT)
+    (tmp_path / UNNAMED_FILE).write_text(json.dumps({"2_14/lmdb/former": time.time() + 1e9}))
+    relocate(tmp_path, PRESENT)
+    (since,) = json.loads((tmp_path / UNNAMED_FILE).read_text()).values()
+    assert since <= time.time()
+
+
+def test_folders_like_those_of_the_other_layout_are_nobody_s_stores(tmp_path: Path) -> None:
+    lay_out(tmp_path, PRESENT)
+    open_store("lmdb", tmp_path / "former" / "3" / "lmdb").close()
+    done = relocate(tmp_path, PRESENT)
+    assert (done.unnamed, done.moved, done.doubles) == ((), (), ())
+    assert clean_stores(StateDirectory(tmp_path), PRESENT, -1.0) == []
+    assert StateDirectory(tmp_path).clean(1e6) == []
+
+
+def no_engine(state: Path) -> None:
+    folder = state / "0_3" / "counts"
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    (folder / "data").mkdir()
+
+
+def other_engine_there(state: Path) -> None:
+    open_store("lmdb", state / "0_0" / "lmdb" / "counts").close()
+    open_store("sqlite", state / "counts" / "0" / "sqlite").close()
+
+
+def alike(state: Path) -> None:
+    open_store("lmdb", state / "0_0" / "lmdb" / "counts").close()
+    open_store("lmdb", state / "Counts" / "0" / "lmdb").close()
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [(no_engine, StoreIncompatibleError), (other_engine_there, StoreIncompatibleError), (alike, ConfigError)],
+)
+def test_a_change_of_layout_that_would_lose_a_store_is_refused_and_all_stays(
+    tmp_path: Path, make: Callable[[Path], None], error: type[Exception]
+) -> None:
+    make(tmp_path)
+    before = content(tmp_path)
+    with pytest.raises(error):
+        change_layout(tmp_path, OWN)
+    assert content(tmp_path) == before
+    assert not (tmp_path / JOURNAL_FILE).exists()
+
+
+def test_each_file_of_a_split_checkpoint_speaks_of_its_own_store_alone(tmp_path: Path) -> None:
+    files = {NAMES: CheckpointFile(tmp_path / "names"), TOTALS: CheckpointFile(tmp_path / "totals")}
+    split = SplitCheckpoint(tmp_path / "task", files)
+    split.write({NAMES: 5, TOTALS: 6})
+    assert [file.read() for file in files.values()] == [{NAMES: 5}, {TOTALS: 6}]
+    assert split.read() == {NAMES: 5, TOTALS: 6}
+    split.write({TOTALS: 7})
+    assert split.read() == {TOTALS: 7}
+    files[TOTALS].write({TOTALS: 7, NAMES: 99})
+    assert split.read() == {TOTALS: 7}
+    files[NAMES].write({NAMES: 5})
+    (tmp_path / "totals").write_text("garbage")
+    assert split.read() == {NAMES: 5}
+
+
+def test_each_file_of_split_origins_speaks_of_its_own_store_alone(tmp_path: Path) -> None:
+    files = {name: OriginFile(tmp_path / name) for name in ("names", "totals")}
+    split = SplitOrigins(files)
+    split.write({"names": Origin.CLEAN, "totals": Origin.EXACTLY_ONCE})
+    assert split.read(["names", "totals"]) == {"names": Origin.CLEAN, "totals": Origin.EXACTLY_ONCE}
+    assert split.read(["names"]) == {"names": Origin.CLEAN}
+    (tmp_path / "totals").write_text("garbage")
+    assert split.read(["names", "totals"]) == {"names": Origin.CLEAN, "totals": Origin.AT_LEAST_ONCE}
+    split.write({"names": Origin.CLEAN})
+    assert split.read(["names", "totals"]) == {"names": Origin.CLEAN}
+
+
+@pytest.mark.parametrize("move", [to_present, to_own, to_tasks])
+@pytest.mark.parametrize("backend", ["rocksdb-direct", "lmdb-native", "sqlite-indexed-batch"])
+def test_tasks_complete_what_was_killed_and_replay_nothing(
+    tmp_path: Path, log: MemoryChangelog, backend: str, move: Callable[[Path], object]
+) -> None:
+    if move is to_tasks:
+        to_own(tmp_path)
+    run_all(FORMER, tmp_path, log, backend, 3)
+    assert call_until_killed(move, tmp_path, STORE_MOVED, 2)
+    assert run_all(FORMER if move is to_tasks else PRESENT, tmp_path, log, backend, 4) == [0] * len(STORES)
+    assert not (tmp_path / JOURNAL_FILE).exists()

@@ -1,0 +1,168 @@
+"""The swap that ends an upgrade: the old store or the new one counts, whole, wherever it was cut short."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from stores.creation import create
+from stores.errors import StoreIncompatibleError, StoreUnavailableError
+from stores.locks import take
+from stores.tasks.swap import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside, complete, swap
+from stores.tests.tasks.setup import Crash
+from stores.tests.tasks.test_relocation import failing_at
+
+
+def make(path: Path, text: str) -> None:
+    """What looks like a closed store, and holds ``text``."""
+
+    def build(folder: Path) -> None:
+        (folder / "data").mkdir()
+        (folder / "data" / "text").write_text(text)
+
+    path.mkdir(parents=True)
+    lock = take(path / "lock")
+    create(path, "made up", build)
+    os.close(lock)
+
+
+def pair(folder: Path) -> Path:
+    """An old store with somebody's letter in its folder, and a new one beside it."""
+    path = folder / "lmdb" / "s"
+    make(path, "old")
+    make(beside(path, PREPARE_END), "new")
+    (path / "letter").write_text("dear")
+    return path
+
+
+def text(path: Path) -> str:
+    return (path / "data" / "text").read_text()
+
+
+def left(path: Path) -> list[str]:
+    return [end for end in ENDS if os.path.lexists(beside(path, end))]
+
+
+def test_the_new_store_takes_the_old_one_s_place_and_foreign_files_stay(tmp_path: Path) -> None:
+    path = pair(tmp_path)
+    assert complete(path) is False
+    assert text(path) == "old"
+    swap(path)
+    assert (text(path), (path / "letter").read_text(), left(path)) == ("new", "dear", [])
+    assert complete(path) is False
+
+
+def test_whichever_call_is_the_last_one_one_of_the_two_counts_whole_and_the_next_opening_completes_it(
+    tmp_path: Path,
+) -> None:
+    """Cut short in the completion, too."""
+    number = counted = 0
+    while True:
+        number += 1
+        path = pair(tmp_path / str(number))
+        try:
+            with failing_at(number, []):
+                swap(path)
+        except Crash:
+            decided = beside(path, SWAP_END).exists()
+            try:
+                with failing_at(number % 5 + 1, []):
+                    complete(path)
+            except Crash:
+                pass
+            complete(path)
+            assert text(path) == ("new" if decided or not beside(path, PREPARE_END).exists() else "old")
+            assert (path / "letter").read_text() == "dear"
+            if text(path) == "new":
+                assert left(path) == []
+                counted += 1
+            continue
+        assert number > 20
+        assert 5 < counted < number
+        return
+
+
+def test_an_old_store_that_an_earlier_swap_has_left_is_in_nobody_s_way(tmp_path: Path) -> None:
+    path = pair(tmp_path)
+    make(beside(path, FORMER_END), "older")
+    swap(path)
+    assert (text(path), left(path)) == ("new", [])
+
+
+def test_a_foreign_file_in_the_way_is_told_before_anything_changes(tmp_path: Path) -> None:
+    path = pair(tmp_path)
+    former = beside(path, FORMER_END)
+    make(former, "older")
+    (former / "letter").write_text("theirs")
+    with pytest.raises(StoreUnavailableError):
+        swap(path)
+    assert complete(path) is False
+    assert (text(path), text(beside(path, PREPARE_END))) == ("old", "new")
+    assert (former / "letter").read_text() == "theirs"
+
+
+def test_a_foreign_file_never_replaces_another_of_its_name(tmp_path: Path) -> None:
+    path = pair(tmp_path)
+    (beside(path, PREPARE_END) / "letter").write_text("newer")
+    swap(path)
+    assert (text(path), (path / "letter").read_text()) == ("new", "newer")
+    assert (beside(path, FORMER_END) / "letter").read_text() == "dear"
+
+
+def test_what_is_no_store_s_folder_is_not_taken_for_the_old_store(tmp_path: Path) -> None:
+    """A swap that was cut short has left its note; meanwhile somebody has put a folder of that name there."""
+    path = pair(tmp_path)
+    beside(path, SWAP_END).write_text("note")
+    former = beside(path, FORMER_END)
+    path.rename(path.with_name("elsewhere"))
+    beside(path, PREPARE_END).rename(path)
+    former.mkdir()
+    (former / "letter").write_text("theirs")
+    (former / "more").write_text("theirs")
+    with pytest.raises(StoreIncompatibleError):
+        complete(path)
+    assert text(path) == "new"
+    assert sorted(entry.name for entry in former.iterdir()) == ["letter", "more"]
+    assert not (path / "letter").exists()
+
+
+def test_everything_is_durable_before_the_next_step_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else power loss may leave the note beside half of the new store, or neither store with a name."""
+    path = pair(tmp_path)
+    prepare = beside(path, PREPARE_END)
+    done: list[tuple[str, Path]] = []
+    sync, rename, replace, unlink = os.fsync, os.rename, os.replace, os.unlink
+
+    def synced(descriptor: int) -> None:
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        sync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append(("rename", Path(target)))
+        rename(source, target)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append(("rename", Path(target)))
+        replace(source, target)
+
+    def unlinked(file: Path, **named: int) -> None:
+        done.append(("unlink", Path(file)))
+        unlink(file, **named)
+
+    for name, call in (("fsync", synced), ("rename", renamed), ("replace", replaced), ("unlink", unlinked)):
+        monkeypatch.setattr(os, name, call)
+    files = {prepare, *prepare.rglob("*")}
+    swap(path)
+    noted = done.index(("rename", beside(path, SWAP_END)))
+    assert files <= {file for call, file in done[:noted] if call == "sync"}
+    assert ("sync", beside(path, SWAP_END + ".new")) in done[:noted]
+    steps = [("rename", beside(path, SWAP_END)), ("rename", beside(path, FORMER_END)), ("rename", path)]
+    ends = [*map(done.index, steps), done.index(("unlink", beside(path, SWAP_END))), len(done)]
+    assert ends == sorted(ends)
+    for start, end in pairwise(ends):
+        assert ("sync", path.parent) in done[start:end]

@@ -1,0 +1,43 @@
+"""A failpoint's declaration is enough to plan a crash trial with, and is refused where it contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stores import failpoints
+from stores.failpoints import Part, declare, declared, failpoint
+from stores.registry import backends
+
+
+@pytest.fixture(autouse=True)
+def undeclared() -> Iterator[None]:
+    """Forgets afterwards what a test declares."""
+    yield
+    failpoints._declared.pop("made.up", None)
+
+
+def test_a_declaration_may_be_repeated_and_not_changed() -> None:
+    assert declare("made.up", "something is true") == "made.up"
+    declare("made.up", "something is true")
+    for change in ({"part": Part.RECOVERY}, {"twice": True}, {"options": {"size": 1}}, {"transaction_bytes": 1}):
+        with pytest.raises(ValueError):
+            declare("made.up", "something is true", **change)
+
+
+@pytest.mark.parametrize("after", ["no.such", {"CHANGELOG": "restore.before_write", "DISK": "no.such"}])
+def test_what_comes_after_a_failpoint_that_nobody_declares_is_refused(after: str | dict[str, str]) -> None:
+    with pytest.raises(ValueError):
+        declare("made.up", "something is true", part=Part.RECOVERY, after=after)
+    assert "made.up" not in declared()
+
+
+def test_what_a_recovery_comes_after_is_a_failpoint_of_the_same_backend_at_each_level() -> None:
+    for backend in backends().values():
+        for name in backend.failpoints:
+            point = failpoint(name)
+            assert point.part in (Part.CREATION, Part.COMMIT, Part.RECOVERY, Part.RESTORE)
+            for level in backend.durabilities:
+                assert point.after_at(level) in {"", *backend.failpoints}
+            assert set(point.options) <= set(backend.options)
