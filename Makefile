@@ -25,7 +25,7 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help setup java test soak bench report scenario many-stores lint clean
+.PHONY: help setup java test soak bench report scenario many-stores lint docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -52,12 +52,16 @@ soak: $(STAMP) ## read every store while it is written to, and judge every answe
 many-stores: $(STAMP) ## open 5,000 stores of each backend in one process (half an hour); ARGS="--stores 500 --backends NAME"
 	@$(RUN) -m harness many-stores $(ARGS)
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy, and the check of prose (docs/style.md)
 	@status=0; \
 	 $(RUN) -m ruff check . || status=1; \
-	 $(RUN) -m ruff format --check --quiet stores harness scenarios || \
-	   { echo "Not formatted: run .venv/bin/ruff format stores harness scenarios" >&2; status=1; }; \
+	 $(RUN) -m ruff format --check --quiet stores harness scenarios docs || \
+	   { echo "Not formatted: run .venv/bin/ruff format stores harness scenarios docs" >&2; status=1; }; \
+	 $(RUN) -m harness.prose || status=1; \
 	 $(RUN) -m mypy || status=1; exit $$status
+
+docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no warning is tolerated
+	@$(RUN) docs/reference.py build/docs
 
 clean: ## remove .venv, caches, runs/ and whatever else was built; nothing that is tracked
 	@rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
@@ -104,7 +108,7 @@ $(STAMP): pyproject.toml constraints.txt
 	 show() { sed -un -e 's/^ *Downloading \(.*\/\)\{0,1\}\([^ ]*\) (\([0-9.]* MB\))$$/  \2, \3/p' -e 's/^ *Building wheel for \([^ ]*\).*: started$$/  building \1/p'; }; \
 	 log=.venv/install.log; \
 	 { $(RUN) -m pip install -c constraints.txt setuptools wheel pbr && \
-	   $(RUN) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[harness,test,lint]'; } 2>&1 | tee $$log | show || \
+	   $(RUN) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[harness,test,lint,docs]'; } 2>&1 | tee $$log | show || \
 	 { tail -n 15 $$log >&2; echo "Installing failed; all that pip said is in $$log." >&2; exit 1; }
 	@$(RUN) -m harness.spark.installation
 	@pwd > $(STAMP)

@@ -1,4 +1,4 @@
-"""``python -m harness``."""
+"""The entry point of ``python -m harness``."""
 
 import sys
 

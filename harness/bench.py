@@ -1,4 +1,4 @@
-"""`make bench`: measure and crash every backend, keep the rows, write the report, and say what came of it."""
+"""The command `make bench`: measure and crash every backend, keep the rows, write the report, and print the results."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ Keep = Callable[[Sequence[Row], Sequence[str]], None]
 STAGES = ("store", "throughput", "opening", "crash", "effects")
 PROFILES = ("smoke", "default", "full")
 WHOLE_PROFILES = ("default", "full")
-"""The profiles whose reports belong into ``results/``, where nothing was left out."""
+"""The profiles whose reports go to ``results/`` if nothing was left out."""
 
 CRASH_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 3, "full": 5})
-"""How many seeds a profile's crash matrix has."""
+"""The number of seeds in a profile's crash matrix."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `make bench` was asked for. ``backends`` None means all there are; ``log`` puts a user's events in."""
+    """The options of `make bench`. ``backends`` None means all; ``log`` replaces the workloads by a user's events."""
 
     profile: str = "default"
     seed: int = 1
@@ -83,7 +83,7 @@ class Request:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was left out, so that the report may stand for the project."""
+        """True if nothing was left out, so that the report can represent the project."""
         return (
             self.profile in WHOLE_PROFILES
             and set(self.only) == set(STAGES)
@@ -92,7 +92,7 @@ class Request:
         )
 
     def checked(self) -> Request:
-        """The same with backends by their full names. Raises: ConfigError for whatever does not exist."""
+        """Return the request with the backends' full names. Raises: ConfigError for an unknown name."""
         if self.profile not in PROFILES:
             raise ConfigError(
                 f"no profile {self.profile!r}: there are {', '.join(PROFILES)}{nearest(self.profile, PROFILES)}"
@@ -107,7 +107,7 @@ class Request:
 
 
 def bench(request: Request) -> int:
-    """Run what was asked for, and print the main table; 0 where every promise was kept, else 1.
+    """Run all that was requested, and print the main table. Return 0 if every promise was kept, else 1.
 
     Raises: ConfigError for a request that cannot be met, before anything is measured.
     """
@@ -139,7 +139,7 @@ def bench(request: Request) -> int:
 
 
 def _measure(request: Request, run_folder: Path, progress: Progress) -> list[str]:
-    """Carry out the stages, the stores' own first, while no JVM is beside them; returns what went wrong."""
+    """Run the stages, the stores' own first, while no JVM runs beside them. Return the problems."""
     problems: list[str] = []
 
     def keep(rows: Sequence[Row], found: Sequence[str] = ()) -> None:
@@ -176,7 +176,7 @@ def _measure_on_spark(request: Request, run_folder: Path, progress: Progress, ke
             planned = [Planned("crash matrix", trial) for trial in _crash_trials(request)]
             keep(crash_rows(spark, planned, run_folder / "trials", progress.say), [])
         if "effects" in request.only and not _cannot_steer(request):
-            progress.stage("faults below the process")
+            progress.stage("I/O faults")
             keep(effect_rows(spark, _sweeps(request), run_folder / "effects", progress.say), [])
 
 
@@ -234,7 +234,7 @@ def _crash_trials(request: Request) -> list[Trial]:
 
 
 def _cannot_steer(request: Request) -> str:
-    """Why no fault below the process can be tried here; empty where it can, or nobody asked for it."""
+    """Return the reason why I/O faults cannot be injected on this machine; "" if they can, or are not requested."""
     if "effects" not in request.only:
         return ""
     try:
@@ -254,7 +254,7 @@ def _sweeps(request: Request) -> list[sweeps.Swept | sweeps.Convicted]:
 def _conclude(
     request: Request, rows: Mapping[str, Sequence[Row]], backends: Mapping[str, Any], problems: Sequence[str]
 ) -> int:
-    """Print the tables and whatever is wrong; the exit status."""
+    """Print the tables and all problems. Return the exit status."""
     figures = all_figures(rows)
     print(f"\n{summary_table(figures, backends).plain()}\n")
     asked = [figure for figure in figures["ratio"] if figure["met"] is not None]
@@ -270,7 +270,7 @@ def _conclude(
     if rows["effect"]:
         print(promise_table(figures).plain())
     elif reason := _cannot_steer(request):
-        print(f"Faults below the process were skipped: {reason}")
+        print(f"I/O faults were skipped: {reason}")
     if rows["crash"] and not wrong:
         print("Every crash trial ended as expected, and every end state is right.")
     return 1 if wrong or (missed and request.strict) else 0

@@ -1,12 +1,12 @@
-"""Broken code in the place of sound code, in this process alone: how mutants and sabotages are built in."""
+"""Patches of code in this process alone, with which mutants are built in."""
 
 from __future__ import annotations
 
 
 def replace(owner: object, name: str, broken: object) -> None:
-    """Let ``owner``, a module or a class, have ``broken`` under ``name``, for as long as the process lives.
+    """Replace ``name`` of ``owner``, a module or a class, by ``broken`` for the life of the process.
 
-    Raises: AttributeError where it has nothing there: what has moved takes its mutant along, which else breaks nothing.
+    Raises: AttributeError if ``owner`` has no such name: after a move in the library, the mutant would break nothing.
     """
     getattr(owner, name)
     setattr(owner, name, broken)

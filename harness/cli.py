@@ -21,15 +21,15 @@ USERS_MISTAKE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status.
+    """Run one command, and return its exit status.
 
-    0 is well, 1 a promise that was not kept, 2 a mistake in what was asked for, 130 an interruption.
+    The status is 0 for success, 1 for a broken promise, 2 for a mistake in the arguments, 130 for an interruption.
     """
     return _guarded(lambda: _command(sys.argv[1:] if argv is None else list(argv)))
 
 
 def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
-    """Run the scenario in ``file``: the whole of a scenario's main guard. Its exit status, as ``main``'s."""
+    """Run the scenario in ``file``, as the main guard of a scenario does. Return its exit status, as ``main``."""
     return _guarded(lambda: _scenario(_scenario_parser(Path(file).name).parse_args(argv), file))
 
 
@@ -48,7 +48,7 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _guarded(run: Callable[[], int]) -> int:
-    """Answer a user's mistake and an interruption with a sentence, not with a traceback."""
+    """Report a user's mistake and an interruption with a sentence instead of a traceback."""
     try:
         with _termination_interrupts():
             return run()
@@ -56,7 +56,7 @@ def _guarded(run: Callable[[], int]) -> int:
         print("\nInterrupted; nothing goes on in the background.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has had enough of it; Python would complain once more on closing.
+        # The reader of the output has closed it. Python would report that once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (StoreError, OSError) as error:
@@ -67,7 +67,7 @@ def _guarded(run: Callable[[], int]) -> int:
         print(f"{error}. {more}", file=sys.stderr)
         return USERS_MISTAKE
     except Exception as error:
-        # Known by its name: importing it would bring Spark into commands that do without.
+        # Compared by its name, because an import would load Spark in commands that do not need it.
         if type(error).__name__ != "SparkFailedError":
             raise
         print(error, file=sys.stderr)
@@ -76,7 +76,7 @@ def _guarded(run: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def _termination_interrupts() -> Iterator[None]:
-    """SIGTERM (``kill``, ``timeout``) is answered as Ctrl-C is: processes are ended and temporary folders removed."""
+    """Handle SIGTERM (``kill``, ``timeout``) like Ctrl-C: processes are ended and temporary folders removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("trial", help="run one crash trial again, given as JSON", add_help=False)
 
-    commands.add_parser("effect", help="run one trial below the process again, given as JSON", add_help=False)
+    commands.add_parser("effect", help="run one trial of an I/O fault again, given as JSON", add_help=False)
 
     mutants = commands.add_parser("mutants", help="measure how often the default profile finds each mutant")
     mutants.add_argument("--mutants", metavar="NAMES", help="comma-separated mutants (default: all)")
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     mutants.add_argument("--seed", type=int, default=1, help="the first seed (default 1)")
     mutants.set_defaults(run=_mutants)
 
-    readers = commands.add_parser("readers", help="read stores while they are written to, and judge every answer")
+    readers = commands.add_parser("readers", help="read stores while they are written to, and check every answer")
     readers.add_argument("--seconds", type=float, default=60.0, help="for all stores together; 60 unless given")
     readers.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
     readers.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")

@@ -1,4 +1,4 @@
-"""A claim about faults below the process, as a plain value; beside the scenarios of ``harness.scenario``."""
+"""A claim about I/O faults as a plain value; one of the kinds of scenario beside those of ``harness.scenario``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from stores.errors import ConfigError
 
 @dataclass(frozen=True)
 class EffectScenario:
-    """Every fault of ``faults``, at every effect on a file, breaks no promise; and every one of ``mutants`` is caught.
+    """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
-    A fault is one of ``harness.sweeps.case.VARIANTS``, with a variant behind a blank: ``error EIO once``. ``backends``
-    are all persistent ones, and a task and the library's own files beside them, unless given: then also by the names
-    of these, such as ``format-migration``. A durability that one cannot carry is left out for it. ``points_max`` of the
-    points of each case are drawn by the seed, all of them unless given; ``states_per_position`` of the states that
-    power loss may leave.
+    A fault is one of ``harness.sweeps.case.VARIANTS``, with its variant after a blank: ``error EIO once``. ``backends``
+    None means all persistent ones, a task, and the library's own files. If given, it may also name these, such as
+    ``format-migration``. A durability level that one of them does not carry is left out for it. ``points_max`` points
+    of each case are drawn by the seed; None means all. ``states_per_position`` bounds the crash states of a power loss.
     """
 
     faults: tuple[str, ...] = ()
@@ -32,9 +31,9 @@ class EffectScenario:
     seeds: int = 1
 
     def plan(self, seed: int) -> list[Swept | Convicted]:
-        """Everything to explore; ``seed`` is the first of its seeds.
+        """Return everything to explore; ``seed`` is the first of its seeds.
 
-        Raises: ConfigError for whatever does not exist or leaves nothing to do.
+        Raises: ConfigError for an unknown name, and if there is nothing to do.
         """
         self._check_types()
         chosen = None if self.backends is None else [subject_named(name) for name in self.backends]

@@ -1,7 +1,7 @@
-"""Where runs and scenarios lie, in the folder of the harness itself wherever it is started from; where trials work.
+"""The folders of runs and scenarios, which lie in the project's folder, and temporary folders for trials.
 
-A temporary folder is removed when its block ends, and where its process was killed, by the next one that makes a folder
-there: it is recognised by its name, its owner, and a file that is locked for as long as its process lives.
+A temporary folder is removed when its block ends. If its process was killed, the next process that makes a folder there
+removes it. It is recognised by its name, its owner, and a file that is locked as long as its process lives.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 1 << 30
 
 PREFIX = "txstores-harness-"
-"""How the names of temporary folders begin."""
+"""The prefix of the names of temporary folders."""
 IN_USE = "in-use"
-"""The file in each that is locked for as long as its process lives."""
+"""The file in each temporary folder that is locked as long as its process lives."""
 
 
 def quick_folder() -> Path:
-    """Where processes that are killed do their work: in memory where a file system there has room, else on disk.
+    """Return the folder for processes that are killed: in memory if there is room, else on disk.
 
-    To a process that is killed both are the same: what it wrote is the kernel's. Only a sync takes time on disk.
-    Whoever sets TMPDIR has said where.
+    A kill loses no written data in either, because the kernel has it. Only a sync is slower on disk. A TMPDIR in the
+    environment takes precedence.
     """
     roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES
     return _MEMORY if roomy and "TMPDIR" not in os.environ else Path(tempfile.gettempdir())
@@ -41,9 +41,9 @@ def quick_folder() -> Path:
 
 @contextlib.contextmanager
 def temporary_folder(kind: str, within: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder for ``kind`` of work ``within`` another, by default where temporary files go; remove it then.
+    """Yield a new folder for ``kind`` of work ``within`` another folder, and remove it afterwards.
 
-    Those of processes that were killed are removed now.
+    The folders of processes that were killed are removed now.
     """
     place = Path(tempfile.gettempdir()) if within is None else within
     remove_abandoned(place)
@@ -56,8 +56,9 @@ def temporary_folder(kind: str, within: Path | None = None) -> Iterator[Path]:
 
 
 def hold(folder: Path) -> int:
-    """Say that this process has ``folder`` in use, until the descriptor returned is closed."""
-    # Locked first and named then: who finds it by that name and can lock it knows that its process is gone.
+    """Mark ``folder`` as used by this process, until the returned descriptor is closed."""
+    # The file is locked before it gets its name. So a process that can lock it by that name knows that its owner is
+    # gone.
     new = folder / f"{IN_USE}.new"
     lock = make_file(new)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -68,7 +69,7 @@ def hold(folder: Path) -> int:
 def remove_abandoned(place: Path) -> None:
     """Remove this user's temporary folders in ``place`` whose processes have ended."""
     for folder in place.glob(f"{PREFIX}*"):
-        # Of another user, in use, not ready yet, or just being removed: it stays.
+        # A folder of another user, in use, not ready, or being removed stays.
         with contextlib.suppress(OSError, StrangeFileError):
             if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
                 continue

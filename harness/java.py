@@ -1,4 +1,4 @@
-"""The Java that Spark will run on: found, asked for its version, or an error that says how to get one."""
+"""The Java for Spark: found and asked for its version, or an error with the way to install one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java that Spark would take: that of JAVA_HOME if it is set, else the first on PATH; 17 or newer.
+    """Return the Java that Spark uses: that of JAVA_HOME if it is set, else the first on PATH; 17 or newer.
 
-    Raises: ConfigError where there is none, where it does not run, or where it is too old.
+    Raises: ConfigError if there is none, it does not run, or it is too old.
     """
     environment = os.environ if environment is None else environment
     program = _program(environment)
@@ -58,7 +58,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def major_version(text: str) -> int | None:
-    """The major version in what ``java -version`` prints: 17 for ``"17.0.15"``, 8 for ``"1.8.0_392"``; None if none."""
+    """Return the major version that ``java -version`` printed: 17 for ``"17.0.15"``, 8 for ``"1.8.0_392"``."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
 

@@ -1,7 +1,7 @@
-"""How many small stores one process holds, and what each costs: ``python -m harness many-stores``.
+"""The number of small stores that one process can hold, and their cost: ``python -m harness many-stores``.
 
-Each backend gets a process of its own. It makes the stores, with one small commit each, closes them, opens them all
-again and looks a key up in each. Where it can't open another one it goes on with those that it has.
+Each backend gets its own process. It creates the stores, with one small commit each, looks a key up in each, closes
+them and opens them all again. If it cannot open another store, it continues with those that it has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Cost:
-    """What ``stores`` open stores take together; times are of one store."""
+    """The cost of ``stores`` open stores together; ``opening_s`` is the time of one store."""
 
     stores: int
     descriptors: int
@@ -39,13 +39,13 @@ class Cost:
     address_bytes: int
     opening_s: float
     refused: str
-    """What the next store was refused with; "" where none was."""
+    """The error with which the next store was refused, or ""."""
 
 
 def many_stores(names: Sequence[str] | None, count: int, progress: Callable[[str], None]) -> int:
-    """Print a table of all backends, unless some are named; 1 where a process held fewer than ``count`` stores.
+    """Print a table of all backends, unless some are named. Return 1 if a process held fewer than ``count`` stores.
 
-    Raises: ConfigError for what does not exist.
+    Raises: ConfigError for an unknown name.
     """
     if count < 1:
         raise ConfigError(f"a number of stores is 1 or more, not {count}")
@@ -92,7 +92,7 @@ def _measure(backend: str, count: int, folder: Path) -> dict[str, Cost]:
 
 
 def hold(backend: str, count: int, folder: Path) -> dict[str, Cost]:
-    """Make up to ``count`` stores in ``folder`` and open them all again; what that takes in this process."""
+    """Create up to ``count`` stores in ``folder``, and open them all again. Return the cost of both in this process."""
     made, opened = _hold(backend, count, folder), _hold(backend, count, folder, again=True)
     return {"made": made, "reopened": opened}
 
@@ -124,7 +124,7 @@ def _hold(backend: str, count: int, folder: Path, *, again: bool = False) -> Cos
 
 
 def _taken() -> tuple[int, int, int, int]:
-    """Descriptors, threads, and bytes of memory and of addresses of this process."""
+    """Return the descriptors, threads, bytes of memory and bytes of address space of this process."""
     proc = Path("/proc/self")
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
     memory_bytes, address_bytes = (int(status[name].split()[0]) << 10 for name in ("VmRSS", "VmSize"))
@@ -132,7 +132,7 @@ def _taken() -> tuple[int, int, int, int]:
 
 
 def main() -> None:
-    """Hold stores of a backend in this folder, and print what they take as JSON."""
+    """Hold stores of a backend in this folder, and print their cost as JSON."""
     backend, count = sys.argv[1:]
     costs = hold(backend, int(count), Path.cwd())
     print(json.dumps({when: asdict(cost) for when, cost in costs.items()}))

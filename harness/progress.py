@@ -1,4 +1,4 @@
-"""What a run tells on the terminal while it goes on: a line now and then, with the time since it began."""
+"""The progress of a run on the terminal: a line from time to time, with the time since the start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LINE_EVERY_S = 5.0
 
 
 class Progress:
-    """Lines on standard error. Rarely: whoever prints takes time from what is measured beside it."""
+    """Prints lines to standard error, but rarely, because printing takes time from the measurements."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -20,16 +20,16 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """The seconds since this was created."""
         return time.monotonic() - self._begun
 
     def stage(self, name: str) -> None:
-        """From now on lines are about ``name``."""
+        """Begin the stage ``name``, which the next lines are about."""
         self._stage = name
         self._print("begins")
 
     def say(self, line: str) -> None:
-        """Print ``line``, unless another was printed a moment ago."""
+        """Print ``line``, unless another line was printed less than ``LINE_EVERY_S`` ago."""
         if time.monotonic() - self._told >= LINE_EVERY_S:
             self._print(line)
 

@@ -1,4 +1,4 @@
-"""A scenario put to the proof: run on Spark, told as a short table, and whether its claim holds."""
+"""The check of a scenario: it runs on Spark, is printed as tables, and holds or does not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROBLEMS_SHOWN = 20
 
 @dataclass(frozen=True)
 class Claim:
-    """A scenario's file, read: its name, the claim in its docstring, and the scenario itself."""
+    """The content of a scenario's file: its name, the claim in its docstring, and the scenario."""
 
     name: str
     text: str
@@ -45,7 +45,7 @@ class Claim:
 
 
 def read_claim(file: Path) -> Claim:
-    """The scenario in a Python file. Raises: ConfigError where the file is not there or holds none."""
+    """Return the scenario of a Python file. Raises: ConfigError if the file does not exist or contains none."""
     if not file.is_file():
         raise ConfigError(f"there is no scenario in {file}: the file does not exist")
     try:
@@ -62,12 +62,12 @@ def read_claim(file: Path) -> Claim:
 
 
 def scenario_names() -> list[str]:
-    """The scenarios that come with the project."""
+    """Return the names of the project's scenarios."""
     return sorted(file.stem for file in SCENARIOS.glob("[a-z]*.py"))
 
 
 def scenario_file(name: str) -> Path:
-    """The file of a scenario that comes with the project, or the path of a user's own. Raises: ConfigError."""
+    """Return the file of one of the project's scenarios, or the path of a user's own. Raises: ConfigError."""
     if name.endswith(".py"):
         return Path(name)
     names = scenario_names()
@@ -85,9 +85,9 @@ def prove(
     runs: Path = RUNS,
     profile: str = "default",
 ) -> bool:
-    """Run the scenario as ``profile`` scales it, print what came of it, and return whether the claim holds.
+    """Run the scenario as ``profile`` scales it, print its results, and return True if the claim holds.
 
-    Raises: ConfigError for a scenario that names what does not exist, before Spark starts.
+    Raises: ConfigError for an unknown name in the scenario, before Spark starts.
     """
     claim.scenario.plan(seed)  # A mistake in the file is told as it stands there.
     scenario = scaled(claim.scenario, profile)
@@ -150,9 +150,9 @@ def prove(
 
 
 def _missed(wanted: AtLeast, figures: list[Figure]) -> list[str]:
-    """Where the subject is slower than claimed, and where there is nothing to compare.
+    """Return a sentence for each place where the subject is slower than claimed, or that nothing could be compared.
 
-    Of each the fastest repeat counts: whatever else goes on meanwhile on the machine makes it slower, never faster.
+    The fastest repeat of each counts, because other work on the machine makes a repeat slower, never faster.
     """
 
     def rates(backend: str) -> dict[tuple[Any, ...], float]:

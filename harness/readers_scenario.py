@@ -1,4 +1,4 @@
-"""A claim about what readers see beside a writer, as a plain value; beside the scenarios of ``harness.scenario``."""
+"""A claim about readers beside a writer as a plain value; one of the kinds of scenario beside ``harness.scenario``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from stores.registry import backend_named, backends
 class ReadersScenario:
     """Readers at each level, beside a writer that commits and rolls back, see nothing that their level does not show.
 
-    ``backends`` are all there are unless given; a durability that one cannot carry is left out for it. Each is read for
-    about ``seconds``, by so many ``readers`` of each level, once for each of ``seeds``. Each of ``mutants``, which are
-    built into a backend of the strategy that can have it, must be found out.
+    ``backends`` None means all; a durability level that one of them does not carry is left out for it. Each is read for
+    about ``seconds``, by ``readers`` readers at each level, once for each of ``seeds``. Each of ``mutants`` is built
+    into a backend with a strategy that it fits, and must be detected.
     """
 
     backends: tuple[str, ...] | None = None
@@ -29,7 +29,7 @@ class ReadersScenario:
     mutants: tuple[str, ...] = ()
 
     def plan(self, seed: int) -> list[Trial]:
-        """Every trial; ``seed`` is the first of its seeds. Raises: ConfigError for whatever does not exist."""
+        """Return every trial; ``seed`` is the first of its seeds. Raises: ConfigError for an unknown name."""
         self._check()
         names = tuple(backends()) if self.backends is None else self.backends
         chosen = [backend_named(name) for name in names]

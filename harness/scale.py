@@ -1,4 +1,4 @@
-"""How much of a scenario a profile does: what its file says, a glance at it, or all that there is."""
+"""The size of a scenario in a profile: that of its file, a small part of it, or all of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Scalable = Scenario | EffectScenario | ReadersScenario
 
 
 def scaled(scenario: Scalable, profile: str) -> Scalable:
-    """``scenario``, which can be planned, as ``profile`` does it: ``default`` is what its file says.
+    """Return ``scenario``, which must be valid, as ``profile`` scales it; ``default`` is what its file says.
 
-    smoke takes a few points, one seed, a few events or half a second, and judges no speed by them; full takes every
-    point and every state, five times the seeds, ten times the events or seconds and five repeats at least.
+    The profile smoke uses a few points, one seed, a few events or half a second, and checks no ratio. The profile full
+    uses every point and every state, five times the seeds, ten times the events or seconds, and at least five repeats.
 
     Raises: ConfigError for an unknown profile.
     """
@@ -38,7 +38,7 @@ def scaled(scenario: Scalable, profile: str) -> Scalable:
             states_per_position=_SMOKE_STATES if smoke else None,
         )
     if isinstance(scenario, CrashScenario):
-        # A defect built in on purpose shows with some of its seeds only.
+        # A mutant shows with some of its seeds only.
         fewer = scenario.seeds if scenario.sabotage else 1
         return replace(scenario, seeds=fewer if smoke else scenario.seeds * _FULL_SEEDS)
     if isinstance(scenario, ReadersScenario):

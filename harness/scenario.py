@@ -1,7 +1,7 @@
-"""What a scenario is: a claim about stores, as a plain value, and how it is checked before anything starts.
+"""The scenarios about crashes and throughput: a claim about stores as a plain value, and its validation.
 
-A scenario's file holds the claim as its docstring and one of these values under the name ``SCENARIO``. Making one
-checks nothing, so that a mistake in a file is reported, and not raised while the file is read; ``plan`` checks it all.
+A scenario's file has the claim as its docstring and one of these values under the name ``SCENARIO``. The constructor
+validates nothing, so that a mistake is reported and not raised while the file is read; ``plan`` validates everything.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -23,45 +22,23 @@ from harness.trials.plan import LOG_FAILPOINTS, crash_matrix
 from harness.trials.trial import DURABILITIES, Trial
 from harness.typed_maps import IN_TURN, PLAIN
 from stores.errors import ConfigError
+from stores.failpoints import Part, failpoint
 from stores.interface import Durability
 from stores.registry import backend_named, backends
 from stores.tasks import task
 
 EVENT_LOG = "event_log"
-"""The workload whose events are the user's own."""
+"""The workload with the user's own events."""
 
 
-class Part(StrEnum):
-    """A part of a store's life, in which a process may be killed."""
-
-    CREATION = "creation"
-    COMMIT = "commit"
-    """A store's own commit protocol."""
-    TASK = "task"
-    """The order in which a task commits its changelog and its stores, and the changelog's own commit."""
-    RECOVERY = "recovery"
-    """What a store does by itself when it is opened after a crash."""
-    RESTORE = "restore"
-    """The replay of a changelog's tail."""
-
-
-def part_of(failpoint: str) -> Part:
-    """The part of a store's life that a failpoint stands in, by its name."""
-    if failpoint.startswith("create."):
-        return Part.CREATION
-    if ".recover." in failpoint:
-        return Part.RECOVERY
-    if failpoint.startswith(("restore.", "task.restore.")):
-        return Part.RESTORE
-    of_task = failpoint.startswith("task.") or failpoint in LOG_FAILPOINTS
-    return Part.TASK if of_task else Part.COMMIT
+__all__ = ["AtLeast", "CrashScenario", "KillAtEach", "Part", "Scenario", "ThroughputScenario"]
 
 
 @dataclass(frozen=True)
 class KillAtEach:
-    """A kill at each failpoint that a backend reaches in a part of its life, as the crash matrix has it.
+    """A kill at each failpoint that a backend reaches in one part of its life, as in the crash matrix.
 
-    The seed says at which time it is reached. Where a part comes only after a crash, there is one before it.
+    The seed chooses which hit of the failpoint kills. If a part comes only after a crash, there is one before it.
     """
 
     part: Part
@@ -71,12 +48,11 @@ class KillAtEach:
 class CrashScenario:
     """A claim about crashes: every trial of ``faults`` x ``backends`` x ``durabilities`` x ``seeds`` ends valid.
 
-    ``backends`` are all there are unless given; a fault whose failpoints a backend does not have is left out for it, a
-    durability that it cannot carry and an option that it does not have too. ``mix``, ``commit_every``,
-    ``uncommitted_max_bytes`` and ``options`` are for faults given one by one: a ``KillAtEach`` brings its own.
-    Stores of bytes and typed ones take turns, but for those with a defect built in. ``sabotage`` names a defect built
-    in on purpose; a backend in ``caught`` must then be found out in one trial or more, and every other one must still
-    be valid.
+    ``backends`` None means all. A fault whose failpoints a backend does not have is left out for it, and so are a
+    durability level and an option that it does not support. ``mix``, ``commit_every``, ``uncommitted_max_bytes`` and
+    ``options`` are for single faults: a ``KillAtEach`` has its own. Stores of bytes and typed stores rotate, but with a
+    mutant all are of bytes. ``sabotage`` names a mutant. It must then be detected in each backend of ``caught`` in at
+    least one trial, and every other backend must still be valid.
     """
 
     faults: tuple[Fault | KillAtEach, ...]
@@ -92,9 +68,9 @@ class CrashScenario:
     options: tuple[tuple[str, str | int | bool], ...] = ()
 
     def plan(self, seed: int) -> list[Trial]:
-        """Every trial of the scenario; ``seed`` is the first of its seeds.
+        """Return every trial of the scenario; ``seed`` is the first of its seeds.
 
-        Raises: ConfigError for whatever does not exist or leaves nothing to do.
+        Raises: ConfigError for an unknown name, and if there is nothing to do.
         """
         self._check()
         trials = [
@@ -111,7 +87,7 @@ class CrashScenario:
         return trials
 
     def expected(self, trial: Trial) -> str:
-        """``anomaly`` for a backend that must be found out, else ``valid``."""
+        """Return ``anomaly`` for a backend in which the mutant must be detected, else ``valid``."""
         return "anomaly" if trial.backend in _canonical(self.caught) else "valid"
 
     def _check(self) -> None:
@@ -135,7 +111,7 @@ class CrashScenario:
     def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int, turn: int) -> list[Trial]:
         if isinstance(fault, KillAtEach):
             matrix = crash_matrix([backend], [durability], [seed], "full")
-            # At least once nothing is in a transaction of the changelog, and none of its steps is ever reached.
+            # At least once, the changelog has no transaction, so the steps of its commit are never reached.
             unreached = () if self.guarantee == "exactly_once" else LOG_FAILPOINTS
             return [
                 trial
@@ -160,7 +136,7 @@ class CrashScenario:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """``subject`` handles at least ``ratio`` times as many records a second as ``yardstick``, all else alike.
+    """``subject`` processes at least ``ratio`` times as many records per second as ``yardstick``, with all else equal.
 
     The fastest repeats of both are compared.
     """
@@ -172,10 +148,11 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class ThroughputScenario:
-    """A claim about speed, or only a comparison: every combination of what it lists is measured ``repeats`` times.
+    """A claim about throughput, or only a comparison: every combination of the lists is measured ``repeats`` times.
 
-    It holds where every end state is what Spark SQL makes of the same events, and every ratio in ``at_least`` is
-    reached. ``events`` is how many (None: all there are), ``backends`` all there are unless given.
+    It holds if every end state is what Spark SQL computes from the same events, and every ratio in ``at_least`` is
+    reached.
+    ``events`` is their number (None: all), and ``backends`` None means all.
     """
 
     workload: str
@@ -188,7 +165,7 @@ class ThroughputScenario:
     at_least: tuple[AtLeast, ...] = ()
 
     def plan(self, seed: int) -> list[Batch]:
-        """What is measured, over the same events together. Raises: ConfigError for whatever does not exist."""
+        """Return the measurements, those over the same events together. Raises: ConfigError for an unknown name."""
         _check_types(self)
         for name in (
             *_names(self.backends),
@@ -214,7 +191,7 @@ _PLAIN: Mapping[str, type] = MappingProxyType({"str": str, "int": int, "Mix": Mi
 
 
 def _check_types(scenario: Scenario) -> None:
-    """Raises: ConfigError where a setting, or one of several, is of another type than it says: a slip in a file."""
+    """Raise ConfigError if a setting, or one of its items, has another type than declared: a mistake in a file."""
     for setting in fields(scenario):
         value, type_ = getattr(scenario, setting.name), str(setting.type)
         if value is None and type_.endswith("| None"):
@@ -237,16 +214,16 @@ def _canonical(names: Iterable[str]) -> set[str]:
 
 
 def _failpoints(fault: Fault) -> list[str]:
-    """The failpoints that a fault names."""
+    """Return the failpoints that a fault names."""
     return [step.failpoint for step in steps(fault) if isinstance(step, Kill)]
 
 
 def _part_killed(fault: Fault) -> Part | None:
-    """The part of a store's life that a kill is about; None for other faults."""
-    failpoint = failpoint_of(fault)
-    return part_of(failpoint) if failpoint else None
+    """Return the part of a store's life in which a fault kills; None for other faults."""
+    killed_at = failpoint_of(fault)
+    return failpoint(killed_at).part if killed_at else None
 
 
 def _known_failpoints() -> list[str]:
-    of_backends = {failpoint for backend in backends().values() for failpoint in backend.failpoints}
+    of_backends = {name for backend in backends().values() for name in backend.failpoints}
     return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *defects.FAILPOINTS})

@@ -1,8 +1,8 @@
-"""Typed stores seen as maps of bytes to bytes, so that every trial and every model of one holds for them, too.
+"""Typed stores as maps of bytes to bytes, so that all trials and models of plain stores also apply to them.
 
-A key has one place: a window or session that follows from the key alone, so that the keys of one commit fall into
-several segments, older ones among them. What lies anywhere else is shown under a key that no model has, and so is a
-value whose timestamp is not its own. Keys of the changelog are read without the library's code.
+A key has one place: a window or session that is derived from the key alone, so that the keys of one commit are in
+several segments, also old ones. An entry at any other place is shown under a key that no model has, and a value with
+another timestamp as a value that no model has. Keys of the changelog are read without the library's code.
 """
 
 from __future__ import annotations
@@ -18,84 +18,97 @@ from stores.records import BYTES, KeyValue, RecordKind, Session, TimestampedKeyV
 
 SEGMENT_MS = 60_000
 RETENTION_MS = 20_000 * SEGMENT_MS
-"""Nothing that lies in its place expires unless a trial moves the stream time as far."""
+"""The retention. No entry at its place expires unless a trial advances the stream time that far."""
 SIZE_MS = 1_000
 SEGMENTS = 5
 FIRST_MS = 30_000 * SEGMENT_MS
 _LAST_MS = (1 << 62) - 1
 
 Place = Callable[[bytes], int]
-"""The time of a key: its window's start or its session's end."""
+"""The function that returns the time of a key: its window's start or its session's end."""
 
 
 def place(key: bytes) -> int:
-    """Somewhere in one of five segments, most likely in another one than the key beside it."""
+    """Return a time in one of five segments, most likely in another one than that of the next key."""
     number = crc32(key)
     return FIRST_MS + number % SEGMENTS * SEGMENT_MS + number // SEGMENTS % SEGMENT_MS
 
 
 class TypedMap(ABC):
-    """A typed store or its view; writing is for stores. ``place`` is where keys lie, the same whenever it is used."""
+    """A typed store or its view; only stores can be written. ``place`` returns the places of keys."""
 
     kind: RecordKind
-    """What the store is to be described as."""
+    """The description of the store."""
 
     def __init__(self, typed: Any, place: Place = place) -> None:
         self.typed, self._place = typed, place
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """The value of ``key``."""
+        """Return the value of ``key``."""
 
     @abstractmethod
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Set it; None removes the key."""
+        """Set the value of ``key``; None deletes it."""
 
     @abstractmethod
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Any:
-        """The store's own scan over these keys."""
+        """Return the store's own scan over these keys."""
 
     @abstractmethod
     def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
-        """One pair of it as the map has it."""
+        """Return one pair of the store as the map shows it."""
 
     @staticmethod
     @abstractmethod
     def logged(key: bytes, place: Place) -> bytes:
-        """The key that a record of the changelog is about."""
+        """Return the map's key for the key of a changelog record."""
 
     def range(self, start: bytes | None, end: bytes | None, *, reverse: bool = False) -> Scan:
-        """The pairs from ``start`` to ``end``, both included, None for open, by key."""
+        """Return the pairs from ``start`` to ``end``, both included, None for open, by key."""
         return Scan(self._scan(start, end, reverse=reverse), self._pair)
 
+    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+        """Return the pair of ``key`` if its window starts, or its session is, between these times, both included."""
+        raise NotImplementedError
+
+    def of_times(self, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+        """Return the pairs between these times, both included, by time, then by key."""
+        raise NotImplementedError
+
+    @staticmethod
+    def lies_in(key: bytes, first_ms: int, last_ms: int, place: Place = place) -> bool:
+        """Return True if ``of_key`` must find ``key`` if it exists."""
+        return first_ms <= place(key) <= last_ms
+
     def all(self) -> Scan:
-        """Every pair."""
+        """Return every pair."""
         return self.range(None, None)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of several keys, one after the other."""
+        """Return the values of several keys, looked up one after the other."""
         return [self.get(key) for key in keys]
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Put ``value`` where there is none; the value that was there."""
+        """Put ``value`` if the key has none. Return the previous value."""
         there = self.get(key)
         if there is None:
             self.put(key, value)
         return there
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """One put after the other."""
+        """Put the pairs one after the other."""
         for key, value in pairs:
             self.put(key, value)
 
     def delete(self, key: bytes) -> bytes | None:
-        """Remove ``key``; the value that was there."""
+        """Delete ``key``, and return its previous value."""
         there = self.get(key)
         self.put(key, None)
         return there
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        """Remove what is there from ``start`` to ``end``, key by key."""
+        """Delete the keys from ``start`` to ``end``, one by one."""
         with self.range(start, end) as pairs:
             keys = [key for key, _ in pairs]
         for key in keys:
@@ -103,12 +116,12 @@ class TypedMap(ABC):
 
     @property
     def transactional(self) -> bool:
-        """Whether the store keeps uncommitted writes apart."""
+        """True if the store isolates uncommitted writes."""
         return bool(self.typed.store.transactional)
 
 
 class Scan(Iterator[tuple[bytes, bytes]]):
-    """A scan of a typed store, as pairs of the map; use it in ``with``, or close it."""
+    """A scan of a typed store as pairs of the map; use it in ``with``, or close it."""
 
     def __init__(self, pairs: Any, pair: Callable[[Any, Any], tuple[bytes, bytes]]) -> None:
         self._pairs, self._pair = pairs, pair
@@ -117,7 +130,7 @@ class Scan(Iterator[tuple[bytes, bytes]]):
         return self._pair(*next(self._pairs))
 
     def close(self) -> None:
-        """End it."""
+        """Close the scan of the store."""
         self._pairs.close()
 
     def __enter__(self) -> Scan:
@@ -175,6 +188,15 @@ class _WindowMap(TypedMap):
         fetch = self.typed.backward_fetch_range if reverse else self.typed.fetch_range
         return fetch(start, end, 0, _LAST_MS)
 
+    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+        fetch = self.typed.backward_fetch if reverse else self.typed.fetch
+        place = self._place(key)
+        return Scan(fetch(key, first_ms, last_ms), lambda start_ms, value: (_placed(key, (start_ms,), (place,)), value))
+
+    def of_times(self, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+        fetch = self.typed.backward_fetch_all if reverse else self.typed.fetch_all
+        return Scan(fetch(first_ms, last_ms), self._pair)
+
     def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
         at = self._place(key.key)
         return _placed(key.key, (key.start_ms, key.end_ms), (at, at + SIZE_MS)), value
@@ -200,6 +222,15 @@ class _SessionMap(TypedMap):
     def _scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Any:
         return (self.typed.backward_fetch_range if reverse else self.typed.fetch_range)(start, end)
 
+    def of_key(self, key: bytes, first_ms: int, last_ms: int, *, reverse: bool = False) -> Scan:
+        find = self.typed.backward_find_sessions if reverse else self.typed.find_sessions
+        return Scan(find(key, first_ms, last_ms), self._pair)
+
+    @staticmethod
+    def lies_in(key: bytes, first_ms: int, last_ms: int, place: Place = place) -> bool:
+        start_ms, end_ms = _span(key, place)
+        return end_ms >= first_ms and start_ms <= last_ms
+
     def _pair(self, key: Any, value: Any) -> tuple[bytes, bytes]:
         return _placed(key.key, (key.start_ms, key.end_ms), self._span(key.key)), _at_its_time(value) or b""
 
@@ -220,38 +251,38 @@ KINDS: Mapping[str, type[TypedMap]] = MappingProxyType(
 """The map of each kind of typed store. Sessions have timestamps, windows have none."""
 _TIMESTAMPED = ("timestamped-key-value", "session")
 PLAIN = ""
-"""Stands for a store of bytes, which is no typed one."""
+"""The kind of a store of bytes, which is not a typed one."""
 IN_TURN = (PLAIN, "window", "session", "timestamped-key-value")
-"""What trials take turns over: as many of each, instead of each trial with every kind."""
+"""The kinds over which trials rotate, with the same number of trials for each."""
 
 
 def record_kind(name: str) -> RecordKind | None:
-    """What a store of the kind ``name`` is described as; None for one of bytes."""
+    """Return the description of a store of the kind ``name``; None for a store of bytes."""
     return KINDS[name].kind if name else None
 
 
 def as_map(name: str, store: Any, place: Place = place) -> Any:
-    """``store``, or a view of one, of the kind ``name``, as a map; one of bytes is one itself."""
+    """Return ``store``, of the kind ``name``, or a view of it, as a map. A store of bytes is a map itself."""
     return KINDS[name](store, place) if name else store
 
 
 def view_as_map(name: str, view: Any, place: Place = place) -> Any:
-    """The view ``view`` of the bytes of a store of the kind ``name``, as a map."""
+    """Return the view ``view`` of the bytes of a store of the kind ``name``, as a map."""
     return KINDS[name](KINDS[name].kind.view(view), place) if name else view
 
 
 def logged_key(name: str, key: bytes | None) -> bytes | None:
-    """What a changelog's record under ``key`` is about, in a store of the kind ``name``."""
+    """Return the map's key for the key of a changelog record, in a store of the kind ``name``."""
     return KINDS[name].logged(key, place) if name and key is not None else key
 
 
 def logged_time_ms(name: str, value: bytes | None) -> int:
-    """The time of a changelog's record with ``value``, in a store of the kind ``name``; -1 where it has none."""
+    """Return the time of a changelog record with ``value``, in a store of the kind ``name``; -1 if it has none."""
     return _time_of(value) if name in _TIMESTAMPED else -1
 
 
 def check_kind(name: str) -> None:
-    """Raises: ConfigError where there is no such kind."""
+    """Raise ConfigError if there is no such kind."""
     if name:
         check_known("kind of store", KINDS, name)
 

@@ -1,6 +1,6 @@
-"""A store that its changelog no longer reaches back to is wiped, the reason is told, and it is what the changelog says.
+"""A store that its changelog no longer reaches back to is wiped, the reason is reported, and it is restored whole.
 
-The changelogs are cut beyond the offsets of the stores, as compaction and retention do while a process is away.
+The changelogs are truncated beyond the offsets of the stores, as compaction and retention do while a process is away.
 
 Source: KIP-892, "Error Handling", 2.
 """

@@ -1,6 +1,6 @@
-"""A commit that times out is undone, costs no store its data, and the task goes on from its last commit.
+"""A commit that times out is rolled back and costs no store its data. The task continues from its last commit.
 
-But for a store that can't take back what it has written: that one is wiped, and told why. Kafka wipes them all.
+A store that cannot roll back its writes is the exception: it is wiped, and the reason is reported. Kafka wipes all.
 
 Source: KIP-892, "Error Handling", 3.
 """

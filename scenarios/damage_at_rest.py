@@ -1,7 +1,8 @@
-"""Of a store that is closed a bit flips, a file is cut or goes: that is noticed, or does no harm.
+"""If a bit flips in a closed store, or a file is truncated or missing, that is detected or does no harm.
 
-It is opened, verified and read whole. A typed error says so, upon which a wipe and the changelog restore it, or it
-shows its last commit. It shows nothing else, and never hangs or dies. So it is with the library's own files beside it.
+The store is opened, verified and read whole. Either a typed error is raised, and a wipe and the changelog restore the
+store, or it shows its last commit. It shows nothing else, and never hangs or crashes. The same holds for the library's
+own files beside it.
 
 Source: SQLite, "How To Corrupt An SQLite Database File"; RocksDB wiki, "Full File Checksum and Checksum Handoff".
 """

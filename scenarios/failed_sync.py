@@ -1,6 +1,6 @@
-"""A sync fails and its process is killed: whoever goes on with what it left loses no commit of its own by power loss.
+"""A sync fails and its process is killed: the next process loses none of its own commits by power loss.
 
-What the system could not write it takes for written, and no later sync speaks of it.
+After a failed sync the kernel marks the pages clean, and no later sync reports them.
 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020); fsync(2), "EIO".
 """

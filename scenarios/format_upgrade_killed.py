@@ -1,6 +1,6 @@
-"""A store of an older format is brought to the present one however often that is killed or loses its power half-way.
+"""A store of an older format is upgraded to the present one, however often that is killed or loses power.
 
-A task's upgrade to a format of the user's, built beside the store and swapped, is swept like the library's own steps.
+A task's upgrade to a format of the user's, built beside the store and swapped, is tried like the library's own steps.
 
 Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never half.
 """

@@ -1,4 +1,4 @@
-"""A disk that answers nothing but errors from some moment on has cost no acknowledged commit when it is well again.
+"""A disk that fails every call from some moment on has cost no acknowledged commit when it works again.
 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """

@@ -1,6 +1,6 @@
 """One call on a file that fails, or writes less than it should, costs an error that says what to do, and no commit.
 
-Whoever follows that advice gets to the end of the work. A failed sync is not passed over.
+A caller that follows that advice completes its work. A failed sync is not ignored.
 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """

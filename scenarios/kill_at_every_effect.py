@@ -1,7 +1,7 @@
-"""A process that is killed before any effect on a file, whatever it was doing, has lost nothing that it must keep.
+"""A process that is killed before any I/O operation has lost nothing that it must keep.
 
-Not at failpoints that somebody thought of: at every write, sync, rename and removal of creating, committing, flushing,
-compacting, closing and opening.
+The kills are not at chosen failpoints: they are at every write, sync, rename and removal of creating, committing,
+flushing, compacting, closing and opening.
 
 Source: KIP-844, "Test Plan"; RocksDB's db_stress and SQLite's crash tests, which kill engines in this way.
 """

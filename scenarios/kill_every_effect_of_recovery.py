@@ -1,4 +1,4 @@
-"""A recovery that is killed before any of its own effects on files is repeated, and ends as if it had not been.
+"""A recovery that is killed before any of its own I/O operations is repeated, with the same result.
 
 Source: KIP-844, "roll forward": a crash during the recovery is followed by the same recovery.
 """

@@ -1,6 +1,6 @@
-"""Stores that are broken on purpose are found out, each by the fault it belongs to: these checks can fail.
+"""Mutants of stores are detected, each by the fault it belongs to: these checks can fail.
 
-A missing sync shows when the power is lost, and to no kill.
+Power loss detects a missing sync, and no kill does.
 
 Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), section 5.
 """

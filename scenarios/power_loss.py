@@ -1,7 +1,8 @@
-"""With the power cut at any moment each durability level keeps its promise, in every state that a disk may then hold.
+"""After power loss at any moment each durability level keeps its promise, in every possible crash state.
 
-Nothing acknowledged is lost at DISK; below it there is a whole commit, or an error upon which the changelog restores
-the store. At DISK that holds by the folder model ``strict``, too; what that loses at other levels is only reported.
+Nothing acknowledged is lost at DISK. Below it the store is at a whole commit, or raises an error upon which the
+changelog restores it. At DISK that holds by the persistence model ``strict``, too. What that loses at other levels is
+only reported.
 
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); KIP-892, "Atomic Checkpointing".
 """

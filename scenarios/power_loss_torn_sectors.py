@@ -1,6 +1,6 @@
-"""Where a power cut leaves noise behind what was written, and tears sectors, nothing wrong goes unnoticed at DISK.
+"""If power loss leaves garbage behind written data and tears sectors, all wrong content is detected at DISK.
 
-This is beyond what disks do, by the stated model: a store may notice it, but not show what was never committed.
+This is beyond what disks do, by the stated model: a store may detect it, but must not show what was never committed.
 
 Source: SQLite, "Atomic Commit In SQLite", "Hardware Assumptions", on sectors and power-safe overwrite.
 """

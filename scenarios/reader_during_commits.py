@@ -1,8 +1,8 @@
-"""Readers beside a writer see what their level shows, and nothing else, whatever the writer is at.
+"""Readers beside a writer see what their level promises, and nothing else, whatever the writer does.
 
-At READ_COMMITTED each lookup and scan shows a whole commit, and never an earlier one than before; at READ_UNCOMMITTED
-the open transaction as it was at one moment, however the writer goes on. No answer is behind the position that was
-asked for. Stores that are broken on purpose are found out.
+At READ_COMMITTED each lookup and scan shows a whole commit, and never an earlier one than before. At READ_UNCOMMITTED
+it shows the open transaction of one moment, whatever the writer does later. No answer is behind the position that was
+asked for. Mutants of stores are detected.
 
 Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets".
 """

@@ -1,4 +1,4 @@
-"""A second store costs a share of the throughput, and not nearly all of it, at every size of a commit.
+"""A staging store costs a share of the throughput, and not nearly all of it, at every size of a commit.
 
 KIP-844's prototype was left with 4 % of a plain store's records per second, because it closed, deleted and reopened its
 temporary store in each commit. These are figures of whole tasks, with their changelogs.

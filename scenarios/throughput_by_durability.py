@@ -1,4 +1,4 @@
-"""What it costs that a commit survives by itself: a killed process, or power loss.
+"""The cost of commits that survive by themselves: a killed process, or power loss.
 
 A comparison. Levels are never mixed in a table.
 

@@ -1,9 +1,8 @@
-"""A record that stages more than all stores may hold uncommitted is one transaction nevertheless, whatever kills it.
+"""A record that stages more than all stores may hold uncommitted stays one transaction, whatever kills it.
 
-Most records write more than the limit, so that each ends in an early commit, of what was spilled to disk: by every
-backend that has a disk and keeps uncommitted writes apart in a store of its own. Nothing of a record that was
-interrupted shows, and all of one that was committed does. A backend that keeps nothing apart is not here: it never
-commits early.
+Most records write more than the limit, so that each ends in an early commit of spilled writes. That holds for every
+backend that has a disk and isolates uncommitted writes itself. Nothing of an interrupted record shows, and all of a
+committed one does. A backend that does not isolate writes is not here: it never commits early.
 
 Source: KIP-892, "In-memory Transaction Buffers", for the limit; that a transaction may outgrow it, KIP-844.
 """

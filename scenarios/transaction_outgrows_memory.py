@@ -1,14 +1,16 @@
 """A transaction many times larger than the memory set aside for it commits, and survives a kill at each step of that.
 
-Transactions of several megabytes go through a buffer of one: they are spilled, copied in parts, and rolled forward;
-those of a native store are in its engine's own transaction.
+Transactions of several megabytes go through a buffer of one: they are spilled, copied in parts, and rolled forward.
+Those of a native store are in its engine's own transaction.
 
-Source: KIP-844, what it says for a second store on disk: transactions are not bounded by memory.
+Source: KIP-844, on a temporary store on disk: transactions are not bounded by memory.
 """
 
 from harness.faults import Kill, KillAfter, Stop
 from harness.scenario import CrashScenario
-from harness.trials.plan import IN_PARTS
+from harness.trials.plan import shape
+from stores.failpoints import failpoint
+from stores.strategies.dual_store import MID_COPY
 
 SCENARIO = CrashScenario(
     faults=(
@@ -34,7 +36,7 @@ SCENARIO = CrashScenario(
         "sqlite-native",
     ),
     durabilities=("CHANGELOG", "DISK"),
-    **IN_PARTS,
+    **shape(failpoint(MID_COPY)),
     seeds=1,
 )
 

@@ -1,6 +1,7 @@
 """An instance of a task that another one has taken over is refused: neither its outputs nor its stores are committed.
 
-Its stores stay at its last commit, and when it is opened again they replay what the other one did, and nothing else.
+Its stores stay at its last commit. When it is opened again they replay the changes of the other instance, and nothing
+else.
 
 Source: KIP-98, zombie fencing; KIP-129; KIP-892, "Error Handling".
 """

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.case import EXPIRE, FETCH, GET, PUT, READER_WAITS, WRITER_WAITS, YCSB, Case
+from harness.benchmarks.case import EXPIRE, FETCH, GET, OPEN, PUT, READER_WAITS, WRITER_WAITS, YCSB, Case
 from harness.benchmarks.load import Load, batches
+from harness.benchmarks.openings import opening_seconds
 from harness.benchmarks.ranges import RANGES, delete_ranges
 from harness.benchmarks.readers import (
     FIRST_STEPS,
@@ -35,13 +36,13 @@ from harness.workloads.ycsb import Operation, Ycsb, core_workload
 from harness.workloads.ycsb import load as ycsb_load
 
 YCSB_VALUE_BYTES = 1_000
-"""Ten fields of 100 bytes. Source: YCSB, CoreWorkload (fieldcount, fieldlength)."""
+"""The size of a YCSB value: ten fields of 100 bytes. Source: YCSB, CoreWorkload (fieldcount, fieldlength)."""
 
 
 @pytest.fixture
 def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick | None]:
-    if case.suite == READ:
-        yield None  # Its store belongs to a thread of its own.
+    if case.suite in (READ, OPEN):
+        yield None  # The store belongs to a thread of its own, or is opened again and again.
         return
     opened = open_subject(case, tmp_path)
     with Watcher(opened.store) if case.watched and isinstance(opened, StoreSubject) else nullcontext():
@@ -50,8 +51,12 @@ def subject(case: Case, tmp_path: Path) -> Iterator[Yardstick | None]:
 
 
 def test_case(case: Case, subject: Yardstick | None, tmp_path: Path, load_seed: int, benchmark: Any) -> None:
-    """Time one case; each round does the same amount of work with records of its own."""
+    """Time one case. Each round does the same amount of work with new records."""
     benchmark.extra_info["case"] = case.id
+    if case.suite == OPEN:
+        seconds = benchmark.pedantic(opening_seconds, args=(case, tmp_path, Load(load_seed)))
+        benchmark.extra_info["seconds"] = seconds
+        return
     if subject is None:
         _time_reads(case, tmp_path / "subject", Load(load_seed), benchmark)
         return
@@ -172,7 +177,7 @@ def _scan(subject: Yardstick, expected: int) -> None:
 
 
 def _stage(subject: Yardstick, pairs: Pairs) -> None:
-    """Leave ``pairs`` uncommitted where the subject knows a difference, else write them."""
+    """Stage ``pairs`` without a commit if the subject is a store, else write them."""
     store = getattr(subject, "store", None)
     if store is None:
         subject.write(pairs)

@@ -1,4 +1,4 @@
-"""What we claim of the stores' speed: ratios of medians, each within one run and one level of durability."""
+"""The project's claims about the speed of stores: ratios of medians, each within one run and one durability level."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from harness.benchmarks.case import (
     ENGINES,
     EXPIRED,
     GET,
+    OPENED,
     PLAIN,
     PUT,
     RANGES,
@@ -24,6 +25,7 @@ from harness.benchmarks.case import (
     fetches,
     first_steps_over,
     iterators_over,
+    openings,
     range_deletes,
     reads,
     records_as,
@@ -39,15 +41,15 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Claim:
-    """``subject`` handles ``at_least`` times as many records a second as ``yardstick``."""
+    """``subject`` processes ``at_least`` times as many records per second as ``yardstick``."""
 
     text: str
     subject: Case
     yardstick: Case
     at_least: float | None
-    """None where the ratio is told and nothing is claimed."""
+    """The threshold; None if the ratio is only reported."""
     compares_sizes: bool = False
-    """Whether the two cases differ in their records per commit: that of the subject is reported."""
+    """True if the two cases differ in their records per commit: that of the subject is reported."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ _WHOSE_WAITS = ((WRITER_WAITS, "the writer"), (READER_WAITS, "a reader"))
 
 
 def limits() -> Iterator[Limit]:
-    """Every claim that compares with no other case, whether or not a run has measured it."""
+    """Yield every claim without a comparison to another case, measured in a run or not."""
     for suite, whose in _WHOSE_WAITS:
         for staged in WAITED:
             yield Limit(
@@ -74,7 +76,7 @@ def limits() -> Iterator[Limit]:
 
 
 def claims() -> Iterator[Claim]:
-    """Every claim, whether or not a run has measured it."""
+    """Yield every claim with a comparison, measured in a run or not."""
     indexed, direct, plain = "rocksdb-indexed-batch", "rocksdb-direct", f"{PLAIN}-rocksdb"
     for size, at_least in ((100, 1.1), (1_000, 1.1), (10_000, 1.1), (500_000, 1.0)):
         commits = Case("commit", indexed, records_per_commit=size)
@@ -201,6 +203,12 @@ def claims() -> Iterator[Claim]:
             0.7,
         )
         yield Claim(
+            f"openings of a timestamped store of {OPENED:,} plain records, against one of records with timestamps",
+            openings(engine, "bytes"),
+            openings(engine, "timestamped"),
+            0.83 if engine == "rocksdb" else None,
+        )
+        yield Claim(
             f"commits in which a segment of {EXPIRED[-1]:,} records expires, against one of {EXPIRED[0]:,}",
             expiries(engine, EXPIRED[-1]),
             expiries(engine, EXPIRED[0]),
@@ -224,7 +232,7 @@ def claims() -> Iterator[Claim]:
 
 
 def ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """A row of kind ``ratio`` for each claim and each limit that the rows of one run can answer."""
+    """Return a row of kind ``ratio`` for each claim and each limit whose cases were measured in one run."""
     speed = {str(row["name"]): float(str(row["records_per_s"])) for row in rows if row["kind"] == "benchmark"}
     compared: list[tuple[Claim | Limit, str, float, float | None]] = [
         (claim, claim.yardstick.subject, speed[claim.subject.id] / speed[claim.yardstick.id], claim.at_least)

@@ -1,4 +1,4 @@
-"""Which cases the suites time, and from which seed."""
+"""The options of the suites: the profile with the cases to time, and the seed."""
 
 from __future__ import annotations
 

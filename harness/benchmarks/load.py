@@ -1,4 +1,4 @@
-"""The records that the suites write: 16-byte keys, 100-byte values, seeded, made before the clock runs."""
+"""The records that the suites write: 16-byte keys, 100-byte values, from a seed, generated before the clock runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class Load:
-    """A stream of records; no two values are the same, so that no engine can skip a write."""
+    """A stream of records. All values differ, so that no engine can skip a write."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -23,11 +23,11 @@ class Load:
         self._made = 0
 
     def fresh(self, count: int) -> Pairs:
-        """``count`` records whose keys were never seen before, in no order."""
+        """Return ``count`` records with new keys in random order."""
         return [(self._random.randbytes(KEY_BYTES), self._value()) for _ in range(count)]
 
     def of(self, keys: Sequence[bytes], count: int, distribution: str) -> Pairs:
-        """``count`` new values for keys drawn ``uniform`` or ``zipfian`` (constant 0.99) from ``keys``."""
+        """Return ``count`` new values for keys drawn ``uniform`` or ``zipfian`` (constant 0.99) from ``keys``."""
         draw = {"uniform": uniform, "zipfian": zipfian}[distribution]
         return [(keys[at], self._value()) for at in draw(self._draws, len(keys), count).tolist()]
 
@@ -37,5 +37,5 @@ class Load:
 
 
 def batches(pairs: list[Item], size: int) -> list[list[Item]]:
-    """``pairs`` cut into batches of ``size``."""
+    """Divide ``pairs`` into batches of ``size``."""
     return [pairs[at : at + size] for at in range(0, len(pairs), size)]

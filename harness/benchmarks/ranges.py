@@ -1,4 +1,4 @@
-"""Range deletes of one transaction: each must cost the same, however many there are."""
+"""Range deletes of one transaction. Each must cost the same, whatever their number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RANGES = "ranges"
 
 
 def delete_ranges(store: KeyValueStore, pairs: Pairs) -> None:
-    """Stage each pair, and delete the range from the key before to just behind it."""
+    """Stage each pair, and delete the range that contains the key before it."""
     before = pairs[-1][0]
     for key, value in pairs:
         store.put(key, value)

@@ -1,4 +1,4 @@
-"""What readers cost and are promised: lookups of committed data beside a writer, and the making of iterators."""
+"""The cost of readers: lookups of committed data beside a writer, and the creation of iterators."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stores import IsolationLevel, KeyValueStore, KeyValueView, TopicPartition, 
 READ, ITERATORS, FIRST_STEPS = "read", "iterators", "first-steps"
 _STEPS = 100
 COMMIT_INTERVAL_S = 0.1
-"""Source: Kafka, ``commit.interval.ms`` under exactly once; KIP-892, "Interactive Queries"."""
+"""The commit interval. Source: Kafka, ``commit.interval.ms`` under exactly once; KIP-892, "Interactive Queries"."""
 _CHANGELOG = TopicPartition("changelog", 0)
 
 
 class WriterBeside:
-    """A store that a thread of its own opens, fills, and, where the case wants it, writes to: a commit every interval.
+    """A store with its own thread, which opens and fills it, and in some cases commits to it once per interval.
 
-    Use it in a ``with`` block; ``view`` is for the thread that is timed.
+    Use it in a ``with`` block; ``view`` is for the timed thread.
     """
 
     def __init__(self, case: Case, path: Path, known: Pairs, load: Load) -> None:
@@ -66,7 +66,7 @@ class WriterBeside:
 
 
 def look_up(view: KeyValueView, keys: list[bytes]) -> None:
-    """Read every key, which is there."""
+    """Look up every key; all of them exist."""
     get = view.get
     missing = 0
     for key in keys:
@@ -75,7 +75,7 @@ def look_up(view: KeyValueView, keys: list[bytes]) -> None:
 
 
 def make_iterators(store: KeyValueStore, count: int) -> None:
-    """Make an iterator over all, let the writer go on, close it; so many times."""
+    """Create an iterator over all pairs, let the writer put one, and close it; ``count`` times."""
     view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
     for number in range(count):
         scan = view.all()
@@ -84,7 +84,7 @@ def make_iterators(store: KeyValueStore, count: int) -> None:
 
 
 def step_iterators(store: KeyValueStore, count: int) -> None:
-    """Make an iterator over all, take a hundred records of it, let the writer go on; so many times."""
+    """Create an iterator over all pairs, read a hundred of them, and let the writer put one; ``count`` times."""
     view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
     for number in range(count):
         with view.all() as scan:

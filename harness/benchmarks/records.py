@@ -1,4 +1,4 @@
-"""The price of typed stores: puts and lookups with times or through serdes, and of plain bytes of the same size."""
+"""The cost of typed stores: puts and lookups with times or through serdes, and of plain bytes of the same size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIME_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class RecordForm:
-    """How pairs of 16 and 100 bytes become the arguments of a ``put``."""
+    """The conversion of pairs of 16 and 100 bytes to the arguments of a ``put``."""
 
     over: Callable[[KeyValueStore], Any]
     arguments: Callable[[bytes, bytes], tuple[Any, ...]]
@@ -32,8 +32,8 @@ FORMS: Mapping[str, RecordForm] = {
         KeyValue(STR, INT64).over, lambda key, value: (key.hex()[:16], int.from_bytes(value[:8]))
     ),
 }
-"""By ``Case.form``. On disk a record of the second is as large as one of the first, and one of the fourth as one of the
-third."""
+"""The forms by the name in ``Case.form``. On disk, a record of the second has the size of one of the first, and one of
+the fourth that of one of the third."""
 
 
 def time_records(case: Case, store: KeyValueStore, load: Load, benchmark: Any) -> None:
@@ -73,7 +73,7 @@ def put_records(typed: Any, work: Sequence[Sequence[tuple[Any, ...]]]) -> None:
 
 
 def get_records(typed: Any, keys: Sequence[Any]) -> None:
-    """Look up every key, which is there."""
+    """Look up every key; all of them exist."""
     get = typed.get
     missing = 0
     for key in keys:

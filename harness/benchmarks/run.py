@@ -1,4 +1,4 @@
-"""Times every case of a profile: each in a process of its own, in shuffled order, repeated; medians over all rounds."""
+"""The timing of a profile's cases: each in its own process, in shuffled order, repeated; medians over all rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stores.errors import ConfigError
 
 REPEATS: Mapping[str, int] = {"smoke": 1, "default": 1, "full": 5}
 CLAIMED_REPEATS = 3
-"""What a claim rests on is measured so many times as often: a slow minute of the machine must not decide it."""
+"""The factor of repeats for cases of a claim, so that a slow minute of the machine does not decide it."""
 TIMEOUT_S = 600
 _ROOT = Path(harness.__file__).parent.parent
 
@@ -28,10 +28,10 @@ _ROOT = Path(harness.__file__).parent.parent
 def run(
     profile: str, progress: Callable[[str], None], seed: int = 1, backends: list[str] | None = None
 ) -> list[dict[str, object]]:
-    """Rows of kind ``benchmark``, one for each case, and of kind ``ratio``.
+    """Return rows of kind ``benchmark``, one for each case, and rows of kind ``ratio``.
 
-    ``backends``, where given, leaves the cases of other backends out. ``progress`` gets a line for each measurement.
-    Raises: ConfigError for an unknown profile, RuntimeError where a measurement fails, with the command to repeat it.
+    ``backends``, if given, excludes the cases of other backends. ``progress`` gets a line for each measurement.
+    Raises: ConfigError for an unknown profile; RuntimeError if a measurement fails, with the command to repeat it.
     """
     if profile not in REPEATS:
         raise ConfigError(f"no profile {profile!r}; there are: {', '.join(REPEATS)}")
@@ -52,7 +52,7 @@ def run(
 
 
 def _plan(chosen: list[Case], repeats: int, random: Random) -> list[tuple[Case, int]]:
-    """All measurements in shuffled order, but those that are compared with each other side by side."""
+    """Return all measurements in shuffled order; those that are compared with each other are adjacent."""
     plan = []
     for repeat in range(repeats * CLAIMED_REPEATS):
         groups = [group for group in _compared(chosen) if len(group) > 1 or repeat < repeats]
@@ -64,7 +64,7 @@ def _plan(chosen: list[Case], repeats: int, random: Random) -> list[tuple[Case, 
 
 
 def _compared(chosen: list[Case]) -> list[list[Case]]:
-    """``chosen`` in groups: cases that a claim compares, directly or through others, are in one."""
+    """Return ``chosen`` in groups: cases that a claim compares, directly or through others, are in one group."""
     groups = [[case] for case in chosen]
     for claim in claims():
         ids = {claim.subject.id, claim.yardstick.id}
@@ -75,7 +75,7 @@ def _compared(chosen: list[Case]) -> list[list[Case]]:
 
 
 def _measure(case: Case, profile: str, seed: int) -> list[float]:
-    """Seconds of each round."""
+    """Return the seconds of each round."""
     with temporary_folder("bench") as folder:
         result = Path(folder, "benchmark.json")
         command = [
@@ -88,7 +88,7 @@ def _measure(case: Case, profile: str, seed: int) -> list[float]:
         ]  # fmt: skip
         environment = {
             **os.environ, "PYTHONPATH": str(_ROOT), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
-            # Loading every plugin that is installed takes longer than most measurements.
+            # Loading every installed plugin takes longer than most measurements.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }  # fmt: skip
         done = subprocess.run(
@@ -100,7 +100,7 @@ def _measure(case: Case, profile: str, seed: int) -> list[float]:
                 f"timing {case.id} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}\nrepeat: {' '.join(command)}"
             )
         [measured] = json.loads(result.read_text())["benchmarks"]
-        # A suite that is not about the time of its work says its seconds by itself.
+        # A suite that does not measure the time of its work reports its seconds itself.
         return [float(second) for second in measured["extra_info"].get("seconds", measured["stats"]["data"])]
 
 

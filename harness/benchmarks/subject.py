@@ -1,4 +1,4 @@
-"""A store as the suites drive it: with the operations of a yardstick, and a commit after each batch."""
+"""A store with the operations of a yardstick, and a commit after each batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CHANGELOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
 
 
 STAGING_BYTES = 1 << 30
-"""Memory for the largest case: a commit of 500,000 pairs and 1,000,000 staged ones are measured without a spill."""
+"""The memory for the largest cases: a commit of 500,000 pairs and 1,000,000 staged ones must not spill."""
 
 
 class StoreSubject(Yardstick):
-    """A backend behind the same operations; every batch is one transaction with an offset."""
+    """A backend with the same operations. Every batch is one transaction with an offset."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class StoreSubject(Yardstick):
 
 
 def open_subject(case: Case, folder: Path) -> Yardstick:
-    """The case's backend or yardstick, new, in ``folder``."""
+    """Open the case's backend or yardstick, new, in ``folder``."""
     path = folder / "subject"
     if case.subject in YARDSTICKS:
         return YARDSTICKS[case.subject](path, case.durability)

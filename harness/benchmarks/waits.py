@@ -1,9 +1,9 @@
-"""How long one thread waits for another: a writer, or a reader, while a scan of staged writes takes its first step.
+"""The time that a writer or a reader waits for another thread, which makes a scan of staged writes and its first step.
 
-A thread repeats its operation without a pause. The longest time between two of them, from before the scan is made until
-after its first step, is its wait: for locks, for steps of the interpreter that let no other thread run, and for its
-turn. Threads take turns here fifty times as often as by default, or each would wait 5 ms for any other that computes.
-Other processes only ever add to a wait: so each figure is the shortest of some tries.
+A thread repeats its operation without a pause. Its wait is the longest time between two operations, from before the
+scan is made until after its first step. It includes locks, steps of the interpreter that let no other thread run, and
+the thread's turn. The interpreter switches threads fifty times as often as by default here. Otherwise each thread would
+wait 5 ms for any other that computes. Other processes only add to a wait, so each figure is the shortest of some tries.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stores import IsolationLevel, KeyValueStore
 SWITCH_INTERVAL_S = 1e-4
 TRIES = 6
 FRESH = 1_000
-"""Records staged before each try, which are in no order yet."""
+"""The number of records staged before each try, which are not sorted yet."""
 
 
 def longest_waits(case: Case, store: KeyValueStore, load: Load) -> list[float]:
-    """Seconds that the writer of ``store``, which is this thread, or a reader waits: one figure per round."""
+    """Return the seconds that a reader, or the writer of ``store`` in this thread, waits: one figure per round."""
     staged = load.fresh(case.staged)
     for key, value in staged:
         store.put(key, value)
@@ -69,7 +69,7 @@ def _reading(store: KeyValueStore, staged: list[tuple[bytes, bytes]]) -> Callabl
 
 
 def _longest_wait(work: Callable[[], object], meanwhile: Callable[[], object]) -> float:
-    """The longest time from one ``work`` to the next while another thread does ``meanwhile``."""
+    """Return the longest time from one ``work`` to the next while another thread does ``meanwhile``."""
     begun, ended = Event(), Event()
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""Somebody who watches a store while it works: what that costs the store is one of the things that are timed."""
+"""A watcher that collects a store's metrics while the store works. Its cost to the store is measured."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stores import KeyValueStore
 from stores.telemetry import MetricsRegistry
 
 COLLECT_INTERVAL_S = 0.1
-"""A hundred times as often as Prometheus does by itself (``scrape_interval``, some 10 s to 60 s)."""
+"""The interval: a hundred times as often as Prometheus by default (``scrape_interval``, some 10 s to 60 s)."""
 
 
 class Watcher:
-    """Collects all metrics of ``store``, its engine's too, on a thread of its own; use it in a ``with`` block."""
+    """Collects all metrics of ``store`` and its engine on a thread of its own; use it in a ``with`` block."""
 
     def __init__(self, store: KeyValueStore) -> None:
         self.collections = 0

@@ -12,7 +12,7 @@ from stores import KeyValueStore
 from stores.records import BYTES, Window
 
 WINDOWS = 100
-"""Of a key, and pairs of a prefix."""
+"""The number of windows of a key, and of pairs of a prefix."""
 _SIZE_MS, _RETENTION_MS = 60_000, 86_400_000
 _SEGMENT_MS = _RETENTION_MS // 2
 _BEGIN_MS = 1_700_000_000_000 // _SEGMENT_MS * _SEGMENT_MS
@@ -35,7 +35,7 @@ def time_windows(case: Case, store: KeyValueStore, load: Load, benchmark: Any) -
 
 
 def filled(form: str, store: KeyValueStore, keys: list[bytes]) -> Fetch:
-    """Commit ``WINDOWS`` windows of each key, or as many pairs that begin with it; returns what scans those of one."""
+    """Commit ``WINDOWS`` windows of each key, or as many pairs with that prefix. Return the function that scans."""
     values = [b"%0100d" % number for number in range(WINDOWS)]
     if form == "windows":
         windows = Window(BYTES, BYTES, _SIZE_MS, _RETENTION_MS, _SEGMENT_MS).over(store)
@@ -45,14 +45,14 @@ def filled(form: str, store: KeyValueStore, keys: list[bytes]) -> Fetch:
         windows.commit()
         return lambda key: windows.fetch(key, _BEGIN_MS, _BEGIN_MS + _SEGMENT_MS)
     for key in keys:
-        # As long as the keys of windows: eight bytes each for segment and start, and one that ends the key.
+        # As long as keys of windows: eight bytes each for segment and start, and one that ends the key.
         store.put_all([(key + b"%017d" % number, value) for number, value in enumerate(values)])
     store.commit()
     return store.prefix_scan
 
 
 def fetch_all(fetch: Fetch, keys: list[bytes]) -> None:
-    """Run through the windows or pairs of each key."""
+    """Read all windows or pairs of each key."""
     found = 0
     for key in keys:
         with fetch(key) as pairs:
@@ -62,7 +62,7 @@ def fetch_all(fetch: Fetch, keys: list[bytes]) -> None:
 
 
 def expiring(store: KeyValueStore, records: int) -> Iterator[Callable[[], None]]:
-    """Commit a segment of so many records; what comes out puts the record that lets it expire, and commits."""
+    """Commit a segment of ``records`` records. Yield a function that commits the record that expires it. Repeat."""
     windows = Window(BYTES, BYTES, _SIZE_MS, _RETENTION_MS, _SEGMENT_MS).over(store)
     keys = [number.to_bytes(KEY_BYTES, "big") for number in range(records)]
 
@@ -76,7 +76,7 @@ def expiring(store: KeyValueStore, records: int) -> Iterator[Callable[[], None]]
             for key in keys[at : at + _BATCH]:
                 windows.put(key, b"v" * 100, start_ms)
             windows.commit()
-        # What the last of them leaves to the next commit is no part of what is timed.
+        # This commit absorbs work left over by the last one, which must not be timed.
         let_expire(start_ms + 1)
         yield lambda at_ms=start_ms + 2 * _RETENTION_MS: let_expire(at_ms)  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""Engines without a store around them, used as well as plain code can: what a store's price is measured against."""
+"""Yardsticks: engines without a store around them, used as well as plain code can, with which stores are compared."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from stores.engines.sqlite import SqliteEngine
 Pairs = Sequence[tuple[bytes, bytes]]
 
 _OFFSET, _POSITION = b"o\x00\x00\x00\x00changelog", b"p\x00\x00\x00\x00input"
-"""Keys of the entries that a store keeps of a changelog's offset and of an input's position."""
+"""The keys of the entries that a store keeps for a changelog's offset and an input's position."""
 _ENTRIES = b"entries"
 
 
 class Yardstick(ABC):
-    """An open engine."""
+    """The operations of an open engine."""
 
     @abstractmethod
     def __init__(self, path: Path, durability: Durability) -> None:
-        """Open a new one at ``path``."""
+        """Open a new engine at ``path``."""
 
     @abstractmethod
     def write(self, batch: Pairs) -> None:
-        """Write the pairs, as durably as the level asks."""
+        """Write the pairs with the durability of the level."""
 
     @abstractmethod
     def step(self, batch: Pairs, number: int) -> None:
@@ -44,7 +44,7 @@ class Yardstick(ABC):
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Everything, in key order."""
+        """Yield every pair in key order."""
 
     @abstractmethod
     def close(self) -> None:
@@ -52,7 +52,7 @@ class Yardstick(ABC):
 
 
 class PlainRocksDB(Yardstick):
-    """A loop over rocksdict's own ``put`` and ``get``, with the options that the stores have, without a log."""
+    """A loop over rocksdict's own ``put`` and ``get``, with the options of the stores; at CHANGELOG without a WAL."""
 
     def __init__(self, path: Path, durability: Durability) -> None:
         options, offsets = (database_options(RocksDBEngine.options) for _ in range(2))
@@ -62,7 +62,7 @@ class PlainRocksDB(Yardstick):
         writing.sync = durability is Durability.DISK
         self._db.set_write_options(writing)
         self._writing = writing
-        # Kept: rocksdict flushes a family when a handle of it is dropped.
+        # The handle is kept, because rocksdict flushes a column family when a handle of it is dropped.
         self._offsets_db = self._db.get_column_family("offsets")
         self._offsets: Any = self._db.get_column_family_handle("offsets")
 
@@ -97,7 +97,7 @@ class PlainRocksDB(Yardstick):
 
 
 class PlainLmdb(Yardstick):
-    """Sorted ``putmulti`` in one transaction for each batch, with the options that the stores have."""
+    """Sorted ``putmulti`` in one transaction for each batch, with the options of the stores."""
 
     def __init__(self, path: Path, durability: Durability) -> None:
         path.mkdir()
@@ -139,7 +139,7 @@ class PlainLmdb(Yardstick):
 
 
 class PlainSqlite(Yardstick):
-    """Sorted ``executemany`` in one transaction for each batch, with the settings that the stores have."""
+    """Sorted ``executemany`` in one transaction for each batch, with the settings of the stores."""
 
     def __init__(self, path: Path, durability: Durability) -> None:
         self._db = sqlite3.connect(path, isolation_level=None)

@@ -1,4 +1,4 @@
-"""Who judges a trial: pure functions from evidence to verdict, none of which shares code with what it judges."""
+"""Checkers: pure functions from evidence to verdict. None shares code with the stores that it checks."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

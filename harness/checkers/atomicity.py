@@ -14,7 +14,7 @@ from harness.checkers.verdict import Verdict, verdict
 
 
 def atomicity(evidence: Evidence) -> Verdict:
-    """Judge every recovery of every store that claims to be transactional."""
+    """Check every recovery of every store that claims to be transactional."""
     return verdict("atomicity", _anomalies(evidence), evidence.missing)
 
 
@@ -24,8 +24,8 @@ def _anomalies(evidence: Evidence) -> Iterator[str]:
             if found.transactional:
                 records = life.log.stores.get(store, ())
                 anomaly = _anomaly(found, records)
-                # The first process after the first one restores, in pieces of its own, only the last of which has a
-                # position: from then on a store may rightly be inside a commit, and its position behind its state.
+                # The second process restores in parts of its own, and only the last part has a position. After that a
+                # store may correctly be inside a commit, with a position older than its state.
                 if not anomaly and number == 0 and evidence.exactly_once:
                     anomaly = _between_commits(found, life, store) or _wrong_position(found, evidence.expected, store)
                 if anomaly:
@@ -42,7 +42,7 @@ def _anomaly(found: Found, records: Sequence[LogRecord]) -> str:
 
 
 def _between_commits(found: Found, life: Life, store: str) -> str:
-    """Every commit so far was acknowledged, but for the last one, whose records are the log's last."""
+    """Return an error if the committed offset is not that of an acknowledged commit or of the log's last record."""
     records = life.log.stores.get(store, ())
     commits = {last_acknowledged(records, done.log_ends.get(store, 0)) for done in life.acknowledged}
     commits |= {None, records[-1].offset if records else None}

@@ -1,9 +1,9 @@
-"""A restore replays the records in doubt and no more, however long the changelog is.
+"""A restore replays only the records in doubt, however long the changelog is.
 
-In doubt are the records after the store's committed offset. A transactional store that survives a killed process
-has every acknowledged commit, so that at most the last, unacknowledged one is replayed.
-Where the changelog no longer reaches back to a store, that is wiped, told why, and all the changelog is replayed.
-Source: KIP-892, "Motivation" and "Error Handling".
+The records in doubt are those after the store's committed offset. A transactional store that survives a killed process
+has every acknowledged commit, so at most the last, unacknowledged one is replayed.
+If the changelog no longer reaches back to a store's offset, the store is wiped with a reason, and all of the changelog
+is replayed. Source: KIP-892, "Motivation" and "Error Handling".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.checkers.verdict import Verdict, verdict
 
 
 def bounded_restore(evidence: Evidence) -> Verdict:
-    """Judge every restore of a store that keeps its offsets."""
+    """Check every restore of a store that keeps its offsets."""
     return verdict("bounded_restore", _anomalies(evidence), evidence.missing)
 
 

@@ -1,4 +1,4 @@
-"""After its restore a store is the model at the changelog's end, and in the end it is what the input alone leads to.
+"""After its restore a store equals the model at the changelog's end, and finally the model of the whole input.
 
 Source: KIP-129, "Motivation": the effects of every input record on the state, exactly once.
 """
@@ -13,10 +13,10 @@ from harness.checkers.verdict import Verdict, verdict
 
 
 def convergence(evidence: Evidence) -> Verdict:
-    """Judge each restore, and the end of the last process.
+    """Check each restore, and the end of the last process.
 
-    Under at-least-once a store that keeps uncommitted writes may hold more than its changelog until they are
-    processed again, and a replay may start before what the log holds: there only the end is compared with the input.
+    Under at-least-once a store without isolation may be ahead of its changelog until the input is processed again. A
+    replay may also start before the records of the log. So there only the end is compared with the input.
     """
     return verdict("convergence", _anomalies(evidence), evidence.missing)
 

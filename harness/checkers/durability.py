@@ -1,7 +1,7 @@
 """No acknowledged commit is lost, as far as the durability level promises it.
 
-The log keeps what was acknowledged at every level. A store keeps it at PROCESS and DISK; at CHANGELOG it may be
-at any earlier commit, which is what the replay of the log's tail is for.
+The log keeps every acknowledged commit at every level. A store keeps it at PROCESS and DISK. At CHANGELOG a store may
+be at any earlier commit, because the log's tail is replayed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ KEPT_BY_STORES = ("PROCESS", "DISK")
 
 
 def durability(evidence: Evidence) -> Verdict:
-    """Judge the log, and every store that keeps offsets, after each death."""
+    """Check the log, and every store that keeps offsets, after each death."""
     return verdict("durability", _anomalies(evidence), evidence.missing)
 
 
 def last_acknowledged(records: Sequence[LogRecord], log_end: int) -> int | None:
-    """The offset of the last record below ``log_end``: what a store at that commit has reached."""
+    """Return the offset of the last record below ``log_end``: the offset of a store at that commit."""
     return max((record.offset for record in records if record.offset < log_end), default=None)
 
 

@@ -1,4 +1,4 @@
-"""What checkers judge by: the log as it lies in its file, and what each process saw, promised and left behind.
+"""The evidence for checkers: the log in its file, and the observations and acknowledgements of each process.
 
 Plain values only. Nothing here knows how a store, a task or a changelog works.
 """
@@ -13,7 +13,7 @@ State = Mapping[bytes, bytes]
 
 
 class Change(NamedTuple):
-    """What input record ``number`` (0 is the first) must do to a store; ``value`` None removes the key."""
+    """The change that input record ``number`` (0 is the first) makes to a store; ``value`` None removes the key."""
 
     number: int
     store: str
@@ -31,7 +31,7 @@ class LogRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the input must lead to, computed from the seed alone: all changes, all outputs, both in input order."""
+    """The result that the input must lead to, by the seed alone: all changes and all outputs, in input order."""
 
     records: int
     changes: Sequence[Change]
@@ -49,7 +49,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A commit that a process was told is done: the next input, and each store's log end (one past its last record)."""
+    """An acknowledged commit: the next input, and each store's log end (one past its last record)."""
 
     next_input: int
     log_ends: Mapping[str, int]
@@ -75,15 +75,15 @@ class Restored:
     records: int
     wiped: bool
     reason: str = ""
-    """Why it was wiped, as it was told."""
+    """The reason for the wipe, as it was reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class FellBack:
-    """A process's return to its last commit while it ran: ``next_input`` is where it went on from.
+    """A process that rolled back to its last commit while it ran. It continued from the input ``next_input``.
 
-    ``acknowledged`` is the next input of the last commit that it had been told is done; ``transactional`` names the
-    stores that say that they are.
+    ``acknowledged`` is the next input of its last acknowledged commit. ``transactional`` names the stores that declare
+    themselves transactional.
     """
 
     next_input: int
@@ -94,10 +94,10 @@ class FellBack:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One process after the first: the log before it began, and what it saw as far as it came.
+    """One process after the first: the log before it started, and its observations.
 
-    ``acknowledged`` are the commits that processes before it were told are done, in order. ``truncated`` says that the
-    log was cut after that, and reaches back to no offset that it had; it still says the same.
+    ``acknowledged`` are the acknowledged commits of the processes before it, in order. If ``truncated``, the log was
+    cut after that, and no longer reaches back to the offsets of the stores; its state is the same.
     """
 
     log: Log
@@ -109,10 +109,10 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All there is to judge a trial by.
+    """All evidence of a trial.
 
-    ``missing`` says why the last process did not get to the end of the input, and is empty where it did;
-    ``final`` then holds the stores' states, and ``final_log`` the log after it.
+    ``missing`` is the reason why the last process did not reach the end of the input, or "". If it did, ``final`` has
+    the stores' states and ``final_log`` the log after it.
     """
 
     exactly_once: bool

@@ -1,7 +1,7 @@
-"""What goes wrong while a task runs costs it the open transaction and nothing else: it goes on from its last commit.
+"""An error while a task runs costs it the open transaction and nothing else: it continues from its last commit.
 
-A store that keeps uncommitted writes apart rolls them back and stays; no such store is wiped for a commit that timed
-out or a function that raised. Source: KIP-892, "Error Handling"; KIP-129, "Better handling runtime errors".
+A store with isolation rolls its uncommitted writes back. It is not wiped when a commit times out or a function raises.
+Source: KIP-892, "Error Handling"; KIP-129, "Better handling runtime errors".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.checkers.verdict import Verdict, verdict
 
 
 def fallback(evidence: Evidence) -> Verdict:
-    """Judge each return to the last commit. Under at-least-once a state may rightly be ahead of its input."""
+    """Check each rollback to the last commit. Under at-least-once a state may correctly be ahead of its input."""
     return verdict(
         "fallback", (found for fell in evidence.fallen_back for found in _anomalies(evidence, fell)), evidence.missing
     )

@@ -1,9 +1,9 @@
-"""Whether what a reader saw beside a writer was a state that the store had meanwhile, and never an older one again.
+"""A check of reads beside a writer: each shows a state that the store had meanwhile, and never returns to an older one.
 
-The writer keeps a list of versions for each isolation level: a version begins before the store is asked for it, and is
-there once the store has said so. A reader may be shown any version between the last one that was there when it asked
-and the last one that had begun when it was answered. Source: KIP-892, "Interactive Queries"; Herlihy and Wing,
-"Linearizability" (1990).
+The writer keeps a list of versions for each isolation level. A version begins before the call to the store, and is
+there once the call has returned. A read may show any version from the last one that was there when it began, to the
+last one that had begun when it returned. Source: KIP-892, "Interactive Queries"; Herlihy and Wing, "Linearizability"
+(1990).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question: ``get``, ``get_many``, ``range`` (open ends are None) or ``prefix``; scans may be reversed."""
+    """One read: ``get``, ``get_many``, ``range`` (open ends are None), ``prefix``, or ``pairs`` of ``keys`` in their
+    order. Scans may be reversed."""
 
     kind: str
     keys: tuple[bytes, ...] = ()
@@ -27,11 +28,13 @@ class Query:
     reverse: bool = False
 
     def answer(self, state: State) -> object:
-        """What a store in this state answers."""
+        """Return the result of this read for a store in ``state``."""
         if self.kind == "get":
             return state.get(self.keys[0])
         if self.kind == "get_many":
             return [state.get(key) for key in self.keys]
+        if self.kind == "pairs":
+            return [(key, state[key]) for key in self.keys[:: -1 if self.reverse else 1] if key in state]
         if self.kind == "prefix":
             (prefix,) = self.keys
             pairs = [pair for pair in state.items() if pair[0].startswith(prefix)]
@@ -48,37 +51,37 @@ class Query:
 
 
 class Version(NamedTuple):
-    """A state, and the input position that a store in it may tell at most."""
+    """A state, and the highest input position that a store in this state may report."""
 
     state: State
     position: int
 
 
 class Versions:
-    """The versions of one isolation level, in order. One thread adds to them, any may look."""
+    """The versions of one isolation level, in order. One thread adds to them, any thread may read them."""
 
     def __init__(self) -> None:
         self.all = [Version({}, -1)]
         self.there = 0
-        """Number of the last version that the store has said is there."""
+        """The number of the last version for which the store's call has returned."""
 
     @property
     def begun(self) -> int:
-        """Number of the last version that the store may be in."""
+        """The number of the last version that the store may be in."""
         return len(self.all) - 1
 
     def begin(self, state: State, position: int) -> None:
-        """The store is about to be asked for this."""
+        """Add a version: the store is about to be called for it."""
         self.all.append(Version(dict(state), position))
 
     def end(self) -> None:
-        """The store has done all that it was asked for."""
+        """Record that the store's calls have returned."""
         self.there = self.begun
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The versions that an answer may show: numbers, both included, and the position that it must have reached."""
+    """The versions that a read may show: first and last number, included, and the least position."""
 
     first: int
     last: int
@@ -86,7 +89,7 @@ class Window:
 
 
 def shown(versions: Versions, query: Query, answer: object, window: Window) -> int | None:
-    """Number of the first version in the window that the answer shows, None where it shows none of them."""
+    """Return the number of the first version in the window that ``answer`` shows, or None."""
     for number in range(window.first, window.last + 1):
         version = versions.all[number]
         if version.position >= window.bound and query.answer(version.state) == answer:
@@ -95,7 +98,7 @@ def shown(versions: Versions, query: Query, answer: object, window: Window) -> i
 
 
 def explained(versions: Versions, query: Query, answer: object, window: Window) -> str:
-    """Why an answer that ``shown`` found no version for is wrong."""
+    """Return the reason why an answer for which ``shown`` found no version is wrong."""
     said = f"{query} at versions {window.first} to {window.last}"
     known = [number for number, version in enumerate(versions.all) if query.answer(version.state) == answer]
     if not known:
@@ -110,7 +113,7 @@ def explained(versions: Versions, query: Query, answer: object, window: Window) 
 
 
 def refusal(versions: Versions, window: Window, behind: int) -> str:
-    """What is wrong with being told to be ``behind`` the window's bound; empty where nothing is."""
+    """Return the reason why an error "``behind`` the window's bound" is wrong; empty if it is right."""
     reached = window.bound - behind
     positions = [versions.all[number].position for number in range(window.first, window.last + 1)]
     if behind > 0 and min(positions) <= reached <= max(positions):

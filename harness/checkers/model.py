@@ -8,7 +8,7 @@ from harness.checkers.evidence import Expected, LogRecord, State
 
 
 def replay(records: Iterable[LogRecord], through_offset: int | None) -> dict[bytes, bytes]:
-    """The state after all records up to ``through_offset``, included; None stands for before the first."""
+    """Return the state after all records up to and including ``through_offset``; None means before the first."""
     state: dict[bytes, bytes] = {}
     for record in records:
         if through_offset is not None and record.offset <= through_offset and record.key is not None:
@@ -17,12 +17,12 @@ def replay(records: Iterable[LogRecord], through_offset: int | None) -> dict[byt
 
 
 def replay_all(records: Sequence[LogRecord]) -> dict[bytes, bytes]:
-    """The state at the log's end."""
+    """Return the state at the log's end."""
     return replay(records, records[-1].offset if records else None)
 
 
 def after(expected: Expected, store: str, inputs: int) -> dict[bytes, bytes]:
-    """The state of ``store`` once the first ``inputs`` records of the input are processed."""
+    """Return the state of ``store`` after the first ``inputs`` records of the input."""
     state: dict[bytes, bytes] = {}
     for change in expected.changes:
         if change.store == store and change.number < inputs:
@@ -31,7 +31,7 @@ def after(expected: Expected, store: str, inputs: int) -> dict[bytes, bytes]:
 
 
 def difference(state: State, model: State) -> str:
-    """How ``state`` differs from ``model``, by the first key that does; empty where they are equal."""
+    """Return how ``state`` differs from ``model``, by the first key that does; empty where they are equal."""
     wrong = sorted(key for key in state.keys() | model.keys() if state.get(key) != model.get(key))
     if not wrong:
         return ""

@@ -12,9 +12,9 @@ from harness.checkers.verdict import Verdict, verdict
 
 
 def outputs(evidence: Evidence) -> Verdict:
-    """Judge the committed records of the output.
+    """Check the committed records of the output.
 
-    Under at-least-once only their keys count: an input that is processed again may read what it wrote itself.
+    Under at-least-once only their keys count: an input that is processed again may read its own earlier writes.
     """
     return verdict("outputs", _anomalies(evidence), evidence.missing)
 

@@ -1,6 +1,6 @@
-"""What a fault has left of a store is one of its commits, from the last acknowledged to the last attempted one.
+"""After a fault a store is at one of its commits, from the last acknowledged to the last attempted one.
 
-How much of that is promised depends on the level of durability and on the fault; ``demand`` says so in one place.
+The promised part of that depends on the durability level and on the fault; ``demand`` defines it in one place.
 Source: KIP-892, "Consistency Problem"; KIP-844, ``recover``.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.checkers.evidence import State
 
 Given = Mapping[bytes, Sequence[tuple[int, bytes | None]]]
-"""By key: each value it was given, in order, with the number of the commit that gave it; (0, None) comes first."""
+"""Each key's values in order, with the number of the commit that wrote each; (0, None) comes first."""
 NOTICING = (
     "StoreCorruptedError",
     "StoreIncompatibleError",
@@ -23,42 +23,42 @@ NOTICING = (
     "ChangelogError",
     "ChangelogLostError",
 )
-"""Errors that say that the state can't be trusted, upon which it is wiped and restored from the changelog."""
+"""Errors that say that the state cannot be trusted. The caller wipes it and restores it from the changelog."""
 
 
 class Found(StrEnum):
-    """What was found. ``VALID`` keeps every promise; ``NOTICED`` only where noticing is enough."""
+    """The result of a trial. ``VALID`` keeps every promise; ``NOTICED`` only where detection is enough."""
 
     VALID = "valid"
     NOTICED = "noticed"
-    """A typed error said that the state can't be trusted; wiped and restored it was what it should be."""
+    """A typed error said that the state cannot be trusted. After a wipe and a restore the state was correct."""
     LOST = "lost"
-    """A whole commit, but one before the last that was acknowledged."""
+    """The state of a commit before the last acknowledged one."""
     TORN = "torn"
-    """No commit at all, or one that lies about its number."""
+    """The state of no commit, or one whose offset or position is that of another commit."""
     PHANTOM = "phantom"
-    """Something that no attempted commit had written."""
+    """Data that no attempted commit had written."""
     HANGING = "hanging"
-    """It did not come to an end, twice."""
+    """A process did not end before its deadline, twice."""
     DEADLY = "deadly"
-    """The process that worked with it was killed by a signal of its own making."""
+    """The process that used the store was killed by a signal that the harness did not send."""
     LEAKED_EXCEPTION = "leaked_exception"
     """The caller got an exception that is not of the library."""
     REFUSED = "refused"
-    """A typed error, but none that says what to do about damage, where nothing stood in the way any more."""
+    """A typed error that does not report corruption, although no fault was active any more."""
     UNUSABLE = "unusable"
-    """It was read or restored well, but what was written afterwards was not kept."""
+    """The state was read or restored correctly, but later commits were not kept."""
     UNRESTORED = "unrestored"
-    """Noticed; but wiping and restoring did not lead to the state that was restored."""
+    """The corruption was detected, but wiping and restoring did not lead to the restored state."""
     HARNESS_ERROR = "harness_error"
-    """Whoever was to judge died, was too late or raised: that is no judgement."""
+    """The verifier process died, was too late or raised, so there is no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What a victim was told, in the order of its notes: commit numbers, 0 for none.
+    """The acknowledgements to a writer process, in order: commit numbers, 0 for none.
 
-    ``broken`` is what was wrong already while it lived; ``trouble`` is why the harness could not let it work.
+    ``broken`` is an anomaly found while it lived; ``trouble`` is the reason why the harness could not run it.
     """
 
     acknowledged: int = 0
@@ -69,15 +69,16 @@ class Promised:
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a judge saw of what was left, as plain values; None for what it did not get to.
+    """The observations of a verifier process, as plain values; None for those that it did not reach.
 
-    ``offset`` and ``position`` are numbers of commits. ``error`` names one of the library's errors and ``stage`` where
-    it was raised: ``open``, ``read``, ``verify``, ``afterwards``. ``leaked`` is any other exception, ``ending`` how the
-    judge ended where it told nothing: ``deadline``, ``signal N``. ``later`` is the state after two more commits and
-    reopening, ``added`` what those wrote;
-    ``added_number`` is the number of the second one, ``later_offset`` and ``later_position`` what was told of it.
-    ``restored`` is the state after wiping and restoring ``wanted``, ``restored_offset`` its number, which should be
-    ``wanted_number``; upon that, too, ``later`` comes from two more commits.
+    ``offset`` and ``position`` are numbers of commits. ``error`` names one of the library's errors and ``stage`` the
+    call that raised it: ``open``, ``read``, ``verify``, ``afterwards``. ``leaked`` is any other exception. ``ending``
+    is set if the verifier returned nothing: ``deadline`` or ``signal N``. ``later`` is the state after two more commits
+    and a reopening, ``added`` the data of these commits. ``added_number`` is the number of the second one;
+    ``later_offset`` and ``later_position`` were read after it.
+
+    ``restored`` is the state after wiping and restoring ``wanted``. ``restored_offset`` is its number, which must be
+    ``wanted_number``. In this case too, ``later`` is the state after two more commits.
     """
 
     state: State | None = None
@@ -101,20 +102,20 @@ class Remains:
 
 
 class Demand(NamedTuple):
-    """What a case may ask for."""
+    """The promises that a store must keep in a case."""
 
     keeps: bool
-    """No acknowledged commit may be missing."""
+    """True if no acknowledged commit may be missing."""
     may_notice: bool
-    """A typed error at opening is as good as a whole state."""
+    """True if a typed error at opening is accepted instead of a correct state."""
     transactional: bool = True
-    """Uncommitted writes must not show, and data must fit its offset."""
+    """True if uncommitted writes must not be visible, and data must match its offset."""
 
 
 class Judgement(NamedTuple):
-    """``number`` is the commit that was found, None where it is none; ``expected`` whether the promise was kept.
+    """``number`` is the commit that was found, or None; ``expected`` is True if the promises were kept.
 
-    ``noticed`` is where it was told that the state can't be trusted: see ``Remains.stage``.
+    ``noticed`` is the stage at which corruption was reported: see ``Remains.stage``.
     """
 
     found: Found
@@ -125,10 +126,11 @@ class Judgement(NamedTuple):
 
 
 def demand(level: str, fault: str, *, transactional: bool = True) -> Demand:
-    """What a store at ``level`` owes after ``fault``: one of kill, error, power, damage.
+    """Return the promises of a store at ``level`` after ``fault``: kill, error, power or damage.
 
-    DISK keeps what was acknowledged, PROCESS unless the power is cut, CHANGELOG never: there an earlier commit is as
-    good, as is an error that says so. What is damaged at rest was closed, and is whole or noticed at every level.
+    DISK keeps every acknowledged commit, PROCESS unless the power is lost, and CHANGELOG never: there an earlier commit
+    is accepted, and so is an error that the state cannot be trusted. A store with corruption at rest was closed before.
+    It must be correct, or report the corruption, at every level.
     """
     if fault == "damage":
         return Demand(True, True, transactional)
@@ -137,10 +139,10 @@ def demand(level: str, fault: str, *, transactional: bool = True) -> Demand:
 
 
 def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
-    """Fold a victim's notes: ``attempt N``, ``ack N``, ``open N``, ``leaked ...``, ``visible ...``;
-    ``of ...`` and ``end`` promise nothing.
+    """Fold a writer's acknowledgement log: ``attempt N``, ``ack N``, ``open N``, ``leaked ...``, ``visible ...``.
 
-    Raises: ValueError for a note that is none of them, so that a garbled one is never taken for a promise.
+    Lines ``of ...`` and ``end`` promise nothing. Raises: ValueError for any other line, so that a garbled one is never
+    taken for a promise.
     """
     acknowledged = attempted = 0
     broken: tuple[Found, str] | None = None
@@ -167,7 +169,7 @@ def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
 
 
 def judged(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Judgement:
-    """Judge what was left. ``models`` are the states after 0, 1, ... commits, ``given`` all that was ever written."""
+    """Check a store after a fault. ``models`` are the states after 0, 1, ... commits; ``given`` has all values."""
     trouble = told.trouble or remains.trouble
     if trouble:
         return Judgement(Found.HARNESS_ERROR, None, False, trouble)
@@ -178,7 +180,7 @@ def judged(demanded: Demand, told: Promised, remains: Remains, models: Sequence[
         return Judgement(found, None, False, f"whoever opened it ended: {remains.ending}")
     if remains.leaked:
         return Judgement(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
-    # What comes only after everything was read is no excuse for what was shown.
+    # An error that comes only after everything was read does not excuse a wrong state.
     if remains.error and (remains.state is None or (remains.error in NOTICING and remains.stage != "afterwards")):
         return _refusal(demanded, remains)
     if remains.state is None:
@@ -229,7 +231,7 @@ def _whole(demanded: Demand, told: Promised, remains: Remains, models: Sequence[
 
 
 def _key_by_key(demanded: Demand, told: Promised, state: State, given: Given) -> Judgement:
-    """For a store that keeps nothing apart: each key has a value of its own, none older than what was acknowledged."""
+    """Check a store without isolation: each key has one of its values, none older than the last acknowledged one."""
     strange = _strange(state, given, told.attempted + 1)
     if strange:
         return Judgement(Found.PHANTOM, None, False, strange)
@@ -251,7 +253,7 @@ def _usable(demanded: Demand, remains: Remains, judgement: Judgement) -> Judgeme
 
 
 def _unkept_afterwards(demanded: Demand, remains: Remains, before: State) -> str:
-    """What is wrong with the two commits that were made upon ``before``, "" for nothing."""
+    """Return the anomaly of the two commits that were made after ``before``, or ""."""
     if remains.later != {**before, **remains.added}:
         return "two more commits were made, and after reopening they were not what is there"
     told = (remains.later_offset, remains.later_position)

@@ -1,7 +1,7 @@
-"""Nothing is visible that no committed transaction wrote.
+"""No data is visible that no committed transaction wrote.
 
-A transactional store must show no such write from the moment it is opened. Any other must have got rid of them
-once it is restored under exactly-once: that is where a background flush before an abort shows (KAFKA-20685).
+A transactional store must not show such data from its opening on. Any other store must have removed it after its
+restore under exactly-once: here a background flush before an abort would show (KAFKA-20685).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.checkers.verdict import Verdict, verdict
 
 
 def uncommitted(evidence: Evidence) -> Verdict:
-    """Judge each store as it was found, and as it was after its restore."""
+    """Check each store as it was found, and after its restore."""
     return verdict("uncommitted", _anomalies(evidence), evidence.missing)
 
 

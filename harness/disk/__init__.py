@@ -1,1 +1,1 @@
-"""What a disk may hold after the power was lost, or after it rotted: pure functions over recordings."""
+"""The possible contents of a disk after power loss or corruption at rest: pure functions over recordings."""

@@ -1,4 +1,4 @@
-"""What one effect changes: which name stands for which file, or the bytes of a file."""
+"""The change that one effect makes: to the names of a file, or to its bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Entry = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """What an effect did to names: the entries ``removed``, and the one that names ``file`` from now on."""
+    """A change of names: the entries ``removed``, and the entry ``added``, which names ``file`` from now on."""
 
     index: int
     file: int
@@ -40,9 +40,9 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class DataChange:
-    """What an effect did to the bytes or the size of ``file``. ``grows``: the file became longer by it.
+    """A change of the bytes or the size of ``file``. ``grows`` is True if it made the file longer.
 
-    ``gap``: so many bytes behind the old end a write began.
+    ``gap`` is the distance from the old end to the beginning of the write.
     """
 
     index: int
@@ -56,7 +56,7 @@ class DataChange:
         object.__setattr__(self, "bit", 1 << self.index)
 
     def is_of(self, patterns: tuple[str, ...]) -> bool:
-        """Whether it was made to a file that then had a path which matches ``patterns``."""
+        """Return True if the file's path at the time of the change matches ``patterns``."""
         return matches(self.effect.path, patterns)
 
     def apply(self, content: Content) -> Content:
@@ -72,5 +72,5 @@ Change = NameChange | DataChange
 
 
 def matches(path: str, patterns: tuple[str, ...]) -> bool:
-    """Whether ``path`` is one of those meant by ``patterns``, in which ``*`` stands for anything, ``/`` too."""
+    """Return True if ``path`` matches one of ``patterns``, in which ``*`` stands for any text, ``/`` too."""
     return any(fnmatchcase(path, pattern) for pattern in patterns)

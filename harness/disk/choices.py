@@ -1,4 +1,4 @@
-"""Which of the changes that are not sure reached the disk: the choices that are tried at one position."""
+"""The selections of pending changes that are tried at one position: those that reached the disk."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ BEYOND_SECTOR_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How much is tried at a position.
+    """The number of selections tried at a position.
 
-    Every subset of up to ``subset_effects_max`` effects; of more, each prefix, each one missing, each one alone, every
-    subset of the last ``recent_effects`` over all others, each file's missing or alone, and ``random_subsets``; where
-    names keep their order, one is missing with all later names, and alone with all earlier ones. The last writes of the
-    ``torn_files`` written last are torn, at up to ``tears`` multiples of 512 bytes and as many of 4,096.
-    ``unread``: paths, ``*`` standing for anything, whose bytes nobody reads again (an engine's log for people): what
-    was written to them is always there, and their effects don't count among the others.
-    ``beyond_model``: torn writes alone, at multiples of 64 bytes and with noise.
-    ``states_per_position``: no more than so many (2 or more), drawn from all of these, each kind as often; nothing and
-    everything kept are always among them.
+    Of up to ``subset_effects_max`` effects, every subset is tried. Of more effects, these are tried: each prefix, each
+    one missing, each one alone, every subset of the last ``recent_effects`` over all others, each file's missing or
+    alone, and ``random_subsets``. If names keep their order, a missing name takes all later names with it, and a name
+    alone has all earlier names. The last writes of the ``torn_files`` that were written last are torn, at up to
+    ``tears`` multiples of 512 bytes and as many of 4,096.
+
+    ``unread`` are paths (``*`` stands for any text) whose bytes are never read again, such as an engine's log messages.
+    Writes to them are always kept, and do not count among the other effects. With ``beyond_model``, only torn writes
+    are tried, at multiples of 64 bytes and with noise. ``states_per_position`` is a bound, 2 or more: as many are drawn
+    from all of these, of each kind the same number. Nothing kept and everything kept are always among them, but
+    for ``beyond_model``.
     """
 
     subset_effects_max: int = 6
@@ -43,7 +45,7 @@ class Depth:
 
 
 class Choice(NamedTuple):
-    """The changes ``kept``, as bits by effect, some of them torn; ``kind`` says why this was chosen."""
+    """The changes ``kept``, as bits by effect, some of them torn. ``kind`` names the rule that chose them."""
 
     kind: str
     kept: int
@@ -51,9 +53,9 @@ class Choice(NamedTuple):
 
 
 def choices(unsure: Sequence[Change], names_in_order: bool, rng: Random, depth: Depth) -> list[Choice]:
-    """What to try where ``unsure`` may be lost, each choice once.
+    """Return the selections to try if the changes ``unsure`` are pending, each once.
 
-    ``names_in_order``: of the names among them, only prefixes are kept.
+    With ``names_in_order``, only prefixes of the name changes are kept.
     """
     names = [change for change in unsure if isinstance(change, NameChange)] if names_in_order else []
     tried = (
@@ -73,7 +75,7 @@ def choices(unsure: Sequence[Change], names_in_order: bool, rng: Random, depth: 
 
 
 def _shared_out(choices: Sequence[Choice], most: int, rng: Random) -> list[Choice]:
-    """``most`` of them, as many of each kind where there are; of a kind rather those about later changes."""
+    """Return ``most`` of the choices, the same number of each kind where possible; later changes are preferred."""
     kinds: dict[str, list[int]] = {}
     for place, choice in enumerate(choices):
         kinds.setdefault(choice.kind, []).append(place)
@@ -115,7 +117,7 @@ def _kept(unsure: Sequence[Change], names: Sequence[NameChange], rng: Random, de
 
 
 def _subsets(kind: str, others: int, of: Sequence[Change], names: Sequence[NameChange]) -> Iterator[Choice]:
-    """Every subset ``of`` these changes, over the ``others`` kept."""
+    """Yield every subset ``of`` these changes, with the ``others`` kept."""
     for number in range(1 << len(of)):
         kept = others | _bits(change for place, change in enumerate(of) if number >> place & 1)
         if _without_gaps(kept, names) == kept:
@@ -123,7 +125,7 @@ def _subsets(kind: str, others: int, of: Sequence[Change], names: Sequence[NameC
 
 
 def _torn(unsure: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Choice]:
-    """Everything is kept, but one write is torn, or only the size was written of it, or of all of its file's."""
+    """Yield choices that keep everything, but tear one write, or keep only the size of some writes."""
     everything = _bits(unsure)
     last: dict[int, DataChange] = {}
     grown: dict[int, list[DataChange]] = {}
@@ -151,7 +153,7 @@ def _torn(unsure: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Choic
 
 
 def _tears_at(change: DataChange, rng: Random, depth: Depth) -> list[int]:
-    """Where to tear a write, in bytes from its beginning."""
+    """Return where to tear a write, in bytes from its beginning."""
     sizes = (BEYOND_SECTOR_BYTES,) if depth.beyond_model else (SECTOR_BYTES, BLOCK_BYTES)
     found: set[int] = set()
     for size in sizes:
@@ -163,7 +165,7 @@ def _tears_at(change: DataChange, rng: Random, depth: Depth) -> list[int]:
 
 
 def _shortfalls(change: DataChange, rng: Random, depth: Depth) -> list[int]:
-    """Where to end the zeros before a write that lay behind the old end, in bytes before its beginning."""
+    """Return where to end the zeros before a write beyond the old end of the file, in bytes before its beginning."""
     begin = change.effect.offset
     start = begin - change.gap
     inside = range(start - start % BLOCK_BYTES + BLOCK_BYTES, begin, BLOCK_BYTES)
@@ -179,7 +181,7 @@ def _bits(changes: Iterable[Change]) -> int:
 
 
 def _without_gaps(kept: int, names: Sequence[NameChange]) -> int:
-    """``kept`` without the names behind the first that is missing."""
+    """Return ``kept`` without the names after the first missing one."""
     missing = False
     for name in names:
         missing = missing or not kept & name.bit
@@ -189,7 +191,7 @@ def _without_gaps(kept: int, names: Sequence[NameChange]) -> int:
 
 
 def _with_earlier(kept: int, names: Sequence[NameChange]) -> int:
-    """``kept`` with the names before the last that is there."""
+    """Return ``kept`` with all names before the last kept one."""
     needed = False
     for name in reversed(names):
         needed = needed or bool(kept & name.bit)

@@ -1,7 +1,7 @@
-"""The bytes of one file, as a value that is cheap to change a little and cheap to tell from another.
+"""The bytes of one file, as a value that is cheap to change and cheap to compare.
 
-A content is a row of pages, shared between contents that differ elsewhere. Each page carries its own hash, and the
-hash of a content is a sum over its pages, so that changing one page costs one page, whatever the file's size.
+A content is a tuple of pages, shared between contents that differ elsewhere. Each page carries its own hash. The hash
+of a content is a sum over its pages, so a change of one page costs one page, whatever the file's size.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _ZERO: Page = (bytes(PAGE_BYTES), 0)
 
 
 def _page(data: bytes) -> Page:
-    # A page of zeros counts nothing, so that a hole and zeros that were written are the same content.
+    # A page of zeros adds nothing to the sum, so that a hole equals zeros that were written.
     if data == _ZERO[0]:
         return _ZERO
     return data, int.from_bytes(blake2b(data, digest_size=16).digest(), "little")
 
 
 class Content:
-    """The bytes of a file. Never changes: each change gives another content.
+    """The bytes of a file. A content never changes: each change returns another content.
 
-    Bytes of the last page beyond ``size`` are zeros, as they are where the file grows again.
+    Bytes of the last page beyond ``size`` are zeros, as they must be if the file grows again.
     """
 
     __slots__ = ("_digest", "_pages", "_total", "size")
@@ -40,18 +40,18 @@ class Content:
 
     @classmethod
     def of(cls, data: bytes) -> Content:
-        """The content that is ``data``."""
+        """Return the content with the bytes ``data``."""
         return cls().written(0, data)
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal bytes, and for no others that anybody will meet. 24 bytes."""
+        """A hash of 24 bytes: equal for equal bytes, and different for others but for negligible chance."""
         if not self._digest:
             self._digest = self.size.to_bytes(8, "little") + self._total.to_bytes(16, "little")
         return self._digest
 
     def written(self, offset: int, data: bytes) -> Content:
-        """With ``data`` at ``offset``; what lies between the old end and ``offset`` is zeros."""
+        """Return the content with ``data`` at ``offset``. Bytes between the old end and ``offset`` are zeros."""
         if not data:
             return self
         end = offset + len(data)
@@ -73,7 +73,7 @@ class Content:
         return Content(max(self.size, end), tuple(pages), total & _TOTAL_MASK)
 
     def resized(self, length: int) -> Content:
-        """Cut to ``length`` bytes, or zeros appended up to there."""
+        """Return the content cut to ``length`` bytes, or with zeros appended up to there."""
         pages = self._pages[: -(-length // PAGE_BYTES)]
         total = self._total
         for number in range(len(pages), len(self._pages)):
@@ -88,11 +88,11 @@ class Content:
         return Content(length, pages + (_ZERO,) * missing, total & _TOTAL_MASK)
 
     def read(self) -> bytes:
-        """All of it."""
+        """Return all bytes."""
         return b"".join([data for data, _ in self._pages])[: self.size]
 
     def write_to(self, descriptor: int) -> None:
-        """Into an empty file open for writing. Pages of zeros become holes."""
+        """Write the bytes into an empty file that is open for writing. Pages of zeros become holes."""
         pages = self._pages
         at = 0
         while at < len(pages):

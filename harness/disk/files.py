@@ -1,7 +1,7 @@
 """A tree of files in memory: names, and the files that they name.
 
-Names are entries of folders, and folders and files are numbers, as in a file system: a name change says which entries
-go and which one comes, and stays meaningful where an earlier change was lost.
+Names are entries of folders, and folders and files are numbers, as in a file system. A name change says which entries
+are removed and which one is added, and keeps its meaning if an earlier change was lost.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FOLDER = b"/" * len(EMPTY.digest)
 
 
 class Listing:
-    """Every path below the root with the number of its file or folder, in order, as ``names`` are at this moment.
+    """Every path below the root with the number of its file or folder, in order, for the present ``names``.
 
-    What hangs below a folder that was lost is not there.
+    Entries of a lost folder are not included.
     """
 
     __slots__ = ("_told", "paths")
@@ -42,7 +42,7 @@ class Listing:
         self._told: dict[tuple[str, ...], tuple[bytes, tuple[int, ...]]] = {}
 
     def told(self, unread: tuple[str, ...]) -> tuple[bytes, tuple[int, ...]]:
-        """What tells these paths from others, and the numbers whose contents do; not of those that match ``unread``."""
+        """Return the paths as bytes, and the numbers of their files, without the paths that match ``unread``."""
         found = self._told.get(unread)
         if found is None:
             kept = [(path, number) for path, number in self.paths if not matches(path, unread)]
@@ -54,7 +54,7 @@ class Listing:
 class Tree:
     """Names, and contents by number. A number that has a name and no content is a folder. ``Tree()`` is empty.
 
-    A recording calls a file by a number of its own; a file that was there before is met by its path first.
+    A recording has file numbers of its own. A file that existed before is first found by its path.
     """
 
     __slots__ = ("_listing", "_seen", "contents", "names")
@@ -72,7 +72,7 @@ class Tree:
 
     @classmethod
     def read(cls, folder: Path) -> Tree:
-        """What lies below ``folder``. Numbers of its files are negative; two names of one file share one."""
+        """Return the files below ``folder``. Their numbers are negative; two names of one file share a number."""
         tree = cls()
         numbers: dict[tuple[int, int], int] = {}
         folders = {folder: ROOT}
@@ -87,7 +87,7 @@ class Tree:
         return tree
 
     def copy(self) -> Tree:
-        """Another tree with the same files, to be changed apart from this one."""
+        """Return a copy that can be changed independently."""
         other = Tree(dict(self.names), dict(self.contents))
         other._seen = dict(self._seen)
         return other
@@ -110,9 +110,9 @@ class Tree:
         return {path: self.contents[number] for path, number in self.paths if number in self.contents}
 
     def digest(self, unread: tuple[str, ...] = ()) -> bytes:
-        """Equal where paths and contents are equal, but for paths that match ``unread``.
+        """Return a hash that is equal for equal paths and contents. Paths that match ``unread`` are ignored.
 
-        Which names share one file is not told apart.
+        It does not distinguish two names of one file from two equal files.
         """
         paths, numbers = self.listing.told(unread)
         contents = self.contents
@@ -120,9 +120,9 @@ class Tree:
         return blake2b(b"".join((*told, paths)), digest_size=16).digest()
 
     def change(self, effect: Effect) -> Change | None:
-        """What ``effect`` would change here, or None: a sync changes nothing.
+        """Return the change that ``effect`` would make here, or None for an effect without one, such as a sync.
 
-        Raises: ValueError where it speaks of a file that is not here.
+        Raises: ValueError if its file does not exist here.
         """
         match effect.kind:
             case Kind.CREATE | Kind.MKDIR:
@@ -139,7 +139,7 @@ class Tree:
         return None
 
     def perform(self, effect: Effect, change: Change | None) -> None:
-        """Make the ``change`` that is this ``effect``'s."""
+        """Make the ``change`` that belongs to ``effect``."""
         self._listing = None
         if isinstance(change, NameChange):
             change.apply(self.names)
@@ -151,11 +151,11 @@ class Tree:
             self.contents[change.file] = change.apply(self.contents[change.file])
 
     def apply(self, effect: Effect) -> None:
-        """Let ``effect`` happen. Raises: ValueError where it speaks of a file that is not here."""
+        """Apply ``effect``. Raises: ValueError if its file does not exist here."""
         self.perform(effect, self.change(effect))
 
     def number(self, effect: Effect) -> int:
-        """The number here of the file that ``effect`` is on. Raises: ValueError where it is not here."""
+        """Return the number in this tree of the file of ``effect``. Raises: ValueError if it does not exist."""
         if effect.file not in self._seen:
             if not effect.path:
                 raise ValueError(f"effect {effect.index} ({effect.kind}): file {effect.file} was never named before")
@@ -163,7 +163,7 @@ class Tree:
         return self._seen[effect.file]
 
     def write_into(self, folder: Path) -> None:
-        """Make the files below ``folder``, which is there and empty."""
+        """Create the files below ``folder``, which exists and is empty."""
         root = os.fspath(folder)
         written: dict[int, str] = {}
         for path, number in self.paths:
@@ -192,7 +192,7 @@ class Tree:
             return DataChange(effect.index, number, effect, end > size, gap) if effect.data else None
         if effect.kind is Kind.TRUNCATE:
             return DataChange(effect.index, number, effect, effect.length > size)
-        # One that lengthens nothing may do so where an earlier write is lost.
+        # An allocation that extends nothing may extend the file if an earlier write is lost.
         grows = effect.offset + effect.length > size
         return DataChange(effect.index, number, effect, grows) if effect.grows else None
 

@@ -1,14 +1,15 @@
-"""Whether files that were found may be what a disk holds after power loss: the model asked the other way round.
+"""Membership test: files that were found are compared with the persistence model, which says if they are legal.
 
-``states`` makes some states; here any tree, as a real file system leaves it, is held against all of them, by sector:
-  * each file has a size that some choice of its unsynced changes gives it, a write torn at a sector or not;
-  * each of its sectors has a value that it has had since it was last sure, which is zeros where the file grew;
-  * its names, and which of them are of one file, are what a legal choice of the unsynced name changes leaves.
-Sectors are chosen apart, so that several tears of one write are legal here, of which ``choices`` tries one. A sector
-that lost a write and kept a later one is not legal here, though ``choices`` tries that too: no cache of whole sectors
-does it.
+``states`` generates some legal states. Here any tree, as a real file system leaves it, is compared with all of them, by
+sector:
+  * each file has a size that some selection of its pending changes gives it, a write torn at a sector or not;
+  * each of its sectors has a value that it has had since it was last durable; that is zeros where the file grew;
+  * its names, and which of them name one file, are those of a legal selection of the pending name changes.
+Sectors are compared independently, so several tears of one write are legal here, of which ``choices`` tries one. A
+sector that lost a write and kept a later one is not legal here, though ``choices`` tries that too: no cache of whole
+sectors does it.
 
-What is written through maps is not recorded: of files that were mapped only names and sizes are judged.
+Writes through maps are not recorded. So only names and sizes of mapped files are compared.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _CHOICES_MAX = 4096
 def why_illegal(
     recording: Sequence[Effect], base: Tree, position: int, tree: Tree, folder_model: FolderModel
 ) -> list[str]:
-    """Why ``tree`` can't be what is left where the power goes at ``position``: a sentence each; none where it can be.
+    """Return the reasons why ``tree`` cannot remain after power loss at ``position``; none if it can.
 
-    Where no choice of names explains all, these are the objections to the one that leaves fewest. Raises: as ``Disk``.
+    If no selection of names is legal, the reasons are those for the selection with the fewest. Raises: as ``Disk``.
     """
     if folder_model is FolderModel.STRICT and not why_illegal(recording, base, position, tree, FolderModel.GATE):
         return []
@@ -50,7 +51,7 @@ def why_illegal(
 
 
 class _Judge:
-    """Holds the tree that was found against trees of the model. What it knows of a file it keeps."""
+    """Compares the tree that was found with trees of the model. It caches its results for each file."""
 
     def __init__(self, disk: Disk, found: Tree, mapped: frozenset[int]) -> None:
         self._disk, self._found, self._mapped = disk, found, mapped
@@ -58,7 +59,7 @@ class _Judge:
         self._known: dict[tuple[int, int], list[str]] = {}
 
     def objections(self, legal: Tree) -> list[str]:
-        """What was found that is not as ``legal`` by names, or by no legal bytes."""
+        """Return the differences from ``legal`` in names, and in bytes that no legal selection explains."""
         paths = dict(legal.paths)
         said = [f"{path} is missing" for path in sorted(paths.keys() - self._paths.keys())]
         said += [f"{path} should not be there" for path in sorted(self._paths.keys() - paths.keys())]
@@ -122,13 +123,13 @@ def _sector(data: bytes, at: int) -> bytes:
 
 
 def _versions(file: File) -> Iterator[Content]:
-    """What the file has been since it was sure, the latest first, with all that is sure."""
+    """Yield the contents that the file has had since it was durable, with all durable changes, the latest first."""
     for number in range(len(file.changes), -1, -1):
         yield file.with_kept(sum(change.bit for change in file.changes[:number]))
 
 
 def _names_kept(disk: Disk, tree: Tree) -> Iterator[int]:
-    """The choices of unsure names worth a look, as bits."""
+    """Yield the selections of pending names that are worth a comparison, as bits."""
     names = [change for change in disk.unsure() if isinstance(change, NameChange)]
     if disk.folder_model is FolderModel.STRICT:
         yield from _subsets(disk, names, tree)
@@ -141,7 +142,7 @@ def _names_kept(disk: Disk, tree: Tree) -> Iterator[int]:
 
 
 def _subsets(disk: Disk, names: Sequence[NameChange], tree: Tree) -> list[int]:
-    """The subsets of ``names`` that leave those entries, in folders that are surely there, which were found."""
+    """Return the subsets of ``names`` with the entries that were found, in folders that are certain to exist."""
     paths = {path for path, _ in tree.paths}
     moved = {change.file for change in names}
     folders = {ROOT: ""} | {number: f"{path}/" for path, number in disk.tree(0).paths if number not in moved}
@@ -168,7 +169,7 @@ def _entries(change: NameChange) -> tuple[tuple[int, str], ...]:
 
 
 def _mapped(recording: Sequence[Effect], base: Tree, position: int) -> frozenset[int]:
-    """The files that had been mapped shared and writable before ``position``."""
+    """Return the files that had been mapped shared and writable before ``position``."""
     tree, mapped = base.copy(), set()
     for effect in recording:
         if effect.kind is Kind.MAP_WRITABLE:

@@ -1,42 +1,42 @@
-"""What a disk is sure to hold, and what it may hold, when the power is lost at a position of a recording.
+"""The persistence model: what a disk holds after power loss at a position of a recording, and what it may hold.
 
-Position p lies before effect p of a recording, behind effect p - 1; ``len`` of the effects is the last one. A state is
-what was there before the recording, with those of the effects 0 .. p - 1 applied, in their order, that reached the
-disk: all that are sure, and any legal choice of the others.
+Position p is before I/O operation p of a recording, behind operation p - 1; ``len`` of the operations is the last one.
+A crash state is the initial content, with those of the operations 0 .. p - 1 applied, in order, that reached the disk:
+all durable ones, and any legal selection of the pending ones. ``docs/power-loss-model.md`` explains it for readers.
 
-Bytes and sizes (writes, truncations, allocations that lengthen a file)
-  * A sync or datasync of a file makes all earlier changes of that file sure; a sync of everything, those of every file.
-  * A write through an O_SYNC or O_DSYNC descriptor is sure once it returned; earlier writes of the file are not, by it.
-    At the position before such a write, states are added in which it was under way: whole or torn.
-  * A sync of a file that failed leaves its earlier unsynced changes unsure for ever, whatever sync comes later: the
-    system takes them for written. Only what is written anew, and synced, is sure. The same goes for the one write
-    through an O_SYNC or O_DSYNC descriptor whose sync failed.
-  * The others may reach the disk in any order, each or not, whatever the file is called by then: so a rename may be
-    kept while bytes written before it are lost (delayed allocation; ext4's auto_da_alloc is not relied on). A write
-    that is kept lengthens the file; what lies between is zeros.
-  * Sectors of 512 bytes are atomic, and lie at multiples of 512 in a file. A write may be torn at any such place: only
-    what is before it was written, or only what is behind, or what is before while the size is the whole write's and the
-    rest is zeros. At 0 the last is a write of which only the size was written. Where the write lay behind the old end,
-    the tear may lie between: some of the zeros are all that was written.
-  * Space allocated inside a file lengthens it where the write is lost that had made it longer.
-Names (creations, renames, links, unlinkings, folders made and removed) are atomic each, and are sure by a folder model
-  * JOURNAL: as ext4 and xfs. Metadata lie in one ordered journal, and a sync commits it up to the file's last change in
-    it: its creation, truncation, the last unsynced write that lengthened it (no further: the kernel may have written
-    that back, and committed the size, before what came later), or (but for a datasync, and a write through O_DSYNC)
-    the last change of its own names, or of the entries where it is a folder. A sync of a file that has no change to
-    commit commits nothing of others.
-  * GATE: less is sure. Of what JOURNAL would commit, only what concerns the file's own names, the folders above it,
-    and its entries, where it is a folder. This is the model that promises are held to.
-  * STRICT: less again, what POSIX says. Only a sync of each folder whose entries a change is in makes it sure.
-  A sync of a folder that failed leaves the unsynced changes of its entries unsure, whatever sync comes later, until a
-  later change of its entries is made sure: the folder is written anew with that. (A journal that can't be written is
-  given up: ext4 and xfs refuse every later effect, which is for whoever plans the fault to play.)
-  Of names that are not sure, GATE and JOURNAL lose the latest ones, so that a prefix is kept; STRICT loses any.
+Bytes and sizes (writes, truncations, allocations that make a file longer)
+  * A sync or datasync of a file makes all earlier changes of that file durable; a sync of everything, those of all.
+  * A write through an O_SYNC or O_DSYNC descriptor is durable when it returns. Earlier writes of the file are not made
+    durable by it. At the position before such a write, states are added in which it was in progress: whole or torn.
+  * After a failed sync of a file its earlier pending changes stay pending for ever, whatever sync follows: the kernel
+    has marked the pages clean. Only data that is written again, and synced, is durable. The same holds for the one
+    write through an O_SYNC or O_DSYNC descriptor whose sync failed.
+  * Pending changes may reach the disk in any order, each or not, whatever the file is called by then. So a rename may
+    be kept while bytes written before it are lost (delayed allocation; ext4's auto_da_alloc is not relied on). A write
+    that is kept extends the file; the gap is zeros.
+  * Sectors of 512 bytes are atomic, at multiples of 512 in a file. A write may be torn at any such place. Then only the
+    part before is written, or only the part behind, or the part before with the size of the whole write and zeros for
+    the rest. At 0 the last is a write of which only the size was written. If the write was behind the old end, the tear
+    may be in the gap: then some of the zeros are all that was written.
+  * Space allocated inside a file extends it if the write is lost that had extended it.
+Names (creations, renames, links, unlinkings, folders made and removed) are atomic each. Three models make them durable:
+  * JOURNAL: as ext4 and xfs. Metadata is in one ordered journal. A sync commits it up to the file's last change in it:
+    its creation, truncation, or the last pending write that extended it. It commits no later write: the kernel may have
+    written that one back, and committed the size, before later changes. Except for a datasync, and a write through
+    O_DSYNC, it is also the last change of the file's names, or of its entries if it is a folder. A sync of a file that
+    has no change to commit commits nothing of others.
+  * GATE: less is durable. Of what JOURNAL would commit, only what concerns the file's own names, the folders above it,
+    and its entries, if it is a folder. Promises are checked against this model.
+  * STRICT: less again, as POSIX says. Only a sync of each folder whose entries a change is in makes it durable.
+  A failed sync of a folder leaves the pending changes of its entries pending, whatever sync follows, until a later
+  change of its entries is made durable: the folder is written again with that. (A journal that can't be written is
+  given up: ext4 and xfs refuse every later operation. The code that injects the fault has to do that.)
+  Of pending names, GATE and JOURNAL lose the latest ones, so that a prefix is kept; STRICT loses any.
   A file whose name was lost is lost, and its bytes with it.
 Every state of JOURNAL is one of GATE, and every one of GATE is one of STRICT.
 
-Beyond the model, and generated only when asked for: noise instead of zeros behind a torn write, and tears at multiples
-of 64 bytes. Not modelled: folders in parts, blocks that were another file's, disks that lie about syncs, writable maps.
+Beyond the model, and generated only on request: noise instead of zeros behind a torn write, and tears at multiples of
+64 bytes. Not modelled: partially written folders, blocks of another file, disks that ignore syncs, writable maps.
 
 Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014), for states as subsets of unsynced effects;
 fsync(2), open(2); ext4(5), auto_da_alloc; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
@@ -54,7 +54,7 @@ from harness.effects.recording import NOT_COUNTED, Effect, Kind
 
 
 class FolderModel(StrEnum):
-    """When a name is sure; see above."""
+    """The rule by which a name becomes durable; see above."""
 
     GATE = "gate"
     JOURNAL = "journal"
@@ -62,10 +62,10 @@ class FolderModel(StrEnum):
 
 
 class Disk:
-    """A disk while a recording is played: what it holds for sure at ``position``, and what it may have lost.
+    """A disk while a recording is replayed: its durable content at ``position``, and its pending changes.
 
-    ``recording`` may hold notes. Raises: ValueError where its effects are not numbered from 0, or speak of files that
-    are neither in ``base`` nor made by them.
+    ``recording`` may contain notes. Raises: ValueError if its effects are not numbered from 0, or use files that are
+    neither in ``base`` nor created by them.
     """
 
     def __init__(self, recording: Sequence[Effect], base: Tree, folder_model: FolderModel) -> None:
@@ -77,29 +77,29 @@ class Disk:
         self._name_changes: list[NameChange] = []
         self._folders_left: dict[int, set[int]] = {}
         self._name_bits = self._sure_names = 0
-        # Of all files the contents that are sure; and those files of which more was written.
+        # The durable contents of all files, and the files with pending changes.
         self._contents = dict(base.contents)
         self._changed: dict[int, File] = {}
         self._resized: dict[int, int] = {}
         self._named: dict[int, int] = {}
         self._listings: dict[int, tuple[dict[Entry, int], Listing]] = {}
         self._started: Effect | None = None
-        # Syncs that failed, by the position behind them; and the changes, by file, that they took for good.
+        # Syncs that failed, by the position after them; and by file, the changes that they lost for good.
         self._failed: dict[int, list[Effect]] = {}
         for effect in recording:
             if effect.kind is Kind.SYNC_FAILED:
                 self._failed.setdefault(effect.index, []).append(effect)
         self._forsaken: dict[int, int] = {}
-        # By folder the name changes that it has forsaken, and the position behind the sync that failed.
+        # By folder, the name changes that a failed sync lost, and the position after that sync.
         self._forsaken_names: dict[int, tuple[int, int]] = {}
 
     def advance(self) -> None:
-        """Play the effect at ``position``."""
+        """Replay the effect at ``position``."""
         self.start()
         self.finish()
 
     def start(self) -> None:
-        """Begin the effect at ``position``: what it changes is among what may be lost, whatever the effect is."""
+        """Begin the effect at ``position``: its change is pending now, whatever the effect is."""
         if self._started is not None:
             return
         for failed in self._failed.pop(self.position, ()):
@@ -120,7 +120,7 @@ class Disk:
                 self._resized[change.file] = effect.index
 
     def finish(self) -> None:
-        """End the effect that was begun: what it makes sure is sure."""
+        """End the effect that was begun: changes that it makes durable are durable now."""
         effect = self._started
         assert effect is not None
         if effect.kind is Kind.SYNC_ALL:
@@ -144,7 +144,7 @@ class Disk:
         self.position += 1
 
     def unsure(self) -> list[Change]:
-        """What may be lost here, in its order. Left out: changes of files whose last name is gone for sure."""
+        """Return the pending changes in order, without those of files whose last name is durably removed."""
         names = [change for change in self._name_changes if not change.bit & self._sure_names]
         named = {*self._names.values(), *(change.file for change in self._name_changes)}
         changes: list[Change] = [*names]
@@ -154,11 +154,11 @@ class Disk:
         return sorted(changes, key=lambda change: change.index)
 
     def changed(self, number: int) -> File | None:
-        """File ``number`` with what it may have lost; None where all its bytes are sure. Not to be changed."""
+        """Return file ``number`` with its pending changes, or None if it has none. It must not be changed."""
         return self._changed.get(number)
 
     def tree(self, kept: int, tears: tuple[Tear, ...] = ()) -> Tree:
-        """The state that keeps, beside what is sure, the changes whose bits are in ``kept``. Not to be changed."""
+        """Return the state with all durable changes and those whose bits are in ``kept``. It must not be changed."""
         names, listing = self._listed((kept | self._sure_names) & self._name_bits)
         contents = self._contents.copy()
         for number, file in self._changed.items():
@@ -205,7 +205,7 @@ class Disk:
             del self._changed[number]
 
     def _sync_names(self, number: int, grown_at: int, data_only: bool) -> None:
-        """Make those names sure that a sync of file or folder ``number`` does, which ``grown_at`` lengthened last."""
+        """Make the names durable that a sync of ``number`` commits; ``grown_at`` is its last extension."""
         if self.folder_model is FolderModel.STRICT:
             if data_only:
                 return
@@ -249,7 +249,7 @@ class Disk:
 
 
 def numbered(recording: Sequence[Effect]) -> list[Effect]:
-    """The effects of ``recording`` without what doesn't count. Raises: ValueError where one is missing."""
+    """Return the effects of ``recording`` that are counted. Raises: ValueError if one is missing."""
     effects = [effect for effect in recording if effect.kind not in NOT_COUNTED]
     for place, effect in enumerate(effects):
         if effect.index != place:

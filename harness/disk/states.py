@@ -1,7 +1,7 @@
-"""The states that a disk may be in after power loss, position by position: enumerated, told apart, and made again.
+"""Crash states, position by position: enumerated, without duplicates, and rebuilt from a description.
 
-Everything is lazy and depends on its arguments alone. What is drawn at random is drawn per position, so that the states
-at a position are the same whichever slice of the positions it is enumerated in.
+Everything is lazy and depends on its arguments alone. Random selections are drawn per position, so the crash states at
+a position do not depend on the slice of positions that is enumerated.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from harness.effects.recording import Effect, Kind
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A state in a few words: ``rebuild`` makes it again from these, the recording and the base.
+    """A short description of a state. ``rebuild`` generates the state from it, the recording and the base.
 
-    At ``position``, beside the effects that are sure there by ``folder_model``, the effects ``kept`` had reached the
-    disk, those of ``tears`` in part. An effect ``kept`` that is at ``position`` itself was under way. ``kind`` says how
-    it was chosen, and no more.
+    At ``position``, the effects ``kept`` had reached the disk in addition to those that ``folder_model`` makes durable;
+    those of ``tears`` in part. An effect ``kept`` at ``position`` itself was in progress. ``kind`` names the rule that
+    chose the selection.
     """
 
     folder_model: FolderModel
@@ -36,13 +36,13 @@ class Description:
     tears: tuple[Tear, ...] = ()
 
     def to_json(self) -> str:
-        """One line of text for a row or a command line."""
+        """Return one line of text for a row or a command line."""
         tears = [[tear.effect, tear.at, tear.rest] for tear in self.tears]
         return json.dumps([self.folder_model, self.position, self.kind, self.kept, tears], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Description:
-        """The description that ``to_json`` wrote. Raises: ValueError where it is none."""
+        """Return the description that ``to_json`` wrote. Raises: ValueError if the text is none."""
         try:
             folder_model, position, kind, kept, tears = json.loads(text)
             torn = tuple(Tear(int(effect), int(at), Rest(rest)) for effect, at, rest in tears)
@@ -54,9 +54,9 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One legal state. ``said_before`` and ``said_by`` are for ``said``: what the process had said at the least and at
+    """A legal crash state. ``tree`` must not be changed.
 
-    the most when the power went. ``tree`` is not to be changed.
+    ``said_before`` and ``said_by`` are arguments for ``said``: bounds of what the process had acknowledged.
     """
 
     description: Description
@@ -67,12 +67,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """A state that is legal at one place or more of a slice; ``description`` is of the first.
+    """A crash state that is legal at one position or more of a slice; ``description`` is that of the first.
 
-    ``states`` counts how often it was enumerated. A judge holds it to the places where most is asked of it: it must
-    contain what had been acknowledged in ``said(recording, said_by)``, which is the most that was said at any of these
-    places, and nothing that had not been attempted in ``said(recording, said_before)``, the least. ``tree`` is not to
-    be changed.
+    ``states`` counts how often it was enumerated. It is checked against the strictest of these positions. It must
+    contain the commits acknowledged in ``said(recording, said_by)``, the most at any of them. It must contain no commit
+    that was not attempted in ``said(recording, said_before)``, the least. ``tree`` must not be changed.
     """
 
     description: Description
@@ -86,12 +85,12 @@ DEFAULT_DEPTH = Depth()
 
 
 def positions(recording: Sequence[Effect]) -> range:
-    """Every position of ``recording``: before each effect, and behind the last."""
+    """Return every position of ``recording``: before each effect, and after the last."""
     return range(len(numbered(recording)) + 1)
 
 
 def said(recording: Sequence[Effect], upto: int) -> tuple[str, ...]:
-    """What the process had said before effect ``upto`` began, in order. (A note bears the index of the next effect.)"""
+    """Return the notes before effect ``upto`` began, in order. A note has the index of the next effect."""
     return tuple(effect.text for effect in recording if effect.kind is Kind.NOTE and effect.index <= upto)
 
 
@@ -103,9 +102,9 @@ def states(
     seed: int,
     depth: Depth = DEFAULT_DEPTH,
 ) -> Iterator[State]:
-    """Every state enumerated at ``positions``, which ascend, in order. Equal ones come again and again.
+    """Yield every state at ``positions``, which must ascend, in order. Equal states are repeated.
 
-    ``base`` is what lay in the folder when the recording began.
+    ``base`` is the content of the folder when the recording began.
     """
     for point in _points(recording, base, positions, folder_model, seed, depth):
         yield State(point.describe(), point.tree(), point.said_before, point.said_by)
@@ -119,10 +118,10 @@ def distinct(
     seed: int,
     depth: Depth = DEFAULT_DEPTH,
 ) -> Iterator[Distinct]:
-    """The states at ``positions`` without their repetitions, told apart by paths and bytes, in order of first sight.
+    """Yield the states at ``positions`` without duplicates in paths and bytes, in the order of their first occurrence.
 
-    States that differ in ``depth.unread`` files alone are one.
-    Every state is made once before the first is yielded, as the last position may repeat the first state.
+    States that differ only in ``depth.unread`` files are duplicates. Every state is generated once before the first is
+    yielded, because the last position may repeat the first state.
     """
     met: dict[bytes, _Met] = {}
     for place, point in enumerate(_points(recording, base, positions, folder_model, seed, depth)):
@@ -143,9 +142,9 @@ def distinct(
 
 
 def rebuild(recording: Sequence[Effect], base: Tree, description: Description) -> Tree:
-    """The state that ``description`` is of, alone. Not to be changed.
+    """Return the state of ``description``. It must not be changed.
 
-    Raises: ValueError where the recording has no such position.
+    Raises: ValueError if the recording has no such position.
     """
     disk = Disk(recording, base, description.folder_model)
     if not 0 <= description.position <= len(disk.effects):
@@ -167,7 +166,7 @@ class _Met:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A choice at a position; made into a state while the disk is still there."""
+    """A selection at a position. It is made into a state while the disk is still at that position."""
 
     disk: Disk
     choice: Choice
@@ -197,7 +196,7 @@ def _points(
         while disk.position < position:
             disk.advance()
         for choice in _choices(disk, Random(f"{seed} {position}"), depth):
-            # Behind the effect before this one, and up to the moment before the next.
+            # Legal after the effect before this position, and until the next effect begins.
             yield _Point(disk, choice, position - 1, position)
         if position < len(disk.effects) and disk.effects[position].synchronous:
             disk.start()
@@ -207,7 +206,7 @@ def _points(
 
 
 def _choices(disk: Disk, rng: Random, depth: Depth) -> Iterator[Choice]:
-    """What to try, with all bytes of the files that nobody reads."""
+    """Yield the selections to try, with all bytes of the files that are never read."""
     unsure = disk.unsure()
     unread = [change for change in unsure if isinstance(change, DataChange) and change.is_of(depth.unread)]
     kept = sum(change.bit for change in unread)

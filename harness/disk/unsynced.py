@@ -1,4 +1,4 @@
-"""The bytes of one file on a disk: those that are sure, and changes after them, any of which may be lost or torn."""
+"""The bytes of one file on a disk: the durable ones, and pending changes, any of which may be lost or torn."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from harness.disk.contents import Content
 
 
 class Rest(StrEnum):
-    """What became of the rest of a torn write."""
+    """The content of the rest of a torn write."""
 
     MISSING = "missing"
-    """Behind the tear nothing was written, and the size doesn't count it."""
+    """Nothing was written after the tear, and the size does not include it."""
     ZEROS = "zeros"
-    """Behind the tear nothing was written, but the size counts it."""
+    """Nothing was written after the tear, but the size includes it."""
     BEFORE = "before"
-    """It is what lies before the tear that was not written."""
+    """The part before the tear was not written; the part after it was."""
     NOISE = "noise"
-    """As ``ZEROS``, but there is what the disk held before, for which noise stands. Beyond the model."""
+    """As ``ZEROS``, but with earlier bytes of the disk, for which noise stands. Beyond the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tear:
-    """Write ``effect`` was torn ``at`` so many of its bytes.
+    """A tear of write ``effect``, ``at`` so many of its bytes.
 
-    Below 0 and ``MISSING``: nothing of it was written, nor so many of the zeros between the old end and it.
+    A negative ``at`` with ``MISSING``: nothing of the write was written, nor so many of the zeros before it.
     """
 
     effect: int
@@ -36,7 +36,7 @@ class Tear:
 
 
 def torn(content: Content, change: DataChange, tear: Tear) -> Content:
-    """``content`` with that part of the write which reached the disk."""
+    """Return ``content`` with the part of the write that reached the disk."""
     effect = change.effect
     head, end = effect.data[: max(tear.at, 0)], effect.offset + len(effect.data)
     if tear.at < 0:
@@ -54,7 +54,7 @@ def torn(content: Content, change: DataChange, tear: Tear) -> Content:
 
 
 class File:
-    """One file: the content that is sure, and its later changes. Those in ``sure_bits`` are sure by themselves."""
+    """One file: its durable content, and its later changes. Changes in ``sure_bits`` are durable on their own."""
 
     def __init__(self, content: Content) -> None:
         self.content = content
@@ -69,17 +69,17 @@ class File:
         self.bits |= change.bit
 
     def grown_at(self) -> int:
-        """The last change that is not sure and lengthened it, by its index; -1 where there is none."""
+        """Return the index of the last pending change that extended the file, or -1."""
         unsure = (change for change in self.changes if not change.bit & self.sure_bits)
         return max((change.index for change in unsure if change.grows), default=-1)
 
     def turn(self) -> None:
-        """Forget contents that were asked for neither at this position nor at the one before."""
+        """Drop cached contents that were used neither at this position nor at the one before."""
         if self._made:
             self._made_before, self._made = self._made, {}
 
     def with_kept(self, kept: int, tears: tuple[Tear, ...] = ()) -> Content:
-        """The content with the changes whose bits are ``kept``, beside those that are sure."""
+        """Return the content with the changes whose bits are ``kept``, and all durable ones."""
         kept = (kept | self.sure_bits) & self.bits
         torn_ones = {1 << tear.effect: tear for tear in tears if kept >> tear.effect & 1} if tears else None
         if not torn_ones:
@@ -94,7 +94,7 @@ class File:
         return content
 
     def _with(self, kept: int) -> Content:
-        # States of neighbouring positions differ by their last change: each is made from the one without it.
+        # States of adjacent positions differ in their last change, so each is derived from the state without it.
         wanted = kept
         later: list[tuple[DataChange, int]] = []
         for change in reversed(self.changes):

@@ -1,1 +1,1 @@
-"""Seeing and steering what a process does to files: every effect in order, and a fault at any one of them."""
+"""Fault injection: record the I/O operations of a process in order, and inject a fault at any one of them."""

@@ -1,4 +1,4 @@
-"""The C library that sees and steers effects: compiled on first use, kept in the user's cache."""
+"""The C library that records I/O operations and injects faults: compiled on first use, cached for the user."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FLAGS = ("-O2", "-shared", "-fPIC", "-ldl", "-lpthread")
 
 
 def recorder_library() -> Path:
-    """The library's file, for LD_PRELOAD. Compiled where this source has not been compiled by this user before.
+    """Return the library's file, for LD_PRELOAD. Compile it if this user has not compiled this source before.
 
-    Raises: ConfigError where this is not Linux, or no C compiler works; it says what to install.
+    Raises: ConfigError if this is not Linux, or no C compiler works; the message says what to install.
     """
     if sys.platform != "linux":
-        raise ConfigError(f"faults below the process need Linux (LD_PRELOAD): this is {sys.platform}")
+        raise ConfigError(f"I/O faults need Linux (LD_PRELOAD): this is {sys.platform}")
     source = resources.files("harness.effects").joinpath("recorder.c").read_bytes()
     digest = hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
     library = _cache_folder() / f"recorder-{digest}.so"
@@ -43,12 +43,12 @@ def _compile(source: bytes, library: Path) -> None:
             command = [*compiler, str(written), *_FLAGS, "-o", str(built)]
             ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
             if ended.returncode == 0:
-                # In one step: several processes may be at it.
+                # Rename in one step: several processes may compile it at once.
                 built.replace(library)
                 return
             complaints.append(f"{' '.join(compiler)}: {ended.stderr.decode(errors='replace').strip()[-500:]}")
     raise ConfigError(
-        "no C compiler works here, and faults below the process need one: install gcc or clang with the C library's "
+        "no C compiler works here, and I/O faults need one: install gcc or clang with the C library's "
         f"headers, or the Python package ziglang. {' | '.join(complaints)}".rstrip()
     )
 
@@ -61,7 +61,7 @@ def _compilers() -> list[list[str]]:
 
 
 def _cache_folder() -> Path:
-    """A folder of this user's own whose path LD_PRELOAD can carry: blanks and colons part its entries."""
+    """Return a folder of this user whose path LD_PRELOAD can carry: blanks and colons separate its entries."""
     chosen = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "txstores")
     for folder in (chosen, Path(tempfile.gettempdir(), f"txstores-{os.getuid()}")):
         if any(character in " :\t\n" for character in str(folder)):

@@ -1,4 +1,4 @@
-"""Trials in children forked from a warm parent: thousands of processes without starting the interpreter for each."""
+"""Trials in children forked from a fork server: thousands of processes without starting the interpreter for each."""
 
 from __future__ import annotations
 
@@ -22,44 +22,45 @@ import harness
 from harness.effects.library import recorder_library
 
 CLOCK_TIMES = 6
-"""A child that sleeps is killed when so many times its deadline has passed by the clock."""
+"""A child that sleeps is killed after this many times its deadline, measured by the clock."""
 _MAPPED_BYTES = str(256 << 10)
-"""The C library maps what is larger. Left to itself it takes such memory from the heap after a while, and writes zeros
-into all of it: two megabytes whenever LMDB is opened again. Source: mallopt(3), "M_MMAP_THRESHOLD"."""
+"""The C library maps larger allocations. By default it raises this threshold after some time, takes such memory from
+the heap, and writes zeros into all of it: 2 MB whenever LMDB is opened again. Source: mallopt(3),
+"M_MMAP_THRESHOLD"."""
 _ANSWER_S, _END_S = 60.0, 15.0
-"""How long the warm parent may take to begin, and to answer beyond what a child may take; and to end."""
+"""The seconds that the fork server may take to begin, to answer beyond the time of a child, and to end."""
 
 
 class NurseryError(Exception):
-    """The warm parent itself has failed: no verdict on any trial. Look at its complaint and start another nursery."""
+    """The fork server itself has failed, so the trial has no verdict. Read its complaint, and restart it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a child ended, and what it had to say."""
+    """The end of a child, and its result."""
 
     status: int | None
-    """Its exit status: 0 where the function returned, 1 where it raised; None where a signal ended it."""
+    """The exit status: 0 if the function returned, 1 if it raised; None if a signal ended the child."""
     signal: int | None
-    """The signal that ended it: SIGKILL for a planned kill, and at the deadline."""
+    """The signal that ended the child: SIGKILL for a planned kill, and at the deadline."""
     timed_out: bool
-    """Whether it was killed at its deadline, of its own time or by the clock."""
+    """True if the child was killed at its deadline of CPU time, or at the one by the clock."""
     result: Any
-    """What the function returned, as JSON carries it; None where it did not."""
+    """The value that the function returned, as JSON carries it; None if it did not return."""
     error: str
-    """What the function raised, "TYPE: MESSAGE", or ""."""
+    """The exception of the function as "TYPE: MESSAGE", or ""."""
     complaint: str
-    """The end of what it wrote to stdout and stderr."""
+    """The end of the child's output to stdout and stderr."""
 
 
 class Nursery:
     """Runs functions in forked children, one after the other, from one thread; use it in a ``with`` block.
 
-    Each child has a process group of its own, so that nothing it started outlives it. Children start in the nursery's
-    folder, made below ``within`` (unless given, where temporary folders are), and see a clean environment. ``preload``
-    gives them the recorder (see steering).
+    Each child has its own process group, so that no process that it started outlives it. Children start in the fork
+    server's folder and see a clean environment. The folder is made below ``within``, or in the folder for temporary
+    files. ``preload`` loads the recorder into them (see ``steering``).
 
-    Raises: ConfigError where the recorder can't be had.
+    Raises: ConfigError if the recorder is not available.
     """
 
     def __init__(self, *, preload: bool = True, within: Path | None = None) -> None:
@@ -82,31 +83,31 @@ class Nursery:
         )
 
     def restart(self) -> None:
-        """Go on with a new warm parent and an empty folder of another name."""
+        """Start a new fork server, with an empty folder of another name."""
         self.close()
         self.__dict__.pop("folder", None)
         self._start()
 
     @cached_property
     def folder(self) -> Path:
-        """A folder for what children work on. It goes with the nursery, also where this process is killed.
+        """The working folder of the children. It is removed with the fork server, even if this process is killed.
 
-        Raises: NurseryError where the warm parent could not begin.
+        Raises: NurseryError if the fork server could not start.
         """
         [told] = self._exchange(b"", 1, _ANSWER_S, "it began")
         return Path(os.fsdecode(told))
 
     def run(self, function: str, arguments: Mapping[str, Any], *, deadline_s: float, shared: bool = False) -> Outcome:
-        """Call ``function``, "module:name", with ``arguments`` as keywords, in a child, and wait for what comes of it.
+        """Call ``function``, "module:name", with ``arguments`` as keywords in a child, and wait for its end or result.
 
-        Arguments and what it returns pass as JSON. The module is imported in the warm parent, once. Each call has a
-        fresh child, but for ``shared`` ones: these follow each other in one as long as they return, which saves the
-        fork. Whatever one of them leaves in its process the next one finds, unless it is retired.
+        Arguments and results pass as JSON. The module is imported once, in the fork server. Each call has a new child,
+        except ``shared`` ones: these run in the same child as long as they return, which saves the fork. State that one
+        of them leaves in the process is there for the next one, unless the child is retired.
 
-        ``deadline_s`` is the child's own time, of all its threads, so that it is not late where others have the
-        processors. One that sleeps, or waits for another process, has ``CLOCK_TIMES`` as much by the clock.
+        ``deadline_s`` is the CPU time of all threads of the child, so that it does not depend on the machine's load. A
+        child that sleeps, or waits for another process, is killed after ``CLOCK_TIMES`` as much by the clock.
 
-        Raises: NurseryError where the warm parent is gone or does not answer, or the module can't be imported.
+        Raises: NurseryError if the fork server has died or does not answer, or the module cannot be imported.
         """
         clock_s = CLOCK_TIMES * deadline_s
         facts, result = self._ask(
@@ -124,18 +125,18 @@ class Nursery:
         return Outcome(result=result, **facts)
 
     def prepare(self, function: str, arguments: Mapping[str, Any]) -> None:
-        """Call ``function`` in the warm parent itself: what it keeps in memory every later child begins with.
+        """Call ``function`` in the fork server itself, so that every later child has its results in memory.
 
-        It opens nothing and starts no thread. Raises: as ``run``; also where it raises.
+        It must not open anything or start a thread. Raises: as ``run``, and NurseryError if the function raises.
         """
         facts, _ = self._ask({"prepare": function, "function": function, "arguments": dict(arguments)}, 0)
         if "refused" in facts:
             raise NurseryError(f"{function} can't be run: {facts['refused']}")
 
     def retire(self) -> None:
-        """End the child of the shared calls, if there is one: the next one has a fresh child.
+        """End the child of the shared calls, if there is one. The next shared call has a new child.
 
-        Raises: NurseryError where the warm parent is gone or does not answer.
+        Raises: NurseryError if the fork server has died or does not answer.
         """
         self._ask({"retire": True}, 0)
 
@@ -146,9 +147,9 @@ class Nursery:
         return json.loads(facts), json.loads(result)
 
     def _exchange(self, said: bytes, num_lines: int, seconds: float, doing: str) -> list[bytes]:
-        """Say it to the warm parent, and return the lines it answers. What is stopped or wedged is waited for no more.
+        """Send ``said`` to the fork server, and return its answer. Kill it if it does not answer in time.
 
-        Raises: NurseryError, and then the warm parent is no more.
+        Raises: NurseryError; the fork server is then dead.
         """
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
@@ -162,7 +163,7 @@ class Nursery:
                 if not readable and not writable:
                     self._kill()
                     raise NurseryError(
-                        f"the warm parent of the trials gave no answer for {seconds:.0f} s when {doing}, and was "
+                        f"the fork server of the trials gave no answer for {seconds:.0f} s when {doing}, and was "
                         "killed: it was stopped, or the machine has no time for it. Give it some, and run this again"
                     )
                 if writable:
@@ -181,14 +182,14 @@ class Nursery:
     def _has_died(self, when: str) -> NurseryError:
         self._complaints.seek(0)
         complaint = self._complaints.read().decode(errors="replace")[-2000:]
-        return NurseryError(f"the warm parent of the trials has died when {when}: {complaint}")
+        return NurseryError(f"the fork server of the trials has died when {when}: {complaint}")
 
     def _kill(self) -> None:
         self._parent.kill()
         self._parent.wait()
 
     def close(self) -> None:
-        """End the warm parent, and the child it may be waiting for."""
+        """End the fork server, and the child it may be waiting for."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         folder = None
@@ -197,11 +198,11 @@ class Nursery:
         with suppress(BrokenPipeError):
             self._parent.stdin.close()
         try:
-            # It kills its child, removes the folder and ends: whatever may become of this process meanwhile.
+            # It kills its child, removes the folder and ends, even if this process is killed meanwhile.
             self._parent.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._kill()
-        # Where it could not.
+        # In case the fork server could not remove it.
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         self._parent.stdout.close()
@@ -217,7 +218,7 @@ class Nursery:
 
 
 def _environment() -> dict[str, str]:
-    # Nothing of the surrounding environment but what the interpreter itself may need to start.
+    # Pass only those variables that the interpreter may need to start.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     code = str(Path(harness.__file__).parents[1])
     fixed = {"PYTHONPATH": code, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}

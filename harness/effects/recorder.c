@@ -1,18 +1,18 @@
-/* Sees and steers what this process does to files below one folder, call by call.
+/* Records and fails what this process does to files below one folder, call by call.
  *
  * Loaded with LD_PRELOAD, and passive until effects_begin. From then on every call that changes files below the folder
  * is performed and recorded under one lock, so that the effects of all threads have one order and one count. At one of
  * them the process may be killed, the write torn or cut short, or an error returned (struct plan).
  *
- * Files are known by device and inode, looked up at every call, not by descriptor: a descriptor may be copied, passed
- * on or closed in ways that can't be seen from here (fclose, closedir).
+ * Files are identified by device and inode, looked up at every call, not by descriptor. A descriptor may be copied,
+ * passed on or closed in ways that are not visible here (fclose, closedir).
  *
- * Only the process that called effects_begin is watched: what it forks passes unseen, and a child of vfork shares this
- * memory, so the process id is asked each time.
+ * Only the process that called effects_begin is watched. A forked child is not recorded, and a child of vfork shares
+ * this memory, so the process ID is compared each time.
  *
- * What can't be recorded is refused with an error that a file system may well give, never let through: copying inside
+ * A call that cannot be recorded is refused with an error that a file system may return. Such calls are: copying inside
  * the kernel, stdio streams for writing, symbolic links, exchanging names, moving across the folder's edge, punching
- * holes. sync_file_range is let through and not recorded: it makes nothing sure (its manual page, "Warning").
+ * holes. sync_file_range is allowed and not recorded: it makes nothing durable (its manual page, "Warning").
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,7 +33,7 @@
 
 _Static_assert(sizeof(off_t) == 8, "the names ending in 64 are aliases of the others");
 
-/* The C library's own call, found on first use: other libraries may call before this one has been set up. */
+/* The C library's own function, looked up on first use: other libraries may call before this one is initialized. */
 #define REAL(name)                                                                                                   \
     ({                                                                                                               \
         static __typeof__(&name) found;                                                                              \
@@ -53,8 +53,8 @@ enum action { NOTHING, KILL, TEAR, FAIL_ONCE, FAIL_LASTING, SHORT, FAIL_THEN_KIL
 
 static struct plan {
     int action;
-    long at;    /* index of the effect */
-    long bytes; /* how much of a write is done */
+    long at;    /* the index of the effect */
+    long bytes; /* the part of a write that is done */
     int error;
 } plan;
 
@@ -63,10 +63,10 @@ static pid_t watched; /* 0 until effects_begin */
 static char root[PATH_MAX];
 static size_t root_length;
 static int recording = -1;
-static long count; /* of effects performed */
-static long fired; /* how often the plan struck, kills aside */
+static long count; /* the number of effects performed */
+static long fired; /* the number of failed and short calls */
 
-/* A file's number is its place in this list. An inode may come back under a new number: the latest counts. */
+/* A file's number is its place in this list. An inode may be reused with a new number: the latest one counts. */
 static struct file {
     dev_t device;
     ino_t inode;
@@ -92,7 +92,7 @@ static void give_up(const char *why) {
 }
 
 static void *grown(void *list, long used, size_t size) {
-    /* Doubled whenever the number used is a power of two. */
+    /* The list is doubled whenever its length is a power of two. */
     if ((used & (used - 1)) == 0 && (list = realloc(list, (used ? 2 * used : 1) * size)) == NULL)
         give_up("out of memory");
     return list;
@@ -151,7 +151,7 @@ static long known(const struct stat *status) {
     return -1;
 }
 
-/* The part of an absolute path that lies below the root ("" for the root itself), or NULL. */
+/* Return the part of an absolute path below the root ("" for the root itself), or NULL. */
 static const char *within_root(const char *path) {
     if (strncmp(path, root, root_length) != 0)
         return NULL;
@@ -160,22 +160,22 @@ static const char *within_root(const char *path) {
     return path[root_length] == '/' ? path + root_length + 1 : NULL;
 }
 
-/* The number of the file that lies at this path below the root. */
+/* Return the number of the file at this path below the root. */
 static long file_at(const struct stat *status, const char *path) {
     long file = known(status);
     if (file < 0)
         return add_file(status, path);
     if (path_of(file) == NULL)
-        add_name(file, path); /* it had a further name that no call has mentioned */
+        add_name(file, path); /* the file had another name that no call has used */
     return file;
 }
 
-/* The number of the file that a descriptor is open on, or -1 where it does not lie below the root. */
+/* Return the number of the file that a descriptor is open on, or -1 if it is not below the root. */
 static long file_open_on(int descriptor, const struct stat *status) {
     long file = known(status);
     if (file >= 0 && path_of(file) != NULL)
         return file;
-    /* Not met before; or all its known names are gone, and the inode may be that of a file elsewhere by now. */
+    /* The file is new; or all its known names are gone, and the inode may belong to another file now. */
     char link[64], path[PATH_MAX];
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
     ssize_t length = readlink(link, path, sizeof path - 1);
@@ -188,7 +188,7 @@ static long file_open_on(int descriptor, const struct stat *status) {
     return file >= 0 && status->st_nlink == 0 ? file : file_at(status, below);
 }
 
-/* Where a name lies below the root, written into kept (PATH_MAX bytes), or NULL. Its last part is not followed. */
+/* Return a name's path below the root, written into kept (PATH_MAX bytes), or NULL. The last part is not followed. */
 static const char *below_root(int folder, const char *path, char *kept) {
     char joined[2 * PATH_MAX], parent[PATH_MAX], link[64];
     size_t length = 0;
@@ -221,7 +221,7 @@ static const char *below_root(int folder, const char *path, char *kept) {
 
 /* Recording */
 
-static char *bytes; /* what a write is about to write, for the recording and for the write itself */
+static char *bytes; /* the data of a write, for the recording and for the write itself */
 static size_t bytes_room;
 
 static void make_room(size_t wanted) {
@@ -238,7 +238,7 @@ struct effect {
     int64_t offset, length;
 };
 
-/* One record: its length without these four bytes, then as told in recording.py. */
+/* One record: its length without these four bytes, then the fields that recording.py describes. */
 struct __attribute__((packed)) header {
     uint32_t rest;
     uint8_t kind, flags;
@@ -268,7 +268,7 @@ static void record(struct effect effect) {
         count++;
 }
 
-/* Steering */
+/* Fault injection */
 
 static void die(void) {
     kill(getpid(), SIGKILL);
@@ -278,7 +278,7 @@ static void die(void) {
 
 static int due(int action) { return plan.action == action && count == plan.at; }
 
-/* Before each effect: dies, or says that the call must fail, where the plan says so. A torn write dies later. */
+/* Called before each effect: dies, or returns 1 if the call must fail, as planned. A torn write dies later. */
 static int struck(int is_write) {
     if (due(KILL) || (due(TEAR) && (!is_write || plan.bytes == 0)))
         die();
@@ -304,13 +304,13 @@ struct subject {
     struct stat status;
 };
 
-/* Whether the descriptor is open on something below the root; if so the lock is held. */
+/* Return 1 with the lock held if the descriptor is open on a file or folder below the root, else 0. */
 static int enter(int descriptor, struct subject *subject) {
     int error = errno;
     if (!ours())
         return 0;
     pthread_mutex_lock(&lock);
-    /* With the lock held: an append's offset is the size that no other thread can change any more. */
+    /* Under the lock, because the offset of an append is the size, which no other thread can then change. */
     int inside = fstat(descriptor, &subject->status) == 0 &&
                  (S_ISREG(subject->status.st_mode) || S_ISDIR(subject->status.st_mode)) &&
                  (subject->file = file_open_on(descriptor, &subject->status)) >= 0;
@@ -379,7 +379,7 @@ int openat(int folder, const char *path, int flags, ...) {
 }
 ALIAS(openat64, openat);
 
-/* What the compiler makes of open without a mode, where sources are fortified. */
+/* Fortified sources call these functions instead of open without a mode. */
 int __open_2(const char *path, int flags) { return watched_open(AT_FDCWD, path, flags, 0); }
 ALIAS(__open64_2, __open_2);
 int __openat_2(int folder, const char *path, int flags) { return watched_open(folder, path, flags, 0); }
@@ -390,7 +390,7 @@ int creat(const char *path, mode_t mode) {
 }
 ALIAS(creat64, creat);
 
-/* Streams write through calls inside the C library that can't be seen. */
+/* Streams write through calls inside the C library, which are not visible here. */
 static int writes(const char *mode) { return strpbrk(mode, "wa+") != NULL; }
 
 FILE *fopen(const char *path, const char *mode) {
@@ -419,13 +419,13 @@ static ssize_t perform(int descriptor, size_t length, off_t offset, int flags) {
     return offset < 0 ? REAL(write)(descriptor, bytes, length) : REAL(pwrite)(descriptor, bytes, length, offset);
 }
 
-/* A write of any form, with the lock held; an offset of -1 means the descriptor's own position. */
+/* A write of any form, with the lock held. An offset of -1 means the descriptor's own position. */
 static ssize_t watched_write(struct subject *subject, int descriptor, const struct iovec *parts, int part_count,
                              off_t offset, int flags) {
     size_t length = 0;
     for (int i = 0; i < part_count; i++)
         length += parts[i].iov_len;
-    /* Copied first: what is written must be what is recorded, whatever other threads do to the caller's buffer. */
+    /* Copied first: the written bytes must be the recorded ones, even if another thread changes the caller's buffer. */
     make_room(length + 1);
     char *next = bytes;
     for (int i = 0; i < part_count; i++)
@@ -459,7 +459,7 @@ static ssize_t watched_write(struct subject *subject, int descriptor, const stru
         if (torn)
             die();
         if (failed) {
-            /* It was the sync in it that failed: readers see what was written. */
+            /* The sync in this write failed, so readers see the written bytes. */
             result = -1;
             errno = EIO;
         }
@@ -506,7 +506,7 @@ ssize_t pwritev2(int descriptor, const struct iovec *parts, int part_count, off_
 }
 ALIAS(pwritev64v2, pwritev2);
 
-/* Copying inside the kernel: callers of these fall back to reading and writing. */
+/* Copying inside the kernel: callers of these use reads and writes instead. */
 ssize_t copy_file_range(int in, off_t *in_offset, int out, off_t *out_offset, size_t length, unsigned flags) {
     return is_below(out) ? refused(EXDEV) : REAL(copy_file_range)(in, in_offset, out, out_offset, length, flags);
 }
@@ -586,7 +586,7 @@ int posix_fallocate(int descriptor, off_t offset, off_t length) {
 }
 ALIAS(posix_fallocate64, posix_fallocate);
 
-/* Making sure */
+/* Syncs */
 
 static int watched_sync(int descriptor, enum kind kind, int (*perform_sync)(int)) {
     struct subject subject;
@@ -612,7 +612,7 @@ void sync(void) {
         return;
     }
     pthread_mutex_lock(&lock);
-    /* It has no way to tell of an error: where it should fail, it does nothing. */
+    /* This call cannot return an error: if it must fail, it does nothing. */
     if (!struck(0)) {
         REAL(sync)();
         record((struct effect){.kind = SYNC_ALL});
@@ -622,7 +622,7 @@ void sync(void) {
 
 /* Names */
 
-/* Where both names lie below the root the lock is held and 1 returned, 0 where neither does; -1: one does, refused. */
+/* Return 1 with the lock held if both names are below the root, 0 if neither is, -1 (refused) if only one is. */
 static int enter_both(int from_folder, const char *from, char *from_kept, int to_folder, const char *to, char *to_kept) {
     if (!ours())
         return 0;
@@ -801,9 +801,9 @@ int msync(void *start, size_t length, int flags) {
     return result;
 }
 
-/* What steering.py calls */
+/* The functions that steering.py calls */
 
-/* Watch the folder from now on, once per process. 0, or an error number. */
+/* Watch the folder from now on, once per process. Return 0, or an error number. */
 int effects_begin(const char *folder, const char *recording_path, int action, long at, long length, int error) {
     struct stat status;
     if (watched != 0)
@@ -831,7 +831,7 @@ long effects_count(void) {
     return now;
 }
 
-/* How often the plan has failed a call or cut one short. */
+/* Return how many calls the plan has failed or cut short. */
 long effects_fired(void) {
     pthread_mutex_lock(&lock);
     long now = fired;

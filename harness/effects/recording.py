@@ -1,8 +1,8 @@
-"""What a process did to the files below a folder, effect by effect, as plain values.
+"""The I/O operations of a process on the files below a folder, in order, as plain values: effects.
 
-A recording is a file: ``MAGIC``, then one record per effect: ``_HEADER`` (the length of what follows its first field;
-the kind, as a place in ``Kind``; flags; the lengths of path and target; index, file, offset, length), path, target,
-and data to the end. Numbers are little-endian.
+A recording is a file: ``MAGIC``, then one record per effect. A record is ``_HEADER``, path, target, and data to its
+end. ``_HEADER`` is the length of all that follows its first field, the kind as an index in ``Kind``, flags, the lengths
+of path and target, then index, file, offset and length. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ _SYNCHRONOUS, _GROWS, _UNKEPT = 1, 2, 4
 
 
 class Kind(StrEnum):
-    """What an effect does. All kinds but those in ``NOT_COUNTED`` count, and may be killed at, torn or failed."""
+    """The kind of an effect. Kinds that are not in ``NOT_COUNTED`` can be killed at, torn or failed."""
 
     CREATE = "create"
-    """A file appears under ``path``; from now on it is ``file``."""
+    """A file is created under ``path``; its number is ``file`` from now on."""
     WRITE = "write"
-    """``data`` at ``offset`` of ``file``, lengthening it where needed."""
+    """``data`` is written at ``offset`` of ``file``, which grows where needed."""
     TRUNCATE = "truncate"
     """``file`` gets ``length`` bytes: cut, or zeros appended."""
     ALLOCATE = "allocate"
-    """``file`` has space for ``offset`` .. ``offset + length``; its size grows where ``grows`` is true."""
+    """``file`` gets space for ``offset`` .. ``offset + length``; its size grows if ``grows`` is true."""
     SYNC = "sync"
-    """``file`` (a folder too), its size and its names: fsync and relatives."""
+    """``file`` (or a folder), its size and its names are synced: fsync and similar calls."""
     DATASYNC = "datasync"
-    """``file`` and its size: fdatasync."""
+    """``file`` and its size are synced: fdatasync."""
     SYNC_ALL = "sync_all"
-    """Everything: sync, syncfs."""
+    """Everything is synced: sync, syncfs."""
     RENAME = "rename"
-    """``path`` becomes ``target``, replacing what was there."""
+    """``path`` becomes ``target``, and replaces a file of that name."""
     LINK = "link"
     """``target`` becomes another name of the file at ``path``."""
     UNLINK = "unlink"
-    """The name ``path`` goes."""
+    """The name ``path`` is removed."""
     MKDIR = "mkdir"
-    """A folder appears under ``path``; from now on it is ``file``."""
+    """A folder is created under ``path``; its number is ``file`` from now on."""
     RMDIR = "rmdir"
-    """The empty folder ``path`` goes."""
+    """The empty folder ``path`` is removed."""
     MAP_WRITABLE = "map_writable"
-    """``file`` was mapped shared and writable: what is written through the map is not seen. No effect on bytes."""
+    """``file`` was mapped shared and writable. Writes through the map are not recorded. No effect on bytes."""
     NOTE = "note"
-    """The process said ``text``, at this place among its effects."""
+    """The process noted ``text`` at this place among its effects."""
     SYNC_FAILED = "sync_failed"
-    """A sync of ``file`` (of everything where it is -1) returned the error that was planned."""
+    """A sync of ``file`` (of everything if it is -1) returned the planned error."""
 
 
 NOT_COUNTED = (Kind.MAP_WRITABLE, Kind.NOTE, Kind.SYNC_FAILED)
@@ -59,15 +59,18 @@ NOT_COUNTED = (Kind.MAP_WRITABLE, Kind.NOTE, Kind.SYNC_FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect. ``index`` counts them from 0 in the order in which they were performed.
+    """One effect. ``index`` numbers the effects from 0 in the order in which they were performed.
 
-    What does not count (a note, a map, a failed sync) carries the index of the effect that follows it. ``file`` numbers
-    are given at creation or where the file is first met and are never used again; the folder watched is 0. ``path`` is
-    relative to that folder; of an effect through a descriptor it is the file's name at that moment (one of them, where
-    it has several; "" for the folder itself and where the file has none left): so a file that was there before the
-    recording began is found by the path of the first effect that bears its number. ``synchronous`` writes went through
-    O_SYNC or O_DSYNC descriptors; ``unkept`` is one whose sync returned the error that was planned: its bytes are
-    there to be read, and the disk did not take them. ``length`` is of TRUNCATE, ALLOCATE and MAP_WRITABLE.
+    Kinds that are not counted (a note, a map, a failed sync) have the index of the effect that follows. ``file``
+    numbers are given at creation or at the first use of the file, and are never reused. The watched folder is 0.
+
+    ``path`` is relative to that folder. For an effect through a descriptor it is the file's present name: one of them
+    if there are several, "" for the watched folder and for a file without a name. So a file that existed before the
+    recording began is found by the path of the first effect with its number.
+
+    ``synchronous`` writes went through O_SYNC or O_DSYNC descriptors. An ``unkept`` write is one whose sync returned
+    the planned error: its bytes can be read, but are not on the disk. ``length`` is set for TRUNCATE, ALLOCATE and
+    MAP_WRITABLE.
     """
 
     index: int
@@ -85,9 +88,9 @@ class Effect:
 
 
 def read_recording(path: Path) -> list[Effect]:
-    """The effects of a recording, in order. A last record that the process died in is left out.
+    """Return the effects of a recording in order. An incomplete last record is left out: the process died in its write.
 
-    Raises: ConfigError where the file is no recording, or a damaged one.
+    Raises: ConfigError if the file is no recording, or a corrupt one.
     """
     raw = path.read_bytes()
     if not MAGIC.startswith(raw[: len(MAGIC)]):
@@ -105,7 +108,7 @@ def read_recording(path: Path) -> list[Effect]:
 
 
 def _parsed(raw: bytes) -> list[Effect]:
-    """Raises: IndexError or ValueError where the bytes can't be a recording's."""
+    """Parse the bytes of a recording. Raises: IndexError or ValueError if they are invalid."""
     effects = []
     kinds = tuple(Kind)
     at = len(MAGIC)

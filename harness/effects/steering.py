@@ -1,4 +1,4 @@
-"""From inside a watched process: begin to record its effects, plan a fault at one of them, leave notes among them."""
+"""Fault injection from inside a watched process: begin to record its effects, plan a fault at one, write notes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kill:
 class Tear:
     """The first ``num_bytes`` of the write that is effect ``at`` are done, then the process is killed.
 
-    Where effect ``at`` is no write: as ``Kill``.
+    If effect ``at`` is not a write: as ``Kill``.
     """
 
     at: int
@@ -36,10 +36,10 @@ class Tear:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The call that would be effect ``at`` returns ``errno`` and does nothing; ``lasting``: so does every later one.
+    """The call that would be effect ``at`` returns ``errno`` and does nothing; if ``lasting``, so do all later calls.
 
-    A call that failed is no effect: the next one that succeeds is effect ``at``. But what fails with EIO in a write
-    through an O_SYNC or O_DSYNC descriptor is its sync: that write is done, and is effect ``at``.
+    A failed call is no effect: the next call that succeeds is effect ``at``. An exception is EIO in a write through an
+    O_SYNC or O_DSYNC descriptor. There the sync fails: the write is done, and is effect ``at``.
     """
 
     at: int
@@ -49,9 +49,9 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """The write that is effect ``at`` does only its first ``num_bytes``, 1 or more, and says so; once.
+    """The write that is effect ``at`` transfers only its first ``num_bytes``, 1 or more, and returns that number; once.
 
-    Nothing happens where effect ``at`` is no write, or no longer than that. ``lasting``: so does every later write.
+    Nothing happens if effect ``at`` is not a write, or not longer. With ``lasting``, every later write is short too.
     """
 
     at: int
@@ -63,7 +63,7 @@ class Short:
 class FailThenKill:
     """The call that would be effect ``at`` fails as in ``Fail``; the process is killed before the next effect.
 
-    So whoever goes on knows nothing of the error.
+    So the process that continues does not know of the error.
     """
 
     at: int
@@ -74,12 +74,13 @@ Plan = Nothing | Kill | Tear | Fail | Short | FailThenKill
 
 
 def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -> None:
-    """Watch what this process, all its threads, does to files below ``root`` from now on, to the process's end.
+    """Record the effects of this process and all its threads on files below ``root``, from now on to its end.
 
-    ``root`` is an existing folder; effects go to the file ``recording``, which lies elsewhere, as they are performed.
+    ``root`` is an existing folder. Effects are written to the file ``recording`` as they are performed; it lies
+    elsewhere.
 
-    Raises: ConfigError where the library is not loaded, the process is watched already, or the folder or file can't
-    be used.
+    Raises: ConfigError if the recorder is not loaded, the process is already watched, or the folder or file cannot be
+    used.
     """
     if recording is not None and recording.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"the recording {recording} lies below {root}, which it records: choose another place")
@@ -91,24 +92,24 @@ def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -
 
 
 def note(text: str) -> None:
-    """Put ``text`` into the recording, behind every effect performed so far. Raises: ConfigError before ``begin``."""
+    """Write ``text`` into the recording, after all effects so far. Raises: ConfigError before ``begin``."""
     said = text.encode()
     if _library().effects_note(said, len(said)):
         raise ConfigError("no effects are being watched in this process: call steering.begin first")
 
 
 def count() -> int:
-    """How many effects have been performed since ``begin``: the index of the next one."""
+    """Return the number of effects since ``begin``, which is the index of the next one."""
     return int(_library().effects_count())
 
 
 def fired() -> int:
-    """How many calls the plan has failed or cut short so far."""
+    """Return how many calls the plan has failed or cut short so far."""
     return int(_library().effects_fired())
 
 
 def _told(plan: Plan) -> tuple[int, int, int, int]:
-    """The plan as action, at, bytes and error, by the numbers in recorder.c. Raises: ConfigError."""
+    """Return the plan as action, at, bytes and error, with the numbers of recorder.c. Raises: ConfigError."""
     if isinstance(plan, Nothing):
         return 0, 0, 0, 0
     if plan.at < 0:

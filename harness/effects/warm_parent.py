@@ -1,8 +1,8 @@
-"""The warm parent of a nursery: ``python -m harness.effects.warm_parent FOLDER``. Requests in, answers out.
+"""The fork server process: ``python -m harness.effects.warm_parent FOLDER``. It reads requests and writes answers.
 
-First it tells the folder that it has made below FOLDER. A request is a line, an answer two. It has imported every
-engine and opened none (after a fork with RocksDB opened the child hangs), and runs no thread of its own. It ends with
-its standard input, closed by its starter or by the starter's death, and the folder with it. Children die with it.
+First it reports the folder that it has made below FOLDER. A request is one line, an answer two. It has imported every
+engine and opened none: a child that is forked after RocksDB was opened hangs. It runs no thread of its own. It ends,
+and removes the folder, when its standard input is closed or its starter dies. Its children die with it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from stores.registry import backends
 
 _COMPLAINT_BYTES = 2000
 _SHARED_RUNS_MAX = 200
-"""After so many requests a shared child is replaced: whatever it may gather does not grow for ever."""
+"""A shared child is replaced after this many requests, so that memory that it may accumulate is bounded."""
 _PR_SET_PDEATHSIG = 1
 """Source: prctl(2)."""
 _CPUCLOCK_SCHED = 2
-"""The clock of all threads of a process, by its number. Source: clock_getcpuclockid(3), as glibc and musl have it."""
+"""The clock of all threads of a process, by its ID. Source: clock_getcpuclockid(3), as glibc and musl implement it."""
 _PROCESSORS = os.cpu_count() or 1
 _LOOK_S = 0.05
-"""How often at most it is looked whether a child has used up its own time."""
+"""The shortest interval between checks of a child's CPU time."""
 _prctl = ctypes.CDLL(None).prctl
 
 
@@ -52,16 +52,15 @@ def _answer_requests(folder: str) -> None:
     os.environ["TMPDIR"] = folder
     _tell(os.fsencode(folder))
     for backend in backends().values():
-        backend.load_engine()
-        backend.load_strategy()
+        backend.load()
     for heavy in ("numpy", "pandas"):
-        # sqlite-utils takes them along where it finds them, and with them threads and 80 MB for each fork to map.
+        # sqlite-utils imports them if they are installed. They start threads, and add 80 MB that each fork must map.
         sys.modules[heavy] = None  # type: ignore[assignment]
     gc.freeze()
     children = _Children()
     for line in iter(sys.stdin.buffer.readline, b""):
         if not line.endswith(b"\n"):
-            # Its starter died while it wrote this.
+            # Its starter died while it wrote this line.
             break
         request = json.loads(line)
         if "retire" in request:
@@ -69,7 +68,7 @@ def _answer_requests(folder: str) -> None:
             answer = _Answer({})
         elif "prepare" in request:
             refusal = _refusal(request)
-            # Standard output is for answers.
+            # Standard output is reserved for answers.
             with redirect_stdout(sys.stderr):
                 told = {} if refusal else _carry_out(request)[0]
             answer = _Answer(refusal or ({"refused": told["error"]} if told["error"] else {}))
@@ -88,20 +87,20 @@ def _tell(*lines: bytes) -> None:
 
 
 class _Answer(NamedTuple):
-    """Two lines: facts about a request, and what its function returned, as the child wrote it."""
+    """The two lines of an answer: facts about a request, and the function's result as the child wrote it."""
 
     facts: dict[str, Any]
     body: bytes = b"null"
 
 
 class _Children:
-    """One for each request, and at most one that waits for the next shared request."""
+    """The children: one for each request, and at most one that waits for the next shared request."""
 
     def __init__(self) -> None:
         self._shared: _Child | None = None
 
     def run(self, request: dict[str, Any]) -> _Answer:
-        """What came of ``request``."""
+        """Run ``request`` in a child, and return the answer."""
         child = (self._shared if request["shared"] else None) or _Child()
         if request["shared"]:
             self._shared = child
@@ -112,7 +111,7 @@ class _Children:
         return answer
 
     def retire(self) -> None:
-        """End the one that waits."""
+        """End the child that waits."""
         if self._shared is not None:
             self._shared.end()
             self._shared = None
@@ -130,12 +129,12 @@ def _refusal(request: dict[str, Any]) -> dict[str, str] | None:
 
 
 class _Child:
-    """A forked process: it carries out one request, or shared ones until something is wrong with one of them."""
+    """A forked process. It carries out one request, or shared requests until one of them fails."""
 
     def __init__(self) -> None:
         parent = os.getpid()
         self._said = os.memfd_create("complaint")
-        # Emptied before each request: whatever is written goes to its end.
+        # Truncated before each request. With O_APPEND each write goes to the end.
         fcntl.fcntl(self._said, fcntl.F_SETFL, os.O_APPEND)
         self._outlet, answers = os.pipe()
         requests, self._inlet = os.pipe()
@@ -150,7 +149,7 @@ class _Child:
         self.lives = True
 
     def run(self, request: dict[str, Any]) -> _Answer:
-        """What came of ``request``. Afterwards the child lives only where that is a result, and another may follow."""
+        """Carry out ``request``. The child survives only if it returned a result and may get another request."""
         self._runs += 1
         goes_on = request["shared"] and self._runs < _SHARED_RUNS_MAX
         os.ftruncate(self._said, 0)
@@ -178,8 +177,8 @@ class _Child:
         return _Answer(facts, body.rstrip(b"\n") or b"null")
 
     def end(self, told: bytearray | None = None) -> int:
-        """Kill it if it has not ended, take what else it ``told``, and return its exit code."""
-        # The group too: nothing that the child started may outlive it. Until it is waited for, its number is its own.
+        """Kill the child if it has not ended, append the rest of its output to ``told``, and return its exit code."""
+        # Kill the group too: no process that the child started may outlive it. Until waitpid its ID cannot be reused.
         _kill(self._number)
         code = os.waitstatus_to_exitcode(os.waitpid(self._number, 0)[1])
         _drain(self._outlet, bytearray() if told is None else told)
@@ -189,20 +188,20 @@ class _Child:
         return code
 
     def _await(self, told: bytearray, own_s: float, clock_s: float, *, goes_on: bool) -> bool:
-        """Wait for its end, or for a result if it ``goes_on`` after it; returns whether a deadline came first.
+        """Wait until the child ends, or returns a result if it ``goes_on``. Return True if a deadline came first.
 
-        It has ``own_s`` of its own time, and ``clock_s`` by the clock.
+        ``own_s`` is the deadline of CPU time, ``clock_s`` the one by the clock.
         """
         poll = select.poll()
         poll.register(self._ended, select.POLLIN)
         poll.register(self._outlet, select.POLLIN)
-        # No event but its end: whoever started this parent is gone then.
+        # Only the end of standard input is an event here: the process that started this one is gone.
         poll.register(0, 0)
         own_end, clock_end = self._own_time() + own_s, time.monotonic() + clock_s
         own_left_s = own_s
         while True:
             clock_left_s = clock_end - time.monotonic()
-            # It can't have used up its own time sooner than on all processors at once.
+            # The child cannot use up its CPU time faster than on all processors at once.
             wait_s = max(0.0, min(clock_left_s, max(own_left_s / _PROCESSORS, _LOOK_S)))
             ready = [descriptor for descriptor, _ in poll.poll(wait_s * 1000)]
             if self._outlet in ready and not _drain(self._outlet, told):
@@ -214,7 +213,7 @@ class _Child:
                 return True
 
     def _own_time(self) -> float:
-        """What the processors have spent on it so far, in seconds."""
+        """Return the CPU time that the child has used so far, in seconds."""
         return time.clock_gettime(~self._number << 3 | _CPUCLOCK_SCHED)
 
 
@@ -224,9 +223,9 @@ def _is_result(told: bytearray) -> bool:
 
 
 def _learn(imported: list[str]) -> None:
-    """Import what a child had to import for itself, so that the next ones need not: some engines do it when opened."""
+    """Import the modules that a child had to import, so that later ones have them: some engines import when opened."""
     for module in imported:
-        # What can't be imported by itself is no loss: it was only to save time.
+        # A module that cannot be imported by itself does no harm: the import only saves time.
         with suppress(Exception):
             import_module(module)
 
@@ -274,7 +273,7 @@ def _write(descriptor: int, text: bytes) -> None:
 
 
 def _drain(outlet: int, told: bytearray) -> bool:
-    """Take what there is; False at its end."""
+    """Read all available output. Return False at its end."""
     try:
         while more := os.read(outlet, 1 << 16):
             told += more
@@ -285,7 +284,7 @@ def _drain(outlet: int, told: bytearray) -> bool:
 
 def _kill(child: int) -> None:
     for send in (os.killpg, os.kill):
-        # It may not have made its group yet.
+        # The child may not have created its group yet.
         with suppress(ProcessLookupError):
             send(child, signal.SIGKILL)
 

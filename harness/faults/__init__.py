@@ -1,4 +1,4 @@
-"""What can go wrong, as plain values that a trial carries out."""
+"""Faults, as plain values that a trial injects."""
 
 from harness.faults.fault import (
     Abort,

@@ -1,7 +1,7 @@
-"""What can befall a process that works on a store, as plain values.
+"""The faults of a process that works on a store, as plain values.
 
-A fault says what happens and never does it: ``harness.trials`` carries it out in a process of its own.
-Counts begin at 1. Records are counted as the process sees them: the first that it processes is 1.
+A fault only describes what happens: ``harness.trials`` carries it out in a process of its own. Counts begin at 1.
+Records are counted as the process sees them: the first that it processes is 1.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class KillAfter:
 class Abort:
     """The user's function raises at the ``records``-th record, once, and the task aborts its transaction.
 
-    ``then`` says what the process does next: ``close`` the task, be killed (``kill``), or ``go_on`` to the end of
-    the input. With ``flush_pressure`` the engine has flushed writes of the aborted transaction before (KAFKA-20685).
+    ``then`` is the next step of the process: ``close`` the task, be killed (``kill``), or ``go_on`` to the end of the
+    input. With ``flush_pressure`` the engine has flushed writes of the aborted transaction before (KAFKA-20685).
     """
 
     records: int
@@ -62,7 +62,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The process closes the task cleanly after the ``records``-th record: the harmless end to compare with."""
+    """The process closes the task cleanly after the ``records``-th record: the harmless end for comparison."""
 
     records: int
 
@@ -72,7 +72,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """The changelog does not answer in time when the task commits for the ``commit``-th time; it then goes on.
+    """The changelog times out when the task commits for the ``commit``-th time; the process then continues.
 
     Source: KIP-892, "Error Handling", 3.
     """
@@ -85,9 +85,9 @@ class Timeout:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Another instance takes the task over after the ``records``-th record; this one goes on until it is refused.
+    """Another instance takes over the task after the ``records``-th record; this one continues until it is refused.
 
-    The other one, with stores of its own, processes as much as goes into a commit, commits, and closes.
+    The other instance, with its own stores, processes the records of one commit, commits, and closes.
     Source: KIP-98, zombie fencing.
     """
 
@@ -101,8 +101,9 @@ class Fence:
 class Truncate:
     """After the ``records``-th record the process ends, and the changelogs then no longer reach back to its stores.
 
-    They say all that they said again, in short, and are cut before that, as compaction and retention do in time.
-    ``then`` says how the process ends: ``close``, or killed (``kill``). Source: KIP-892, "Error Handling", 2.
+    Each changelog gets its whole state again as new records, and is truncated before them, as compaction and retention
+    do in time. ``then`` is the end of the process: ``close``, or killed (``kill``). Source: KIP-892, "Error Handling",
+    2.
     """
 
     records: int
@@ -119,7 +120,7 @@ Step = Kill | KillAfter | Abort | Stop | Timeout | Fence | Truncate
 
 @dataclass(frozen=True, slots=True)
 class KillInRecovery:
-    """``first`` befalls the first process, and each of ``again`` the next one that recovers from it.
+    """``first`` happens to the first process, and each of ``again`` to the next process, which recovers from it.
 
     Source: KIP-844, "roll forward": a recovery that is interrupted is repeated.
     """
@@ -136,10 +137,10 @@ Fault = Step | KillInRecovery
 
 
 def steps(fault: Fault) -> tuple[Step, ...]:
-    """What befalls the first process, the second, and so on; the process after the last one runs to its end."""
+    """Return the step of the first process, of the second, and so on; the process after these runs to its end."""
     return (fault.first, *fault.again) if isinstance(fault, KillInRecovery) else (fault,)
 
 
 def has_flush_pressure(fault: Fault) -> bool:
-    """Whether the engine is to flush in the background long before a commit."""
+    """Return True if the engine must flush in the background long before a commit."""
     return any(isinstance(step, KillAfter | Abort) and step.flush_pressure for step in steps(fault))

@@ -1,4 +1,4 @@
-"""Faults by name, to and from JSON. An unknown name or setting is refused, and the nearest known one suggested."""
+"""Faults by name, to and from JSON. An error for an unknown name or setting suggests the nearest known one."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _NAMES = {fault_type: name for name, fault_type in FAULTS.items()}
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> ConfigError:
-    """The error for a name that does not exist: suggests the nearest, and says which do."""
+    """Return the error for an unknown name. It suggests the nearest known name, and lists all."""
     names = sorted(known)
     return ConfigError(f"no {what} {name!r}{nearest(str(name), names)} (known: {', '.join(names)})")
 
 
 def check_known(what: str, known: Collection[str], *names: str) -> None:
-    """Raises: ConfigError, as ``unknown`` makes it, for the first of ``names`` that is not ``known``."""
+    """Raise the ConfigError of ``unknown`` for the first of ``names`` that is not ``known``."""
     for name in names:
         if name not in known:
             raise unknown(what, name, known)
 
 
 def name_of(fault: Fault) -> str:
-    """The registered name of a fault's kind, such as ``kill_after``."""
+    """Return the registered name of a fault's kind, such as ``kill_after``."""
     return _NAMES[type(fault)]
 
 
 def to_json(fault: Fault) -> dict[str, Any]:
-    """A fault as plain JSON values; settings at their defaults are left out."""
+    """Return a fault as plain JSON values. Settings at their defaults are left out."""
     row: dict[str, Any] = {"fault": name_of(fault)}
     if isinstance(fault, KillInRecovery):
         return row | {"first": to_json(fault.first), "again": [to_json(step) for step in fault.again]}
@@ -58,7 +58,7 @@ def to_json(fault: Fault) -> dict[str, Any]:
 
 
 def from_json(row: object) -> Fault:
-    """The fault that ``to_json`` wrote.
+    """Return the fault that ``to_json`` wrote.
 
     Raises: ConfigError for an unknown fault or setting, a missing setting, or a count below 1.
     """

@@ -1,4 +1,4 @@
-"""A fault as reports name it."""
+"""The names of faults in reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORDS: Mapping[type[Fault], str] = MappingProxyType(
 
 
 def fault_text(fault: Fault) -> str:
-    """A fault in a few words that leave out its counts, so that trials of several seeds share them."""
+    """Return a fault in a few words without its counts, which trials of several seeds share."""
     if isinstance(fault, KillInRecovery):
         return f"killed {len(steps(fault))} times"
     words = _WORDS.get(type(fault), name_of(fault))
@@ -46,6 +46,6 @@ def fault_text(fault: Fault) -> str:
 
 
 def failpoint_of(fault: Fault) -> str:
-    """The failpoint that a fault is about, of several kills that of the second; empty where there is none."""
+    """Return the failpoint of a fault, or "". Of several kills it is that of the second."""
     about: Step = steps(fault)[1] if isinstance(fault, KillInRecovery) else fault
     return about.failpoint if isinstance(about, Kill) else ""

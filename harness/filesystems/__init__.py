@@ -1,1 +1,1 @@
-"""Real file systems in image files, where root may mount them: what the model of power loss is held against."""
+"""Real file systems in image files, for root, with which the persistence model is compared."""

@@ -1,4 +1,4 @@
-"""A process killed on a real file system, and the power cut behind it: what was done, and what was found afterwards."""
+"""A process killed on a real file system, and a power cut after it: its operations, and the files found afterwards."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from harness.filesystems.weather import blow
 
 _DEADLINE_S = 20.0
 _GUSTS = 3
-"""How often the kernel is made to write something back between two copies."""
+"""The number of background writebacks between two copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """What the victim did, and each tree that was found where the power was cut behind it, the earliest cut first."""
+    """The operations of the process, and the tree found after each power cut, the earliest cut first."""
 
     recording: Sequence[Effect]
     found: Sequence[Tree]
 
     @property
     def position(self) -> int:
-        """Where the victim was killed."""
+        """The position at which the process was killed."""
         return len(numbered(self.recording))
 
 
 def crash(
     nursery: Nursery, kind: FileSystem, folder: Path, seed: int, function: str, arguments: dict[str, Any], cuts: int
 ) -> Crash:
-    """Run ``function`` on a new file system; kill it as ``arguments`` plan; cut the power so often, then and later.
+    """Run ``function`` on a new file system, kill it as ``arguments`` plan, then cut the power ``cuts`` times.
 
-    It is given the folder ``root``, the file ``recording`` and, where it makes its own weather, ``beside``; all else is
-    in ``arguments``. ``folder`` is empty, and is so again. Raises: ImageError.
+    The function gets the folder ``root``, the file ``recording`` and ``arguments``. If these contain ``beside``, it
+    causes background writeback itself, and ``beside`` is the path of a file for that. ``folder`` must be empty, and is
+    empty afterwards. Raises: ImageError.
     """
     image, recording = folder / "image", folder / "recording"
     copies = [folder / f"cut {number}" for number in range(cuts)]
@@ -72,7 +73,7 @@ def crash(
 
 
 def _found(copy: Path, place: Path, kind: FileSystem) -> Tree:
-    """What the file system shows once it has replayed its journal."""
+    """Return the files that the file system shows after it has replayed its journal."""
     with mounted(copy, place):
         return Tree.read(place / "root")
 
@@ -87,7 +88,7 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _weather(root: Path, beside: Path, rng: Random | None) -> Iterator[None]:
-    """Let the wind blow meanwhile, now and then; not at all without ``rng``."""
+    """Cause background writeback at random times during the block; none without ``rng``."""
     calm = threading.Event()
 
     def gusts(rng: Random) -> None:

@@ -1,8 +1,8 @@
-"""File systems in image files: made, mounted over a loop device, and copied at any moment, as a power cut leaves them.
+"""File systems in image files: created, mounted over a loop device, and copied at any moment, as a power cut does.
 
-What a loop device has completed lies in its image file, for whoever reads that; what the mounted file system still
-keeps in memory does not. So a copy is what a disk holds that keeps all it was given and was given no more. A disk that
-also loses what it was given since its last flush is not played.
+Writes that a loop device has completed can be read from its image file. Data that the mounted file system still holds
+in memory cannot. So a copy has the content of a disk that keeps all completed writes, and no others. A disk that also
+loses writes since its last flush is not simulated.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DEADLINE_S = 30.0
 
 
 class ImageError(Exception):
-    """A file system could not be made, mounted or copied here: no verdict on anything."""
+    """A file system could not be created, mounted or copied on this machine, so there is no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """A kind of file system. ``make`` is the command that makes it in the image file named behind it."""
+    """A kind of file system. ``make`` is the command that creates it; the image file follows as its last argument."""
 
     name: str
     make: tuple[str, ...]
@@ -34,11 +34,11 @@ class FileSystem:
     mounted_with: str = ""
 
     def make_in(self, image: Path) -> None:
-        """Make it, empty, in the new file ``image``, which has holes. Raises: ImageError."""
+        """Create it, empty, in the new file ``image``, which has holes. Raises: ImageError."""
         with image.open("xb") as file:
             file.truncate(self.size_bytes)
         _call(*self.make, str(image))
-        # A log written full of zeros would be copied with each cut.
+        # A journal full of zeros would be copied with each cut.
         _call("fallocate", "--dig-holes", str(image))
 
 
@@ -46,14 +46,14 @@ FILE_SYSTEMS = (
     FileSystem(
         "ext4", ("mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", "-E", "nodiscard"), 64 << 20, "commit=1"
     ),
-    # The smallest that mkfs.xfs makes.
+    # The smallest size that mkfs.xfs accepts.
     FileSystem("xfs", ("mkfs.xfs", "-q", "-f", "-K"), 300 << 20),
 )
-"""The ones the model is held against. ext4 commits its journal each second, not each fifth."""
+"""The file systems with which the model is compared. ext4 commits its journal every second instead of every fifth."""
 
 
 def missing_for(kind: FileSystem, folder: Path) -> str:
-    """Why images of ``kind`` can't be mounted here, "" where they can. Tried out below ``folder``."""
+    """Return the reason why images of ``kind`` cannot be mounted here, or "". It is tried below ``folder``."""
     if os.geteuid() != 0:
         return "only root may mount an image"
     for program in (kind.make[0], "mount", "umount"):
@@ -72,7 +72,7 @@ def missing_for(kind: FileSystem, folder: Path) -> str:
 
 @contextmanager
 def mounted(image: Path, place: Path, options: str = "") -> Iterator[Path]:
-    """The file system of ``image`` at the folder ``place``, which is made and goes again, as does the loop device.
+    """Mount the file system of ``image`` at the new folder ``place``. Remove the folder and the loop device afterwards.
 
     Raises: ImageError.
     """
@@ -88,9 +88,9 @@ def mounted(image: Path, place: Path, options: str = "") -> Iterator[Path]:
 
 
 def copied_as_cut(image: Path, copy: Path) -> None:
-    """Copy the mounted ``image`` as it is at one moment: read again and again until it has not changed meanwhile.
+    """Copy the mounted ``image`` as it is at one moment: read it until two reads in a row are equal.
 
-    What two reads one after the other both saw was there when the first ended, everywhere. Raises: ImageError.
+    Bytes that two successive reads both saw were all there when the first read ended. Raises: ImageError.
     """
     deadline = time.monotonic() + _DEADLINE_S
     before, now = None, _parts(image)
@@ -105,7 +105,7 @@ def copied_as_cut(image: Path, copy: Path) -> None:
 
 
 def _parts(image: Path) -> list[tuple[int, bytes]]:
-    """What lies in the file between its holes."""
+    """Return the parts of the file between its holes."""
     parts: list[tuple[int, bytes]] = []
     with image.open("rb", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size
@@ -126,7 +126,7 @@ def _unmount(place: Path) -> None:
     try:
         _call("umount", str(place))
     except ImageError:
-        # Somebody is still in there: gone from here now, and from the machine when they end.
+        # Another process uses it: detach it now; the kernel unmounts it when that process ends.
         _call("umount", "--lazy", str(place))
         raise
 

@@ -1,6 +1,6 @@
-"""A process that does every plain call there is to a handful of files, in an order that a seed draws.
+"""A random writer: a process that makes all common file calls on a few files, in an order drawn by a seed.
 
-Runs in a child of the nursery.
+It runs in a child of the fork server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WEATHER = 0.3
 
 
 def run(*, root: str, recording: str, beside: str, seed: int, calls: int, plan: list[Any]) -> int:
-    """Make ``calls`` calls below the empty ``root``, with weather between them; how many effects they had."""
+    """Make ``calls`` calls below the empty ``root``, with background writeback. Return the number of effects."""
     rng, weather = Random(f"calls {seed}"), Random(f"weather {seed}")
     steering.begin(Path(root), Path(recording), to_plan(plan))
     scribbler = _Scribbler(Path(root), rng)
@@ -135,7 +135,7 @@ class _Scribbler:
         descriptor = os.open(self._any(), os.O_WRONLY | flags)
         length = self._rng.choice((self._rng.randint(1, 300), 4096, self._rng.randint(1, _BYTES_MAX)))
         offset = where(os.fstat(descriptor).st_size)
-        # No two sectors are ever the same, so that none is explained by another's value.
+        # No two sectors have the same bytes, so that none is explained by another one's value.
         os.pwrite(descriptor, self._rng.randbytes(length), offset)
         os.close(descriptor)
 

@@ -1,6 +1,6 @@
-"""What a kernel may do at any time, made to happen often: parts of its cache are written back, its journal committed.
+"""Background writeback, made to happen often: parts of the kernel's page cache, and commits of the journal.
 
-None of it is an effect of the process that is watched, and none of it makes anything sure by the model.
+None of it is an effect of the watched process, and by the model it makes nothing durable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 
 
 def blow(root: Path, beside: Path, rng: Random) -> None:
-    """Write back some pages of some file below ``root``, or sync ``beside``, another file of the same file system."""
+    """Write back some pages of a file below ``root``, or sync ``beside``, another file of the same file system."""
     if rng.random() < 0.3:
         sync_beside(beside)
         return
@@ -28,7 +28,7 @@ def blow(root: Path, beside: Path, rng: Random) -> None:
 
 
 def sync_beside(beside: Path) -> None:
-    """Lengthen and sync the file ``beside``: the journal is committed with whatever else is in it."""
+    """Extend and sync the file ``beside``, which commits the journal with all that it contains."""
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, b"beside")
@@ -38,11 +38,11 @@ def sync_beside(beside: Path) -> None:
 
 
 def write_back(path: Path, rng: Random) -> None:
-    """Write back what is in the cache of some pages of the file at ``path``: bytes alone, no name and no journal."""
+    """Write back some cached pages of the file at ``path``: its bytes alone, no names and no journal."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        # Whoever works there has removed it meanwhile.
+        # The watched process has removed it meanwhile.
         return
     try:
         pages = -(-os.fstat(descriptor).st_size // _PAGE_BYTES)

@@ -1,1 +1,1 @@
-"""Readers beside a writer: whether what each of them sees was ever there, judged against the writer's own history."""
+"""Readers beside a writer: a check that each answer was a state of the store, by the writer's own history."""

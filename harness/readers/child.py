@@ -14,7 +14,7 @@ OUTCOME_FILE = "outcome.json"
 
 
 def main() -> None:
-    """Run it, and leave what came of it in ``OUTCOME_FILE``."""
+    """Run the trial, and write its outcome to ``OUTCOME_FILE``."""
     work = Path.cwd()
     outcome = run(Trial(**json.loads(sys.argv[1])), work / "stores")
     (work / OUTCOME_FILE).write_text(json.dumps(asdict(outcome)))

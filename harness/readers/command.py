@@ -1,4 +1,4 @@
-"""The command that lets readers loose on stores for as long as one likes: ``python -m harness readers``."""
+"""The command that reads stores beside a writer for a chosen time: ``python -m harness readers``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stores.registry import backend_named, backends, checked_durability
 
 
 def soak(names: Sequence[str] | None, durability: str | None, seconds: float, seed: int, mutant: str = "") -> int:
-    """Share the time out between the backends, all unless named, at all levels unless one is; 1 for an anomaly.
+    """Divide the time between the backends, all unless named, at all levels unless one is. Return 1 for an anomaly.
 
-    A mutant is built into those that can have it; which are left out for that is told. Raises: ConfigError for what
-    does not exist, and for a mutant that none of the backends can have.
+    A mutant is built into the backends that it fits; the others are reported and left out. Raises: ConfigError for an
+    unknown name, and for a mutant that fits none of the backends.
     """
     asked = [backend_named(name) for name in names] if names else list(backends().values())
     chosen = fitting(mutant, asked)
@@ -36,7 +36,7 @@ def soak(names: Sequence[str] | None, durability: str | None, seconds: float, se
     progress = Progress()
     for name, level in planned:
         trial = Trial(name, level, seconds / len(planned), seed, mutant=mutant)
-        # In memory where that is possible: what is looked for are races, not what a disk does.
+        # In memory where possible: the anomalies are races, which do not depend on a disk.
         within = None if level == Durability.DISK else quick_folder()
         with temporary_folder("readers", within) as folder:
             outcome = run(trial, Path(folder), progress.say)

@@ -1,4 +1,4 @@
-"""Stores that are broken on purpose, in what their readers see: each must be found out by a trial."""
+"""Mutants of what readers see: a trial must detect each of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One defect: what is wrong, in a sentence, the backends that can have it, and how it is built in."""
+    """A defect: its description, the strategy that can have it, and the function that builds it in."""
 
     defect: str
     strategy: str
@@ -52,7 +52,7 @@ def _half_a_commit(replace: Callable[[type, str, Any], None]) -> None:
 
 def _shared_layer(replace: Callable[[type, str, Any], None]) -> None:
     def freeze(self: IndexedBatch, pins: int = 1) -> tuple[Layer, ...]:
-        # With an order of its own: one that a reader and the writer change at once may lead the writer round for ever.
+        # A copy with its own order: if a reader and the writer change one order at once, the writer may loop for ever.
         shared = []
         for layer in (*self._frozen, self._active):
             shared.append(Layer(layer.staged.writes))
@@ -149,9 +149,9 @@ MUTANTS: Mapping[str, Mutant] = {
 
 
 def fitting(mutant: str, backends: Sequence[Backend]) -> list[Backend]:
-    """Those that can have the defect, of the mutant's strategy; all of them for an empty name.
+    """Return the backends that can have the defect, by the mutant's strategy; all of them for an empty name.
 
-    Raises: ConfigError where there is no such mutant, and where none of them can have it: nothing would be shown.
+    Raises: ConfigError for an unknown mutant, and for one that fits none of the backends, which would show nothing.
     """
     if not mutant:
         return list(backends)
@@ -169,7 +169,7 @@ def fitting(mutant: str, backends: Sequence[Backend]) -> list[Backend]:
 
 @contextmanager
 def sabotaged(mutant: str) -> Iterator[None]:
-    """Build a defect into this process's stores, for a while; none for an empty name. Raises: ConfigError."""
+    """Build a mutant into this process's stores for the block; none for an empty name. Raises: ConfigError."""
     if mutant and mutant not in MUTANTS:
         raise unknown("mutant", mutant, MUTANTS)
     undo: list[tuple[type, str, Any]] = []

@@ -1,4 +1,4 @@
-"""A trial of readers as a row: run in a process of its own, judged, and told with the command that repeats it."""
+"""A trial of readers as a row: it runs in its own process, is checked, and has the command that repeats it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Row = dict[str, Any]
 TEXTS = ("trial", "backend", "durability", "mutant", "expected", "result", "detail", "repeat_command")
 COUNTS = ("seed", "rounds", "operations", "commits", "committed_answers", "uncommitted_answers")
 COLUMNS: Mapping[str, type] = MappingProxyType({**dict.fromkeys(TEXTS, str), **dict.fromkeys(COUNTS, int)})
-"""Of rows of the kind "isolation"."""
+"""The columns of rows of the kind "isolation"."""
 DEADLINE_S = 120.0
-"""Beyond the seconds that a trial asks for."""
+"""The time that a process may take in addition to the seconds of its trial."""
 
 
 def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
-    """Run a trial in the folder ``work``; its row: ``valid``, ``anomaly``, or ``unknown`` where it did not end."""
+    """Run a trial in the folder ``work``. Return its row: ``valid``, ``anomaly``, or ``unknown`` if it did not end."""
     work.mkdir(parents=True)
     ending = run_child(
         "harness.readers.child", [json.dumps(asdict(trial))], work, trial.seconds + DEADLINE_S, code=code
@@ -57,14 +57,14 @@ def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
 
 
 def repeat_command(trial: Trial) -> str:
-    """What does the same again; threads are not in step, so that it may take another number of seconds."""
+    """Return the command that repeats a trial. Threads are not synchronized, so an anomaly may take another time."""
     command = ["python", "-m", "harness", "readers", "--backends", trial.backend, "--durability", trial.durability]
     command += ["--seconds", f"{trial.seconds:g}", "--seed", str(trial.seed)]
     return shlex.join([*command, *(["--mutant", trial.mutant] if trial.mutant else [])])
 
 
 def failure_lines(rows: list[Row]) -> list[str]:
-    """A sentence and a command for every trial that did not end as it should."""
+    """Return a sentence and a command for every trial with an unexpected result."""
     return [
         f"{row['trial']}: {row['result']} instead of {row['expected']}. {row['detail']}\n"
         f"  repeat it with: {row['repeat_command']}"

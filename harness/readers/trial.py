@@ -1,6 +1,6 @@
-"""One writer and several readers at each level on one store, for a while; every answer is judged as it comes.
+"""One writer and several readers at each level on one store, for a given time; every answer is checked at once.
 
-Rounds follow each other, each on a store of its own, so that the history that answers are judged by stays small.
+A trial is a series of rounds, each on a new store, so that the history with which answers are compared stays small.
 """
 
 from __future__ import annotations
@@ -26,50 +26,50 @@ from stores.interface import Durability, IsolationLevel
 from stores.registry import Backend, backend_named, open_store
 
 _IN_PARTS: Mapping[str, object] = {"copy_part_bytes": 64}
-"""Lets what copies a commit in parts make several of what a trial commits, which is little."""
+"""An option that makes backends copy even the small commits of a trial in several parts."""
 TIGHT = {"staging_buffer_bytes": 800, "map_size_bytes": 64 << 10}
-"""Options of every second round: they take a backend over the edge of what it keeps in one place."""
+"""Options of every second round: with them a backend exceeds what it keeps in one place."""
 OPERATIONS_PER_ROUND, OPERATIONS_AT_LEAST = 600, 60
-"""However short the time is, some are made."""
+"""The number of operations in a round, and the number that is made even if the time is over."""
 _SWITCHES_S = (2e-5, 5e-4, 5e-3)
-"""How long the interpreter lets a thread run, round by round: long stretches find other mistakes than short ones."""
+"""The thread switch intervals of the interpreter, by round: long intervals show other mistakes than short ones."""
 JOIN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A store to be read while it is written to, for about ``seconds``. What the threads do repeats with ``seed``."""
+    """A store that is read while it is written to, for about ``seconds``. ``seed`` determines the operations."""
 
     backend: str
     durability: str = "CHANGELOG"
     seconds: float = 1.0
     seed: int = 1
     readers: int = 4
-    """Of each level."""
+    """The number of readers at each level."""
     mutant: str = ""
     kinds: Sequence[str] = IN_TURN
-    """Of stores, over which rounds take turns; a mutant is built into plain ones alone."""
+    """The kinds of stores, which rotate over the rounds. A mutant is built into stores of bytes only."""
 
     @property
     def id(self) -> str:
-        """A name for it."""
+        """The name of the trial."""
         return "-".join(filter(None, (self.backend, self.durability.lower(), str(self.seed), self.mutant)))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a trial: how much was done, and what was wrong, in sentences."""
+    """The result of a trial: the number of operations and answers, and each anomaly as a sentence."""
 
     rounds: int = 0
     operations: int = 0
     commits: int = 0
     answers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, IsolationLevel), 0))
-    """How many were judged, by level."""
+    """The number of checked answers, by level."""
     anomalies: list[str] = field(default_factory=list)
 
 
 def run(trial: Trial, folder: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Rounds until the time is up, or an answer is wrong. ``folder`` is emptied."""
+    """Run rounds until the time is over or an answer is wrong. ``folder`` is emptied."""
     outcome = Outcome()
     until = time.monotonic() + trial.seconds
     with sabotaged(trial.mutant):
@@ -88,15 +88,13 @@ def _round(trial: Trial, path: Path, outcome: Outcome, until: float) -> None:
     random = Random(f"{trial.seed} {outcome.rounds}")
     over = Event()
     turn = outcome.rounds // 2 + trial.seed - 1
-    # Where writes are seen at once and stay, marks are not and do not, the stream time of windows among them: such a
-    # store by itself can't show windows at any moment, and in a task it is restored.
-    kind = trial.kinds[turn % len(trial.kinds)] if backend.transactional and not trial.mutant else PLAIN
+    kind = PLAIN if trial.mutant else trial.kinds[turn % len(trial.kinds)]
     with (
         _switching(_SWITCHES_S[outcome.rounds % len(_SWITCHES_S)]),
         _let_in(backend, Random(random.random())),
         open_store(backend.name, path, durability=Durability(trial.durability), options=tight) as store,
     ):
-        # Making one prepares the store, before anybody reads it.
+        # Creating the typed store prepares the store before it is read.
         typed = kind and KINDS[kind].kind.over(store)
         uncommitted = Versions()
         committed = Versions() if store.transactional else uncommitted
@@ -144,7 +142,7 @@ def _switching(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _let_in(backend: Backend, random: Random) -> Iterator[None]:
-    """Let readers run in the middle of commits: at each of the failpoints that these reach, now and then."""
+    """Let readers run in the middle of commits: pause at random at the backend's failpoints."""
 
     def step_aside() -> None:
         if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""The writer of a trial: random operations on a store, each of which it first enters into the history."""
+"""The writer of a trial: it makes random operations on a store, and adds each to the history before."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CHANGELOG = TopicPartition("changelog", 0)
 KEYS = [bytes([first, second]) for first in b"\x00aA\xfe\xff" for second in b"\x00\x10a\x80\xff"] + [
     b"w%02d" % number for number in range(40)
 ]
-"""At the ends of the bytes' range, where order and prefixes are hardest, and enough for a commit in several parts."""
+"""Keys at the ends of the bytes' range, where order and prefixes are hardest, and enough for a commit in parts."""
 _WEIGHTS = {"put": 55, "delete": 10, "delete_range": 6, "put_all": 8, "commit": 12, "rollback": 4, "pause": 5}
 
 
 class Writer:
-    """Works on ``store`` in the thread that opened it; ``position`` counts its operations as an input would.
+    """Writes to ``store`` in the thread that opened it; ``position`` counts its operations like input records.
 
-    Keys and values are written to ``written``: ``store`` itself, or a typed one over it as a map.
+    Keys and values are written to ``written``: ``store`` itself, or a typed store over it, as a map.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Writer:
         self.operations = self.commits = 0
 
     def step(self) -> None:
-        """One operation."""
+        """Make one operation."""
         self.operations += 1
         kind = self._random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         getattr(self, f"_{kind}")()
@@ -67,10 +67,10 @@ class Writer:
         self._end()
 
     def _begin_removal(self, position: int) -> None:
-        """A range of a plain store goes at once."""
+        """Do nothing: a plain store deletes a range in one step."""
 
     def _put_all(self) -> None:
-        """Each pair is a version: nothing hides one from who reads what is uncommitted."""
+        """Begin a version for each pair, because readers of uncommitted data may see each of them."""
         keys = self._random.choices(KEYS, k=self._random.choice([2, 10, 80]))
         pairs = [(key, b"%d-%d" % (self.operations, at)) for at, key in enumerate(keys)]
         reached = self._position
@@ -91,7 +91,7 @@ class Writer:
         self._kept, self._kept_position = dict(self._state), self._position
 
     def _rollback(self) -> None:
-        # What can't be rolled back stays; its position falls back all the same.
+        # A store without isolation keeps its writes; its position is reset all the same.
         if self._store.transactional:
             self._state = dict(self._kept)
         self._position = self._kept_position
@@ -100,7 +100,7 @@ class Writer:
         self._uncommitted.end()
 
     def _pause(self) -> None:
-        """Let the readers come to their end."""
+        """Give the readers time to finish their queries."""
         time.sleep(self._random.choice([0.0, 1e-3]))
 
     def _begin(self) -> None:
@@ -113,7 +113,7 @@ class Writer:
 
 
 class TypedWriter(Writer):
-    """Works on a typed store: it commits that, and a range of it goes key by key."""
+    """Writes to a typed store, and commits the store below it. A range is deleted key by key."""
 
     def _begin_removal(self, position: int) -> None:
         self._uncommitted.begin(self._state, position)

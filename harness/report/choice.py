@@ -1,4 +1,4 @@
-"""Which backend to pick for which need: worked out from a run's figures, never from what we think of a backend."""
+"""The backend to pick for each need, computed from the figures of a run alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEVELS = ("CHANGELOG", "PROCESS", "DISK")
 
 @dataclass(frozen=True)
 class Reference:
-    """The one configuration of a level whose figures stand for it where a table has room for one."""
+    """The configuration that represents a level where a table has room for only one."""
 
     workload: str
     durability: str
@@ -24,12 +24,12 @@ class Reference:
     records_per_commit: int
 
     def holds(self, figure: Figure, records_per_commit: int | None = None) -> bool:
-        """Whether a throughput figure is of this configuration, or of it with another number of records per commit."""
+        """Return True for a throughput figure of this configuration, or with ``records_per_commit`` instead."""
         wanted = records_per_commit or self.records_per_commit
         return self._is_of_kind(figure) and figure["records_per_commit"] == wanted
 
     def sizes(self, figures: Iterable[Figure]) -> list[int]:
-        """The numbers of records per commit that were measured with the rest alike, smallest first."""
+        """Return the numbers of records per commit that were measured with all else equal, smallest first."""
         return sorted({figure["records_per_commit"] for figure in figures if self._is_of_kind(figure)})
 
     @property
@@ -48,7 +48,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best backend for a need, or none where the run has no figures for it; figures as people read them."""
+    """The best backend for a need, with formatted figures; no backend if the run has no figures for it."""
 
     need: str
     durability: str
@@ -59,7 +59,7 @@ class Choice:
 
 
 def reference(throughput: Sequence[Figure], durability: str) -> Reference | None:
-    """The configuration that stands for a level, nearest to 1,000 records per commit; None where there is none."""
+    """Return the configuration that represents a level, nearest to 1,000 records per commit; None if none was run."""
     of_level = [figure for figure in throughput if figure["durability"] == durability]
     if not of_level:
         return None
@@ -75,9 +75,9 @@ def reference(throughput: Sequence[Figure], durability: str) -> Reference | None
 
 
 def choices(figures: Mapping[str, Sequence[Figure]], backends: Mapping[str, Mapping[str, Any]]) -> list[Choice]:
-    """The best backend for each need. ``backends`` are the environment's, by name: what each says it is.
+    """Return the best backend for each need. ``backends`` has the properties that each backend declares, by name.
 
-    A backend that failed at a level, by a crash trial or by its end state, is not chosen there.
+    A backend that failed at a level, in a crash trial or by its end state, is not chosen there.
     """
     keeping = {name for name, facts in backends.items() if facts["transactional"] and facts["persistent"]}
     lasting = {name for name, facts in backends.items() if facts["persistent"]}
@@ -108,7 +108,7 @@ def choices(figures: Mapping[str, Sequence[Figure]], backends: Mapping[str, Mapp
 
 
 def failed(figures: Mapping[str, Sequence[Figure]], durability: str) -> set[str]:
-    """The backends that broke a promise at a level: a trial that did not end as expected, or a wrong end state."""
+    """Return the backends that broke a promise at a level: a trial with an unexpected result, or a wrong end state."""
     crashes = {
         figure["backend"]
         for figure in figures["crash"]
@@ -124,12 +124,12 @@ def failed(figures: Mapping[str, Sequence[Figure]], durability: str) -> set[str]
 
 
 def level_order(level: str) -> tuple[int, str]:
-    """What levels are sorted by: the weakest promise first, unknown ones last."""
+    """Return the sort key of a level: the weakest promise first, unknown levels last."""
     return (LEVELS.index(level) if level in LEVELS else len(LEVELS)), level
 
 
 class _Measure(NamedTuple):
-    """What backends are compared by: a figure's name, how it is shown, and whether more of it is better."""
+    """A measure for comparing backends: the figure's name, its format, and True if more is better."""
 
     name: str
     shown: Callable[[float], str]
@@ -163,7 +163,7 @@ def _largest_commits(figures: Mapping[str, Sequence[Figure]], durability: str) -
 
 
 def _fullest(figures: Mapping[str, Sequence[Figure]], durability: str, candidates: set[str]) -> list[Figure]:
-    """Opening figures of the largest state that more than one candidate was measured with."""
+    """Return the opening figures of the largest state that more than one candidate was measured with."""
     by_size: dict[int, list[Figure]] = {}
     for figure in figures["opening"]:
         if figure["durability"] == durability and figure["backend"] in candidates:

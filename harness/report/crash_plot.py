@@ -1,4 +1,4 @@
-"""The crash matrix as a plot: backends by what befell them, and how their trials ended."""
+"""The crash matrix as a plot: backends by failpoint or fault, with the results of their trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OUTCOME_COLOURS = ("#FFFFFF", "#B7E1CD", "#FCE8B2", "#E67C73")
 
 
 def crash_matrix(figures: Mapping[str, Sequence[Figure]]) -> Canvas | None:
-    """How the trials of all levels ended; None where there were none. Defects built in on purpose are left out."""
+    """Plot the results of the trials of all levels; None if there were none. Mutants are left out."""
     cells = [cell for cell in figures["crash"] if cell["expected"] == "valid"]
     if not cells:
         return None

@@ -12,7 +12,7 @@ Figures = Mapping[str, Sequence[Figure]]
 
 
 def crash_count(figures: Figures, backend: str, durability: str) -> str:
-    """``120 of 120``: a backend's crash trials at a level, those with a defect built in on purpose left out."""
+    """Return a backend's crash trials at a level as ``120 of 120``, without mutants."""
     cells = [
         figure
         for figure in figures["crash"]
@@ -24,7 +24,7 @@ def crash_count(figures: Figures, backend: str, durability: str) -> str:
 
 
 def crash_tables(figures: Figures, *, expected: str) -> list[Table]:
-    """Backends by failpoints, one table per scenario, guarantee and level; a cell counts trials by how they ended."""
+    """Return one table per scenario, guarantee and level: backends by failpoint, with counts by result."""
     cells = [figure for figure in figures["crash"] if figure["expected"] == expected]
     tables = []
     for scenario, guarantee, durability in distinct(cells, "scenario", "guarantee", "durability"):
@@ -50,7 +50,7 @@ def crash_tables(figures: Figures, *, expected: str) -> list[Table]:
 
 
 def place_of(cell: Figure) -> str:
-    """Where a trial's process is killed, or what else befalls it."""
+    """Return the failpoint at which a trial's process is killed, or its other fault."""
     return str(cell["failpoint"] or cell["fault"])
 
 

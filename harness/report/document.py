@@ -1,4 +1,4 @@
-"""The report as Markdown: first what to pick and why, then every figure, then how and on what it was measured."""
+"""The report as Markdown: the picks with their reasons, then all figures, then the method and the machine."""
 
 from __future__ import annotations
 
@@ -36,38 +36,40 @@ _LEVELS = """\
 """
 
 _READERS = """\
-A reader at READ_COMMITTED is shown a write when it is committed, so after one commit interval at most; one at
-READ_UNCOMMITTED at once, whatever the interval is.
+A reader at READ_COMMITTED sees a write when it is committed, so after one commit interval at most. A reader at
+READ_UNCOMMITTED sees it at once.
 """
 
 _METHOD = """\
 * Throughput: Spark partitions a workload's events by key and gives each partition to one task, with stores and a
   changelog of its own. Every measurement runs in a fresh process, in an order shuffled by the seed; repeats of one
-  configuration lie apart. A commit is the whole of it: changelog, then stores. After the last record the process is
-  killed with a commit open and a fresh one opens the task; its state is compared, key by key, with what Spark SQL
-  computes from the same events.
+  configuration are not adjacent. A commit is the whole of it: changelog, then stores. After the last record the
+  process is killed with a transaction open, and a fresh one opens the task. Its state is compared, key by key, with the
+  state that Spark SQL computes from the same events.
 * Store-level figures: a store alone, no task, changelog or Spark, timed with pytest-benchmark, each case in a fresh
   process. YCSB: each core workload on 10,000 records of 1,000 bytes, with a commit after 1,000 operations.
 * Amplification: counted at the engines of a store alone, in a transaction that fits into a buffer of 256 KiB and in
   one that does not, where a strategy has such a buffer. The bytes that engines make of this, in logs, flushes and
   compactions, are part of what a task's process has written.
-* Memory: one task of `count` over 50,000 records, which is never told to commit; a limit on what it has staged does it,
-  before a record that would pass it (`PREDICTED`), else after it (`EXCEEDED`). Where a limit is passed the run fails.
-* A large step: one record whose function puts pairs of 8,000 bytes through a task; its commit, which the limit asks
-  for at once, belongs to it. Memory is anonymous memory above what the process had before, looked at every
-  millisecond by another process. RocksDB's write buffers and every cache are set to 4 MiB here, a copied part to 1
-  MiB; by default it is 48 MiB and 50 MiB an engine, so that a step may take up to twice that more. A bound is
-  reckoned beforehand: the limit; the engine's buffers and caches, twice, because a spill has an engine of its own;
-  four parts; 8 MiB for the changelog's producer; 200 bytes a pair; 16 MiB that allocators keep of what was freed.
-  Where a bound is passed, or a step is not one commit, the run fails.
-* Readers: a writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at
+* Memory: one task of `count` over 50,000 records, with no commit interval. It commits only because of the limit on
+  staged writes: before a record that would exceed it (`PREDICTED`), else after it (`EXCEEDED`). If a limit is exceeded,
+  the run fails.
+* A large step: one record whose function puts pairs of 8,000 bytes through a task. It includes its commit, which the
+  limit causes immediately. Memory is anonymous memory above what the process had before, sampled every millisecond by
+  another process. RocksDB's write buffers and every cache are set to 4 MiB here, a copied part to 1 MiB. By default
+  they are 48 MiB and 50 MiB per engine, so that a step may take up to twice that more. A bound is computed beforehand.
+  It is the sum of the limit, twice the engine's buffers and caches (a spill has its own engine), four parts, 8 MiB for
+  the changelog's producer, 200 bytes for each pair, and 16 MiB of freed memory that allocators keep. If a bound is
+  exceeded, or a step is not one commit, the run fails.
+* Readers: a writer numbers its writes to one key, about a hundred a second, and commits once per interval. A reader at
   each level looks the key up all the time. Lookups beside commits and the cost of iterators are among the ratios and
   suites of a store by itself.
-* Opening: a store is filled, ten commits of 1,000 records follow, one more is killed when the changelog has it and the
-  store does not, and a fresh process opens it. At level CHANGELOG an engine without a log may lose the ten as well.
+* Opening: a store is filled, and ten commits of 1,000 records follow. The process is killed in one more commit, when
+  the changelog has it and the store does not. A fresh process opens the store. At level CHANGELOG an engine whose WAL
+  is disabled may lose the ten commits as well.
 * Crash trials: a task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint;
   fresh processes recover (some are killed again) and finish the input. Checkers that share no code with the stores
-  judge atomicity, durability, visibility of uncommitted writes, convergence with the changelog, exactly-once outputs
+  check atomicity, durability, visibility of uncommitted writes, convergence with the changelog, exactly-once outputs
   and the length of the restore. *Unknown* fails as *anomaly* does. Stores of bytes, of timestamped values, of windows
   and of sessions take turns.
 * Figures are compared within one durability level only. Medians; spreads are the lowest and the highest repeat.
@@ -88,7 +90,7 @@ def document(
     environment: Mapping[str, Any],
     plots: Sequence[str],
 ) -> str:
-    """The whole report. ``facts`` say how the run was asked for, ``plots`` which files lie beside the report."""
+    """Return the whole report. ``facts`` are the settings of the run, ``plots`` the files beside the report."""
     backends = environment["backends"]
     chosen = choice_table(choices(figures, backends))
     body = [
@@ -139,7 +141,7 @@ def document(
 
 
 def failure_lines(rows: Sequence[Row]) -> list[str]:
-    """A sentence and a command for every crash trial that did not end as it should."""
+    """Return a sentence and a command for every crash trial with an unexpected result."""
     return [
         f"{trial['backend']} at {trial['durability']}, {trial['failpoint'] or trial['fault']}, seed {trial['seed']}: "
         f"{trial['result']}, not {trial['expected']} ({'; '.join(trial['found']) or 'nothing found'})\n"
@@ -150,7 +152,7 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def wrong_end_lines(throughput: Sequence[Figure]) -> list[str]:
-    """A sentence for every configuration in which a state was not what Spark SQL computes."""
+    """Return a sentence for every configuration whose end state is not the one that Spark SQL computes."""
     return [
         f"{figure['backend']} at {figure['durability']}, {figure['workload']}, {figure['records_per_commit']:,} "
         f"records per commit, {figure['partitions']} partitions: the end state is not what Spark SQL computes"
@@ -164,7 +166,7 @@ def _told(*tables: Table) -> list[str]:
 
 
 def _contents(parts: Sequence[str]) -> str:
-    """The sections, each a link that code hosts make of its title."""
+    """Return the list of sections. Each is a link to the anchor that code hosts derive from its title."""
     titles = [part.partition("\n")[0].removeprefix("## ") for part in parts if part.startswith("## ")]
     links = (f"[{title}](#{re.sub('[^a-z ]', '', title.lower()).replace(' ', '-')})" for title in titles)
     return f"Contents: {', '.join(links)}. Tables of more than {ROWS_SHOWN} rows are folded.\n"
@@ -198,8 +200,8 @@ def _defects(figures: Figures) -> list[str]:
     if not tables:
         return []
     return [
-        "### Defects built in on purpose\n",
-        "Each of these must be caught: here `anomaly` is the good result.\n",
+        "### Mutants in crash trials\n",
+        "Each of these must be detected: here `anomaly` is the expected result.\n",
         *_told(*tables),
     ]
 

@@ -1,4 +1,4 @@
-"""Figures about faults below the process: what was tried of each backend at each level, and what was found.
+"""Figures about I/O faults: the trials of each backend at each level, and their results.
 
 Pure functions from rows to plain dicts, in an order that depends on their content only.
 """
@@ -17,20 +17,23 @@ Figure = dict[str, Any]
 
 KEY = ("durability", "fault", "variant", "backend")
 MEASURED = "measured"
-"""What is wanted of a mutant that is only measured."""
+"""The wanted result of a mutant that is only measured."""
 _APART = (Found.VALID, Found.NOTICED, Found.HARNESS_ERROR)
 
 
 def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
-    """One figure per level, fault, variant and backend.
+    """Return one figure per level, fault, variant and backend.
 
-    ``points`` were explored, of ``points_in_all`` that there are (0 where that is not told).
-    ``distinct`` counts the states of power loss that differ by paths and bytes, of other faults the trials; what nobody
-    could judge is none of them. ``lost_at_most`` is in commits, among whole states; ``lost`` counts states that should
-    have had more of them. ``restored`` were noticed; ``silent`` is wrong content that nobody noticed; ``other`` is
-    whatever else was not valid; ``wrong`` are the trials that fail the run. Of damage at rest, ``by_opening``,
-    ``by_reading`` (or writing on) and ``by_verifying`` are what noticed it, verifying where nothing else does;
-    ``unverified`` are those of the last that harm who does not verify: wrong data, or the end of the process.
+    ``points`` were explored, of ``points_in_all`` (0 in rows without that number). ``distinct`` counts the trials with
+    a verdict; for power loss, the crash states among them that differ by paths and bytes. ``lost_at_most`` is the
+    largest number of lost commits among whole states. ``lost`` counts the states that should have had more commits.
+
+    ``restored`` were detected and restored. ``silent`` is wrong content that was not detected; ``other`` is any other
+    result but valid. ``wrong`` counts the trials that fail the run.
+
+    For corruption at rest, ``by_opening``, ``by_reading`` (or by later commits) and ``by_verifying`` count the steps
+    that detected it; the last only if no other step does. ``unverified`` counts the cases of this last kind that harm a
+    reader that does not verify: by wrong data, or the end of the process.
     """
     trials = _grouped(rows.get("effect", ()))
     figures = []
@@ -66,19 +69,19 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
 
 
 def mutants(rows: Iterable[Row]) -> list[Figure]:
-    """Each defect with the fault that was to find it, or not to see it, and after how many states it did.
+    """Return each mutant with the fault that had to detect it, or to miss it, and the number of states tried.
 
-    What was only measured is not among them; see ``detections``.
+    Mutants that were only measured are left out; see ``detections``.
     """
     figures = [{**row, "kind": "mutant"} for row in rows if row["wanted"] != MEASURED]
     return sorted(figures, key=lambda figure: (figure["mutant"], figure["backend"], figure["wanted"], figure["slice"]))
 
 
 def detections(rows: Iterable[Row]) -> list[Figure]:
-    """How often the default gate's own trials found each mutant: one figure per mutant and backend.
+    """Return how often the default gate's own trials detected each mutant: one figure per mutant and backend.
 
-    ``runs`` are the seeds at which they were made, ``found`` those at which they failed. Rows of earlier versions do
-    not tell.
+    ``runs`` is the number of seeds, ``found`` the number of those at which the mutant was detected. Rows of earlier
+    versions do not contain this.
     """
     made: dict[tuple[str, str, str], list[bool]] = {}
     for row in rows:
@@ -96,7 +99,7 @@ def detections(rows: Iterable[Row]) -> list[Figure]:
 
 
 def _noticed(rows: Sequence[Row]) -> dict[str, int]:
-    """How many by what; rows of earlier versions do not tell."""
+    """Count the detections by step. Rows of earlier versions do not name the step."""
     by = Counter(row.get("noticed") or "" for row in rows)
     return {
         "by_opening": by["open"],
@@ -107,12 +110,12 @@ def _noticed(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _lost(row: Row) -> int:
-    """How many acknowledged commits a whole state lacks."""
+    """Return how many acknowledged commits a whole state lacks."""
     return 0 if row["state"] is None else max(0, int(row["acknowledged"]) - int(row["state"]))
 
 
 def _in_all(slices: Iterable[Row]) -> int:
-    """The points of a case, of every seed that it was explored with; rows of earlier versions do not tell them."""
+    """Return the points of a case, summed over its seeds. Rows of earlier versions do not contain them."""
     by_seed = {row["seed"]: row.get("points_in_all") or 0 for row in slices}
     return sum(by_seed.values())
 

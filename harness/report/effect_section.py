@@ -1,4 +1,4 @@
-"""The part of a report about faults below the process, and the sentences for what went wrong there."""
+"""The part of a report about I/O faults, and a sentence for each failed trial."""
 
 from __future__ import annotations
 
@@ -18,49 +18,55 @@ from harness.report.effect_tables import (
 from harness.sweeps.gate import is_wrong
 
 SKIPPED = "effects_skipped"
-"""The fact of a run that says why nothing below the process was tried."""
+"""The fact of a run that gives the reason why no I/O fault was tried."""
 
 _HOW = """\
-A victim makes its commits below a library that sees every call which changes a file, counts these effects over all
-threads, and kills the process before one of them, inside one, or lets one fail. From the recording of an undisturbed
-victim the states are made that a disk may hold when the power is lost, at every position between two effects: what was
-synced, and of the rest none, all, and choices between. Each distinct state is opened in a process of its own, under a
-deadline, in what passes for another boot of the machine; it is recovered, read whole, written to twice, closed, opened
-and read again, and judged against a model that shares no code with the stores; so is what was noticed and restored.
-Syncs fail, too, also the one in a write through O_DSYNC: the process is killed upon that, another one goes on, and what
-the failed sync had covered stays unsure whatever it syncs. Where it was a folder's, *gate* takes nothing more of the
-other one, as ext4 and xfs do without their journal; *strict* lets it go on. A second kill is tried before each effect
-of a recovery, but for those which change nothing that anybody reads. Stores of bytes, of timestamped values, of windows
-and of sessions take turns over backends and levels; in those of windows and sessions records expire at every commit.
+A writer process makes its commits above a library that sees every call which changes a file. The library counts these
+I/O operations over all threads. It kills the process before one of them or inside one, or lets one fail.
+
+For power loss, a run without faults is recorded. At every position between two I/O operations, the harness generates
+crash states: all durable data, and of the pending writes none, all, and selections. Each distinct crash state is opened
+in a process of its own, under a deadline, with another boot ID. A verifier recovers it, reads it whole, writes to it
+twice, closes it, opens it and reads it again. It is compared with a model that shares no code with the stores. A state
+that was detected as corrupt is restored, and goes through the same steps.
+
+Syncs fail, too, also the one in a write through O_DSYNC. The process is then killed and another one continues. The data
+of the failed sync stays pending, whatever is synced later. If it was a folder's sync, *gate* refuses every later
+operation, as ext4 and xfs do when they lose their journal; *strict* lets the process continue.
+
+A second kill is tried before each I/O operation of a recovery, except those that change nothing that is ever read.
+Stores of bytes, of timestamped values, of windows and of sessions take turns over backends and levels. In those of
+windows and sessions records expire at every commit.
 """
 _MODELS = """\
-| model | which names of files are sure |
+| persistence model | durable file names |
 | --- | --- |
-| gate | a synced file's own name. Promises are held to this one at every level |
-| journal | those, and with any sync whatever was named earlier, as on ext4 and xfs: fewer states are legal |
-| strict | only what a sync of its folder covers, as POSIX says. Promises at DISK are held to it, too |
-| beyond | as gate, with noise behind torn writes and tears at 64 bytes: only wrong content that nobody noticed counts |
+| gate | the name of a synced file. Promises are checked against this model at every level |
+| journal | those, and with any sync all earlier names, as on ext4 and xfs: fewer crash states are legal |
+| strict | only names in a synced folder, as POSIX says. Promises at DISK are checked against this model, too |
+| beyond | as gate, with garbage behind torn writes and tears at 64 bytes: only undetected wrong content counts |
 """
 _DETECTION = """\
-The search above ends when the mutant is found or every point was tried. The default gate tries less: for most faults
-it draws some points by the seed, and few states at each. The table below shows how often these trials find each mutant:
-with the same points, states and variants as on sound code, of the mutant's own fault alone. A run is one seed in one
-backend or file. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
+The search above ends when the mutant is detected or every point was tried. The default profile tries less: for most
+faults it draws some points by the seed, and few states at each. The table below shows how often its trials detect each
+mutant. They use the same points, states and variants as for sound code, of the mutant's own fault alone. A run is one
+seed in one backend or file. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
 """
 _NOT_SIMULATED = """\
-What is not simulated: disks that say they have synced and have not; sectors of less than 512 bytes that are half
-written (but for the model *beyond*); blocks that were another file's; folders whose entries are half written;
-metadata that a file system itself gets wrong. Writes through a shared map are not seen: a store that keeps data
-in one is refused, and the files *written unseen* in the tables are those that engines make anew after a crash. Not
-every choice of lost writes is tried where more than six are unsynced: prefixes, each one missing, each one alone, and
-choices drawn by the seed are; smaller profiles draw some of these at each position. Threads of an engine
-are seen in the order that they happened to take in one recording.
+Not simulated: disks that report a sync and have not done it; partially written sectors of less than 512 bytes (except
+in the model *beyond*); blocks that belonged to another file; partially written folders; metadata that a file system
+itself corrupts. Writes through a shared map are not seen: a store that keeps data in one is refused. The files *written
+unseen* in the tables are those that engines create again after a crash.
+
+If more than six writes are pending, not every selection of them is tried. Prefixes, each one missing, each one alone,
+and selections drawn by the seed are tried; smaller profiles draw some of these at each position. Threads of an engine
+are seen in the order of one recording.
 """
 
 
 def effect_section(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Mapping[str, Any]], facts: object) -> str:
-    """All of it. ``rows`` are of the kinds "effect" and "mutant"; ``facts`` may say why there are none."""
-    title = "## Faults below the process\n\n"
+    """Return the section. ``rows`` are of the kinds "effect" and "mutant"; ``facts`` may say why there are none."""
+    title = "## I/O faults\n\n"
     reason = facts.get(SKIPPED) if isinstance(facts, Mapping) else None
     if reason:
         return f"{title}Skipped: {reason}.\n"
@@ -71,30 +77,30 @@ def effect_section(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Mappi
         parts += [promise_table(figures).markdown(), _failures(rows)]
         parts += ["### Power loss\n", _MODELS, *(table.folded() for table in power_tables(figures))]
         parts += ["### Kills and failing calls\n", *(table.folded() for table in process_tables(figures))]
-        parts += ["### Damage at rest\n", _DAMAGE, damage_table(figures).folded()]
+        parts += ["### Corruption at rest\n", _DAMAGE, damage_table(figures).folded()]
     if figures["mutant"]:
-        parts += ["### Whether this would see a defect\n", mutant_table(figures).folded()]
+        parts += ["### Mutants\n", mutant_table(figures).folded()]
     if figures["detection"]:
         parts += [_DETECTION, detection_table(figures).folded()]
     return "\n".join([*parts, _NOT_SIMULATED])
 
 
 _DAMAGE = """\
-After a clean close a bit flips, a file is cut short, or goes. The store is then opened, verified (`store.verify()`) and
-read whole: that must be noticed, and the store restored from the changelog, or do no harm. RocksDB has checksums of its
-blocks. The records of LMDB and SQLite have ours and their pages have none: what only verifying notices are pages that
-lead elsewhere. Who does not verify may miss the keys there, and LMDB, which reads through a map, may end the process at
-a record whose length is damaged: these are *harmful unverified*. Where no file at all is left nothing can notice
-that: what is opened then must be new, empty and whole.
+After a clean close a bit flips, or a file is truncated or missing. The store is then opened, verified
+(`store.verify()`) and read whole. The corruption must be detected, and the store restored from the changelog, or it
+must do no harm. RocksDB has checksums of its blocks. Records of LMDB and SQLite have ours, and their pages have none:
+corruption that only `verify()` detects is in pages that lead elsewhere. A reader that does not verify may miss the keys
+there. LMDB reads through a map, and may end the process at a record whose length is damaged. These cases are *harmful
+unverified*. If no file is left at all, nothing can detect that: the opened store must then be new, empty and whole.
 
-Of its two meta pages LMDB uses the one with the higher transaction ID. A flipped bit there could take a closed store
-back by one commit, unnoticed. The library keeps a checksum of each meta page, so that opening detects it: *an earlier
-commit, unnoticed* must be 0.
+LMDB uses the meta page with the higher transaction ID. A flipped bit there could take a closed store back by one commit
+without an error. The library keeps a checksum of each meta page, so that opening detects it: *an earlier commit,
+undetected* must be 0.
 """
 
 
 def effect_failure_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence and a command for every trial below the process that fails the run; rows of slices may be among."""
+    """Return a sentence and a command for every trial of I/O faults that fails the run; ``rows`` may include slices."""
     return [_failure(row) for row in rows if row["kind"] != "effect_slice" and is_wrong(row)]
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report about faults below the process. Each names its durability level."""
+"""The tables of a report about I/O faults. Each names its durability level."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ Figures = Mapping[str, Sequence[Figure]]
 
 LEVELS = ("DISK", "PROCESS", "CHANGELOG")
 _WORDS: Mapping[str, str] = {
-    "kill": "killed before each effect",
+    "kill": "killed before each I/O operation",
     "tear": "killed inside a write",
     "kill_twice": "killed, and again in its recovery",
     "error": "a call fails",
     "power": "power lost",
     "power_twice": "power lost, and again in its recovery",
     "failed_sync": "a sync fails, a kill, and power lost later",
-    "damage": "damaged at rest",
+    "damage": "corrupted at rest",
 }
 _OWN = ("error", "damage")
 _POWER = ("power", "power_twice", "failed_sync")
 _MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}
 _SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "wrong", "seconds")
-_COMES_TO = ("commits lost at most", "torn", "noticed and restored", "other", "time of a core")
+_COMES_TO = ("commits lost at most", "torn", "detected and restored", "other", "time of a core")
 REPORTED_ONLY = (STRICT, "beyond")
-"""Variants of power loss that are no part of the gate's model."""
+"""Variants of power loss whose anomalies are only reported; see ``is_promised`` for the exception."""
 
 
 def is_promised(figure: Figure) -> bool:
-    """Whether a promise is made for what a figure is about: of two of the models most is only reported."""
+    """Return True if a figure's anomalies fail the run. For two of the models most anomalies are only reported."""
     strictly = (figure["fault"], figure["durability"]) == HELD_STRICTLY and figure["variant"] == STRICT
     return strictly or figure["variant"] not in REPORTED_ONLY
 
 
 def promise_table(figures: Figures) -> Table:
-    """What each level promises after each fault, and whether that held."""
+    """Return the promise of each level after each fault, with its result."""
     rows = []
     for level in LEVELS:
         for fault, words in _WORDS.items():
@@ -64,7 +64,7 @@ def promise_table(figures: Figures) -> Table:
 
 
 def power_tables(figures: Figures) -> list[Table]:
-    """Power loss, one table per level: a line per backend and folder model."""
+    """Return the tables of power loss, one per level: a line per backend and persistence model."""
     tables = []
     for level in LEVELS:
         own = [figure for figure in figures["effect"] if figure["durability"] == level and figure["fault"] in _POWER]
@@ -98,7 +98,7 @@ def power_tables(figures: Figures) -> list[Table]:
 
 
 def process_tables(figures: Figures) -> list[Table]:
-    """Kills and failing calls, one table per level."""
+    """Return the tables of kills and failing calls, one per level."""
     tables = []
     for level in LEVELS:
         own = _errors_together(
@@ -120,7 +120,7 @@ def process_tables(figures: Figures) -> list[Table]:
         head = (
             "backend",
             "fault",
-            "effects",
+            "I/O operations",
             "trials",
             *_COMES_TO,
             "promise held",
@@ -132,7 +132,7 @@ def process_tables(figures: Figures) -> list[Table]:
 
 
 def _errors_together(figures: Iterable[Figure]) -> list[Figure]:
-    """The same with one figure for all kinds of errors of a backend that broke no promise; others stand by themselves.
+    """Return the figures, with one sum for all kinds of errors of a backend that broke no promise.
 
     All are of one level.
     """
@@ -154,7 +154,7 @@ def _errors_together(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def damage_table(figures: Figures) -> Table:
-    """By what each backend notices damage at rest, and what it does not notice."""
+    """Return the steps by which each backend detects corruption at rest, and the corruption that it does not detect."""
     own = [figure for figure in figures["effect"] if figure["fault"] == "damage"]
     rows = [
         [
@@ -177,14 +177,14 @@ def damage_table(figures: Figures) -> Table:
         for figure in own
     ]
     head = (
-        *("backend", "level", "damage", "trials", "harmless", "noticed by opening", "by reading", "by verifying only"),
-        *("of these harmful unverified", "an earlier commit, unnoticed", "wrong, unnoticed", "other", "promise held"),
+        *("backend", "level", "damage", "trials", "harmless", "detected by opening", "by reading", "by verifying only"),
+        *("of these harmful unverified", "an earlier commit, undetected", "wrong, undetected", "other", "promise held"),
     )
-    return Table("Damage at rest", head, rows, range(3, 12), (1, 2, 12), _wrong(own))
+    return Table("Corruption at rest", head, rows, range(3, 12), (1, 2, 12), _wrong(own))
 
 
 def mutant_table(figures: Figures) -> Table:
-    """Every defect built in on purpose: what found it, after how many states, and what can't see it."""
+    """Return every mutant with its result, the number of states tried, and the fault that cannot detect it."""
     by_gate = {
         (figure["mutant"], figure["backend"], figure["fault"]): _of(figure["found"], figure["runs"])
         for figure in figures["detection"]
@@ -205,14 +205,14 @@ def mutant_table(figures: Figures) -> Table:
     ]
     head = (
         *("mutant", "defect", "in", "fault", "should be", "is", "after states"),
-        *("found by the default gate", "as it should be"),
+        *("detected by the default profile", "as expected"),
     )
     missed = [place for place, figure in enumerate(figures["mutant"]) if not figure["expected"]]
-    return Table("Defects built in on purpose, all at level DISK", head, rows, (6, 7), (8,), missed)
+    return Table("Mutants, all at level DISK", head, rows, (6, 7), (8,), missed)
 
 
 def detection_table(figures: Figures) -> Table:
-    """How often the default gate's own trials found each mutant, over all that it was built into, and all seeds."""
+    """Return the share of runs of the default profile that detected each mutant, over all backends and seeds."""
     rows: list[list[str]] = []
     weak: list[int] = []
     for mutant in dict.fromkeys(figure["mutant"] for figure in figures["detection"]):
@@ -224,17 +224,17 @@ def detection_table(figures: Figures) -> Table:
         cells = (text.exact(len(own)), _of(found, runs), f"{100 * found / runs:.0f} %", ", ".join(missed) or text.NONE)
         rows.append([f"`{mutant}`", own[0]["fault"], *cells])
     head = ("mutant", "fault", "built into", "found", "share", "missed at some seed in")
-    return Table("What the default gate's own trials find, at level DISK", head, rows, (2, 3, 4), (), weak)
+    return Table("Mutants detected by the default profile, at level DISK", head, rows, (2, 3, 4), (), weak)
 
 
 def effect_tables(figures: Figures) -> list[Table]:
-    """All of them that have something to tell."""
+    """Return all tables that have rows."""
     tables = [promise_table(figures), *power_tables(figures), *process_tables(figures)]
     return [table for table in (*tables, damage_table(figures), mutant_table(figures)) if table.rows]
 
 
 def left_out(figures: Figures) -> str:
-    """Of how many points how many were not explored, as a sentence; "" where none was left out."""
+    """Return a sentence with the number of points that were explored, or "" if all were."""
     explored = sum(figure["points"] for figure in figures["effect"])
     in_all = sum(max(figure["points"], figure["points_in_all"]) for figure in figures["effect"])
     if explored == in_all:
@@ -243,12 +243,12 @@ def left_out(figures: Figures) -> str:
 
 
 def _wrong(figures: Sequence[Figure]) -> list[int]:
-    """The places of those that fail a run."""
+    """Return the places of the figures that fail a run."""
     return [place for place, figure in enumerate(figures) if figure["wrong"]]
 
 
 def _came_to(figure: Figure) -> list[str]:
-    """The cells below ``_COMES_TO``."""
+    """Return the cells below ``_COMES_TO``."""
     counts = (figure["lost_at_most"], figure["torn"], figure["restored"], figure["other"] + figure["no_verdict"])
     return [*(text.exact(count) for count in counts), text.duration(figure["seconds"])]
 
@@ -268,15 +268,15 @@ def _points(figure: Figure) -> str:
 
 def _promise(level: str, fault: str) -> str:
     if fault == "damage":
-        return "the last commit, whole, or noticed by opening, verifying or reading, and restored"
+        return "the last commit, whole, or detected by opening, verifying or reading, and restored"
     demanded = demand(level, fault)
     if demanded.keeps:
         return "every acknowledged commit is there, whole"
-    return "a whole commit, or noticed and restored"
+    return "a whole commit, or detected and restored"
 
 
 def _held(figures: Sequence[Figure]) -> str:
     broken = sum(figure["unexpected"] for figure in figures)
     if broken and not any(figure["wrong"] for figure in figures):
-        return f"no: {text.exact(broken)}, told only"
+        return f"no: {text.exact(broken)}, reported only"
     return "yes" if not broken else f"**no: {text.exact(broken)}**"

@@ -1,4 +1,4 @@
-"""What a run ran on, without a word about whose machine it is: no host name, no user, no path."""
+"""The machine and the software of a run, without data that identifies its owner: no host name, user or path."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PACKAGES = (
 
 
 def environment(work: Path) -> dict[str, Any]:
-    """The machine, the software and every backend's default options. ``work`` is where stores are made."""
+    """Return the machine, the software and every backend's default options. ``work`` is the folder of the stores."""
     return {
         "cpu": {"model": _cpu_model(), "cores": _cores(), "architecture": platform.machine()},
         "memory_bytes": psutil.virtual_memory().total,
@@ -77,7 +77,7 @@ def _disk(work: Path) -> dict[str, str]:
     mounts = [part for part in psutil.disk_partitions(all=True) if work.resolve().is_relative_to(part.mountpoint)]
     if not mounts:
         return {"file_system": "unknown", "kind": "unknown", "mount_options": ""}
-    # The last of several mounts at the same place is the one that is seen.
+    # Of several mounts at the same place, the last one is visible.
     mount = max(enumerate(mounts), key=lambda each: (len(Path(each[1].mountpoint).parts), each[0]))[1]
     options = ",".join(option for option in mount.opts.split(",") if "/" not in option and "=" not in option)
     return {"file_system": mount.fstype, "kind": _disk_kind(mount.device), "mount_options": options}
@@ -105,7 +105,7 @@ def _java() -> str:
 
 
 def _rocksdb() -> str:
-    # The binding does not tell; every database that RocksDB makes does.
+    # The binding does not report the version; RocksDB writes it into every database.
     from rocksdict import Rdict
 
     with tempfile.TemporaryDirectory() as folder:

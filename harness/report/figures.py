@@ -1,4 +1,4 @@
-"""Raw rows made into the figures that a report shows: medians with their spread, and trials with their outcome.
+"""The figures of a report, computed from raw rows: medians with their spread, and trials with their outcome.
 
 Pure functions from rows to plain dicts, in an order that depends on their content only.
 """
@@ -15,7 +15,7 @@ from harness.report.rows import Row
 Figure = dict[str, Any]
 
 BASELINE = "rocksdb-direct"
-"""The backend without isolation, which others are held against."""
+"""The backend without isolation, against which others are compared."""
 THROUGHPUT_KEY = ("workload", "durability", "backend", "partitions", "records_per_commit")
 OPENING_KEY = ("durability", "backend", "records")
 CRASH_KEY = ("scenario", "durability", "guarantee", "backend", "failpoint", "fault")
@@ -38,7 +38,7 @@ _THROUGHPUT_MEDIANS = (
 
 
 def throughput(rows: Iterable[Row]) -> list[Figure]:
-    """One figure per configuration: medians over its repeats, the lowest and highest rate, the longest commit."""
+    """Return one figure per configuration: medians over repeats, the lowest and highest rate, the longest commit."""
     figures = []
     for key, group in _grouped(rows, THROUGHPUT_KEY):
         rates = _values(group, "records_per_s")
@@ -58,7 +58,7 @@ def throughput(rows: Iterable[Row]) -> list[Figure]:
 
 
 def opening(rows: Iterable[Row]) -> list[Figure]:
-    """One figure per backend, level and size: medians over repeats, and the slowest until it was ready."""
+    """Return one figure per backend, level and size: medians over repeats, and the slowest time until ready."""
     return [
         {
             "kind": "opening",
@@ -73,10 +73,10 @@ def opening(rows: Iterable[Row]) -> list[Figure]:
 
 
 def crash(rows: Iterable[Row]) -> list[Figure]:
-    """One figure per cell of the crash matrix: how many trials there were, and how they ended.
+    """Return one figure per cell of the crash matrix: the number of trials, and of each result.
 
-    A trial's outcome is the worst that any checker says; ``expected`` is what it should be, and ``as_expected`` how
-    many were.
+    A trial's result is the worst of its checkers' results. ``expected`` is the expected result, and ``as_expected`` the
+    number of trials with it.
     """
     trials = crash_trials(rows)
     figures = []
@@ -97,10 +97,9 @@ def crash(rows: Iterable[Row]) -> list[Figure]:
 
 
 def crash_trials(rows: Iterable[Row]) -> list[Figure]:
-    """One figure per trial: the worst of its verdicts, what its checkers found, and whether that was expected.
+    """Return one figure per trial: the worst of its verdicts, the details of its checkers, and ``as_expected``.
 
-    Where an anomaly is expected (a defect built in on purpose) it is enough that one trial of the scenario and backend
-    shows it.
+    If an anomaly is expected, because of a mutant, one trial of the scenario and backend with an anomaly is enough.
     """
     trials = []
     for key, group in _grouped(rows, ("trial_id", *CRASH_KEY, "seed", "repeat_command", "expected")):
@@ -123,12 +122,12 @@ def _worst(results: set[str]) -> str:
 
 
 def benchmarks(rows: Iterable[Row]) -> list[Figure]:
-    """Store-level figures as they came, each with its rate."""
+    """Return store-level figures unchanged, in order."""
     return _in_order([{**row, "kind": "benchmark"} for row in rows])
 
 
 def ratios(rows: Iterable[Row]) -> list[Figure]:
-    """Ratios as they came, each with whether it reaches what was asked of it (None where nothing was)."""
+    """Return the ratios in order. ``met`` is True if the threshold is reached, None if there is none."""
     return _in_order(
         [
             {**row, "kind": "ratio", "met": None if row["at_least"] is None else row["ratio"] >= row["at_least"]}
@@ -138,15 +137,18 @@ def ratios(rows: Iterable[Row]) -> list[Figure]:
 
 
 def amplification(rows: Iterable[Row]) -> list[Figure]:
-    """Counts as they came, each with how many bytes an engine was given per byte put into its store."""
+    """Return the counts in order, each with the bytes that an engine was given per byte put into its store."""
     return _in_order(
         [{**row, "kind": "amplification", "written_per_byte": row["bytes_written"] / row["bytes_put"]} for row in rows]
     )
 
 
 def large_steps(rows: Iterable[Row]) -> list[Figure]:
-    """Steps as they came, each with whether it stayed within its bound (None where it has none), and whether it was one
-    commit: all of it there afterwards and, where writes are kept apart, nothing before."""
+    """Return the steps in order, each with ``bounded`` and ``atomic``.
+
+    ``bounded`` is True if the step kept its memory bound, None if it has none. ``atomic`` is True if it was one commit:
+    all of it is there afterwards, and a store with isolation showed nothing before.
+    """
     return _in_order(
         [
             {
@@ -163,14 +165,14 @@ def large_steps(rows: Iterable[Row]) -> list[Figure]:
 
 
 def visibility(rows: Iterable[Row]) -> list[Figure]:
-    """How long writes took to be seen, as it came."""
+    """Return the times until writes were seen, unchanged, in order."""
     return _in_order([{**row, "kind": "visibility"} for row in rows])
 
 
 def latencies(rows: Iterable[Row]) -> list[Figure]:
-    """Percentiles of puts and of commits, each against those of the backend without isolation at the same level.
+    """Return percentiles of puts and of commits, each compared with the backend without isolation at the same level.
 
-    ``against_baseline`` is of medians, and None where there is nothing to hold it against.
+    ``against_baseline`` is the ratio of medians, or None if the baseline was not measured.
     """
     figures = [{**row, "kind": "latency"} for row in rows]
     own = [figure for figure in figures if figure["backend"] == BASELINE]
@@ -182,9 +184,9 @@ def latencies(rows: Iterable[Row]) -> list[Figure]:
 
 
 def early_commits(rows: Iterable[Row]) -> list[Figure]:
-    """One figure per backend and limit: the most that was staged, medians of the rest.
+    """Return one figure per backend and limit: the largest staged size, and medians of the rest.
 
-    ``against_none`` is the rate against the same backend's without a limit; None where that was not measured.
+    ``against_none`` is the rate divided by the same backend's rate without a limit, or None if that was not measured.
     """
     figures = [
         {
@@ -208,7 +210,7 @@ def early_commits(rows: Iterable[Row]) -> list[Figure]:
 
 
 def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
-    """The figures of every kind, by kind; an empty list for a kind that was not measured."""
+    """Return the figures of every kind, by kind; an empty list for a kind that was not measured."""
     made: Mapping[str, Callable[[Iterable[Row]], list[Figure]]] = {
         "throughput": throughput,
         "opening": opening,
@@ -230,7 +232,7 @@ def all_figures(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Figure]]:
 
 
 def distinct(figures: Sequence[Figure], *names: str) -> list[tuple[Any, ...]]:
-    """The combinations of values that figures have under ``names``, in their order."""
+    """Return the distinct combinations of values that figures have under ``names``, in their order."""
     return list(dict.fromkeys(tuple(figure[name] for name in names) for figure in figures))
 
 

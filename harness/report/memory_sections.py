@@ -1,4 +1,4 @@
-"""What a report says of memory: commits that only the limit on staged writes asks for, and steps larger than it."""
+"""The report's sections on memory: commits caused only by the limit on staged writes, and steps larger than it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from harness.report.table import Table
 Figures = Mapping[str, Sequence[Figure]]
 
 _EARLY_COMMITS = """\
-What a task has written since its last commit is staged in its stores. The limit (`uncommitted_max_bytes`) bounds the
-memory that it takes: keys and values, 92 bytes for each entry, and 128 for each record that is held for the changelog.
-Nothing else asks this task for a commit: it commits as soon as one more record like the
-largest of the recent ones would pass the limit, and after a record that passed it all the same.
+The writes of a task since its last commit are staged in its stores. The limit (`uncommitted_max_bytes`) bounds their
+memory: keys and values, 92 bytes for each entry, and 128 for each record that is held for the changelog. Nothing else
+makes this task commit. It commits before the next record would exceed the limit, if that is as large as the largest
+recent one, and after a record that has exceeded it.
 """
 
 _LARGE_STEPS = """\
-One input record may write more than the limit on memory allows, and is one transaction all the same. What it
-stages beyond the limit leaves memory: an indexed batch and a dual store spill it to a second store on disk,
-`sqlite-native` has it in SQLite's own files, and `rocksdb-direct` keeps nothing apart, so that readers see the writes
-as they are made. Two backends have it in memory: `memory-indexed-batch` has no disk, and LMDB keeps what its own
-transaction has changed (`lmdb-native`): by a constant of its build 131,071 pages, which are 512 MiB, or as many
-values of more than half a page, whatever their size. What remains in memory is what the engines are configured with,
-their buffers and caches, and in native stores each key of the step with the length of its value.
+One input record may write more than the limit on memory allows, and stays one transaction. An indexed batch and a dual
+store spill the writes beyond the limit to disk. `sqlite-native` has them in SQLite's own files. `rocksdb-direct`
+isolates nothing, so that readers see the writes as they are made. Two backends keep the writes in memory:
+`memory-indexed-batch` has no disk, and LMDB keeps the pages that its transaction has changed (`lmdb-native`). By a
+constant of its build these are 131,071 pages, or 512 MiB, or as many values of more than half a page, whatever their
+size. Besides, memory holds the buffers and caches that the engines are configured with. Native stores also hold each
+key of the step with the length of its value.
 """
 
 _KEPT = {True: "yes", False: "**no**", None: text.NONE}
 
 
 def memory_sections(figures: Figures) -> list[str]:
-    """Both sections, with their titles."""
+    """Return both sections with their titles."""
     return [
         "## Memory: commits that only the limit asks for\n",
         *_told(_EARLY_COMMITS, early_commit_tables(figures)),
@@ -41,7 +41,7 @@ def memory_sections(figures: Figures) -> list[str]:
 
 
 def early_commit_tables(figures: Figures) -> list[Table]:
-    """One table per level: a line per backend and limit."""
+    """Return one table per level: a line per backend and limit."""
     head = (
         "backend",
         "limit",
@@ -79,7 +79,7 @@ def early_commit_tables(figures: Figures) -> list[Table]:
 
 
 def large_step_tables(figures: Figures) -> list[Table]:
-    """One table per level: a line per backend and size of the step."""
+    """Return one table per level: a line per backend and size of the step."""
     head = (
         "backend",
         "limit",
@@ -124,7 +124,7 @@ def large_step_tables(figures: Figures) -> list[Table]:
 
 
 def wrong_step_lines(large_steps: Sequence[Figure]) -> list[str]:
-    """A sentence for every large step that took more memory than it may, and for every one that was not one commit."""
+    """Return a sentence for every large step that exceeded its memory bound or was not one commit."""
     lines = []
     for figure in large_steps:
         step = f"{figure['backend']} at {figure['durability']}, one step of {text.size(figure['step_bytes'])}"

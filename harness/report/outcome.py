@@ -1,4 +1,4 @@
-"""What came of a run, in a sentence for each thing that can go wrong, each with the section that has the rows."""
+"""The results of a run: one sentence for each kind of check, with a link to the section that has the rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Figures = Mapping[str, Sequence[Figure]]
 
 
 def outcome(figures: Figures) -> str:
-    """A list in Markdown, in bold where something is wrong."""
+    """Return a list in Markdown, with failed checks in bold."""
     return "".join(f"* {sentence}\n" for sentence in _sentences(figures))
 
 
 def ratios_reached(figures: Figures, section: str = "") -> str:
-    """How many of the ratios that have a threshold reach it; a link to ``section`` if there is one."""
+    """Return how many ratios with a threshold reach it, with a link to ``section`` if one is given."""
     asked = [figure["met"] for figure in figures["ratio"] if figure["met"] is not None]
     return _judged("ratios with a threshold", section, len(asked), asked.count(True), "reached it")
 
@@ -34,18 +34,18 @@ def _sentences(figures: Figures) -> Iterator[str]:
     promised = [figure for figure in figures["effect"] if is_promised(figure)]
     tried = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
     yield _judged(
-        "states and trials of faults below the process",
-        "faults-below-the-process",
+        "states and trials of I/O faults",
+        "io-faults",
         tried,
         tried - sum(figure["wrong"] for figure in promised),
         "kept what was promised",
     )
     yield _judged(
-        "trials of defects built in on purpose",
-        "whether-this-would-see-a-defect",
+        "trials of mutants",
+        "mutants",
         len(figures["mutant"]),
         sum(figure["expected"] for figure in figures["mutant"]),
-        "ended as they should: the faults that can show the defect do, the others do not",
+        "ended as expected: the faults that can detect the mutant do, the others do not",
     )
     states = [figure["end_state"] for figure in figures["throughput"] if figure["end_state"] != "not compared"]
     yield _judged(
@@ -61,7 +61,7 @@ def _sentences(figures: Figures) -> Iterator[str]:
         "memory-commits-that-only-the-limit-asks-for",
         len(limited),
         sum(figure["uncommitted_max_bytes"] <= figure["limit_bytes"] for figure in limited),
-        "were never passed",
+        "were never exceeded",
     )
     steps = figures["large_step"]
     yield _judged(

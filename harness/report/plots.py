@@ -1,4 +1,4 @@
-"""The plots of a report, as SVG files that are the same bytes for the same figures."""
+"""The plots of a report, as SVG files. The same figures give the same bytes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.report.figures import BASELINE, Figure
 Figures = Mapping[str, Sequence[Figure]]
 
 YARDSTICK = "plain-"
-"""How the names of subjects begin that are no backends."""
+"""The prefix of the names of subjects that are no backends."""
 PROTOTYPE_SHARE = 0.04
-"""Throughput of the dual-store prototype against a plain RocksDB store. Source: KIP-844, "Test Plan"."""
+"""Throughput of the dual-store prototype relative to a plain RocksDB store. Source: KIP-844, "Test Plan"."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C564B", "#7F7F7F")
-"""Told apart by colour-blind readers too. Source: Okabe and Ito, "Color Universal Design" (the first six)."""
+"""Distinguishable by colour-blind readers. Source: Okabe and Ito, "Color Universal Design" (the first six)."""
 _MARKERS = "osD^vPX*"
 _STYLE: Any = {
     "svg.hashsalt": "report",
@@ -44,7 +44,7 @@ _STYLE: Any = {
 
 
 def draw(figures: Figures, folder: Path, file_type: str = "svg") -> list[str]:
-    """Write every plot that there are figures for into ``folder``; returns the names of the files."""
+    """Draw every plot that has figures into ``folder``. Return the names of the files."""
     drawn = []
     plots: Mapping[str, Callable[[Figures], Canvas | None]] = {
         "store-throughput": _store_throughput,
@@ -65,7 +65,7 @@ def draw(figures: Figures, folder: Path, file_type: str = "svg") -> list[str]:
 
 
 def _store_throughput(figures: Figures) -> Canvas | None:
-    """Records per second against records per commit, of a store by itself, one panel per level."""
+    """Plot records per second against records per commit, of a store alone, one panel per level."""
     rows = [
         figure
         for figure in figures["benchmark"]
@@ -128,7 +128,7 @@ def _commit_latency(figures: Figures) -> Canvas | None:
 
 
 def _call_latency(figures: Figures) -> Canvas | None:
-    """Percentiles of puts and of commits: a panel for each, a line per backend."""
+    """Plot percentiles of puts and of commits: a panel for each, a line per backend."""
     rows = figures["latency"]
     if not rows:
         return None
@@ -166,9 +166,9 @@ def _opening(figures: Figures) -> Canvas | None:
 
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
-"""By name: points with growing x."""
+"""The points of each line by its name, with ascending x."""
 _Series = Mapping[str, Lines]
-"""The same by level."""
+"""The lines of each level."""
 
 
 def _points(rows: Sequence[Figure], name: str, x: str, y: str, scale: float = 1) -> _Series:
@@ -180,7 +180,7 @@ def _points(rows: Sequence[Figure], name: str, x: str, y: str, scale: float = 1)
 
 
 def _sweep(figures: Figures) -> list[Figure]:
-    """The figures of the workload and partitions with the most sizes of commits; the others are in tables only."""
+    """Return the figures of the workload and partitions with the most sizes of commits; the tables have the others."""
     groups: dict[tuple[str, int], list[Figure]] = {}
     for figure in figures["throughput"]:
         groups.setdefault((figure["workload"], figure["partitions"]), []).append(figure)
@@ -208,7 +208,7 @@ def _draw_lines(axes: Axes, lines: Lines, figures: Figures) -> None:
 
 
 def _look(backend: str, figures: Figures) -> dict[str, Any]:
-    """The same for a backend in every plot of a report."""
+    """Return a backend's colour and marker, which are the same in every plot of a report."""
     place = _backends(figures).index(backend)
     return {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "linewidth": 1.5}
 

@@ -1,4 +1,4 @@
-"""The table of what readers saw beside a writer."""
+"""The table of the trials of readers beside a writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.report.table import Table
 
 
 def reader_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A line for each trial, with what was asked and whether it ended as it should."""
+    """Return a line for each trial, with its parameters, and its result with the expected one if they differ."""
     return Table(
         "Readers beside a writer; every answer judged against the writer's history",
         ("backend", "level", "built in", "operations", "commits", "committed answers", "uncommitted answers", "found"),

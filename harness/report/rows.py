@@ -1,4 +1,4 @@
-"""Raw rows as Parquet in ``runs/``: one folder per run, in it one per kind. Rows are added, never edited."""
+"""Raw rows as Parquet files in ``runs/``: a folder per run, with a folder per kind. Rows are added, never changed."""
 
 from __future__ import annotations
 
@@ -159,16 +159,16 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
         **EFFECT_KINDS,
     }
 )
-"""The columns that every row of a kind has, by kind; null where something does not apply. A row may have more."""
+"""The columns of every row of a kind, by kind; null where a column does not apply. A row may have more columns."""
 
 LATEST = "latest"
 FACTS_FILE = "run.json"
 
 
 def new_run(runs: Path, profile: str, facts: Mapping[str, Any], now: datetime | None = None) -> Path:
-    """A new folder in ``runs``, named by the time (UTC) and the profile; ``facts`` say how the run was asked for.
+    """Create a folder in ``runs``, named by the time (UTC) and the profile. ``facts`` are the settings of the run.
 
-    Raises: ConfigError where the folder cannot be made.
+    Raises: ConfigError if the folder cannot be created.
     """
     name = f"{now or datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}-{profile}"
     try:
@@ -188,12 +188,12 @@ def new_run(runs: Path, profile: str, facts: Mapping[str, Any], now: datetime | 
 
 
 def write_facts(run_folder: Path, facts: Mapping[str, Any]) -> None:
-    """Say how a run was asked for, what it ran on and how long it took, instead of what was said before."""
+    """Replace the facts of a run: its settings, its machine and its duration."""
     replace_text(run_folder / FACTS_FILE, json.dumps(facts, indent=2, sort_keys=True) + "\n")
 
 
 def read_facts(run_folder: Path) -> dict[str, Any]:
-    """What ``new_run`` was given. Raises: ConfigError where the folder is no run's."""
+    """Return the facts of a run. Raises: ConfigError if the folder is not that of a run."""
     try:
         facts: dict[str, Any] = dict(json.loads((run_folder / FACTS_FILE).read_text()))
     except (OSError, ValueError, TypeError) as error:
@@ -202,7 +202,7 @@ def read_facts(run_folder: Path) -> dict[str, Any]:
 
 
 def replace_text(path: Path, content: str) -> None:
-    """Write a file, so that whoever reads it meanwhile, or after a kill, finds the old content or the new one."""
+    """Replace a file atomically: a reader, also after a kill, finds the old content or the new one."""
     beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         beside.write_text(content, encoding="utf-8")
@@ -212,7 +212,7 @@ def replace_text(path: Path, content: str) -> None:
 
 
 def name_latest(run_folder: Path) -> None:
-    """Make ``latest``, beside the run's folder, lead to it."""
+    """Point the link ``latest``, beside the run's folder, to that folder."""
     link = run_folder.parent / LATEST
     beside = run_folder.parent / f".{LATEST}-{os.getpid()}"
     beside.unlink(missing_ok=True)
@@ -221,7 +221,7 @@ def name_latest(run_folder: Path) -> None:
 
 
 def latest_run(runs: Path) -> Path:
-    """The folder of the newest finished run. Raises: ConfigError where there is none."""
+    """Return the folder of the newest finished run. Raises: ConfigError if there is none."""
     link = runs / LATEST
     if not (link / FACTS_FILE).is_file():
         raise ConfigError(f"there is no finished run in {runs}: make one with `make bench`")
@@ -229,9 +229,9 @@ def latest_run(runs: Path) -> Path:
 
 
 def write_rows(run_folder: Path, kind: str, rows: Iterable[Row]) -> int:
-    """Add rows of one kind to a run, in a file of their own; returns how many. No rows: no file.
+    """Add rows of one kind to a run, in a new file; return their number. Without rows, no file is written.
 
-    Raises: ConfigError for an unknown kind, a value that does not fit its column, or where they cannot be written.
+    Raises: ConfigError for an unknown kind, a value that does not fit its column, or if they cannot be written.
     """
     columns = _columns(kind)
     given = [dict(row) for row in rows]
@@ -262,9 +262,9 @@ def write_rows(run_folder: Path, kind: str, rows: Iterable[Row]) -> int:
 
 
 def read_rows(run_folder: Path, kind: str) -> list[dict[str, Any]]:
-    """All rows of one kind, in the order in which they were written; none where the run has none.
+    """Return all rows of one kind, in the order in which they were written; none if the run has none.
 
-    Raises: ConfigError for a file that is damaged.
+    Raises: ConfigError for a file that cannot be read.
     """
     columns = _columns(kind)
     rows: list[dict[str, Any]] = []
@@ -280,12 +280,12 @@ def read_rows(run_folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def read_all(run_folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every kind, by kind."""
+    """Return the rows of every kind, by kind."""
     return {kind: read_rows(run_folder, kind) for kind in COLUMNS}
 
 
 def kinds_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows sorted out by their own ``kind``. Raises: ConfigError for an unknown one."""
+    """Group rows by their own ``kind``. Raises: ConfigError for an unknown kind."""
     sorted_out: dict[str, list[Row]] = {}
     for row in rows:
         _columns(row["kind"])
@@ -294,7 +294,7 @@ def kinds_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _reason(error: OSError) -> str:
-    # What pyarrow raises has a number, and no words of the system's for it.
+    # Errors of pyarrow have a number, but not the system's text for it.
     return os.strerror(error.errno) if error.errno else str(error)
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report about stores by themselves. Each names its durability level."""
+"""The tables of a report about stores alone, without a task. Each names its durability level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _YCSB = "ycsb-"
 
 
 def amplification_table(figures: Figures) -> Table:
-    """One line per backend and size of the open transaction."""
+    """Return one line per backend and size of the open transaction."""
     head = (
         "backend",
         "level",
@@ -39,7 +39,7 @@ def amplification_table(figures: Figures) -> Table:
 
 
 def visibility_tables(figures: Figures) -> list[Table]:
-    """One table per level of durability: a line per backend, commit interval and isolation level."""
+    """Return one table per durability level: a line per backend, commit interval and isolation level."""
     head = (
         "backend",
         "committed by",
@@ -83,7 +83,7 @@ def visibility_tables(figures: Figures) -> list[Table]:
 
 
 def latency_tables(figures: Figures) -> list[Table]:
-    """One table per level of durability: a line per backend for puts, and one for commits."""
+    """Return one table per durability level: a line per backend for puts, and one for commits."""
     head = (
         *("call", "backend", "records per commit", "calls", "median", "p90", "p99", "p99.9", "longest"),
         f"median / {BASELINE}",
@@ -111,7 +111,7 @@ def latency_tables(figures: Figures) -> list[Table]:
 
 
 def ycsb_tables(figures: Figures) -> list[Table]:
-    """One table per level: a line per backend, a column per core workload."""
+    """Return one table per level: a line per backend, a column per core workload."""
     measured = [figure for figure in figures["benchmark"] if figure["suite"].startswith(_YCSB)]
     suites = sorted({figure["suite"] for figure in measured})
     speed = {
@@ -134,7 +134,7 @@ def ycsb_tables(figures: Figures) -> list[Table]:
 
 
 def benchmark_tables(figures: Figures) -> list[Table]:
-    """One table per suite and level, but YCSB's."""
+    """Return one table per suite and level, without those of YCSB."""
     plain = [figure for figure in figures["benchmark"] if not figure["suite"].startswith(_YCSB)]
     head = (
         "benchmark",
@@ -171,7 +171,7 @@ def benchmark_tables(figures: Figures) -> list[Table]:
 
 
 def opening_tables(figures: Figures) -> list[Table]:
-    """One table per level."""
+    """Return one table per level."""
     head = ("backend", "records in the store", "open", "restore", "replayed", "ready, median", "ready, slowest")
     return [
         Table(

@@ -10,15 +10,15 @@ from typing import NamedTuple
 from harness.report import text
 
 ROWS_SHOWN = 24
-"""A table with more of them is folded in a report."""
+"""A table with more rows is folded in a report."""
 
 
 class Table(NamedTuple):
-    """Cells as text; columns whose places are in ``right`` hold numbers.
+    """A table with its cells as text. Columns whose places are in ``right`` hold numbers.
 
-    ``told_once`` are the places of columns that a terminal, which is narrow, need not show where every line has the
-    same in them: that is told below the table. ``notable`` are the places of rows that stay in sight where a long table
-    is folded: those in which something is wrong.
+    ``told_once`` are the places of columns that a terminal need not show if all their cells are equal: the value then
+    follows below the table. ``notable`` are the places of rows that stay visible when a long table is folded: those
+    with something wrong.
     """
 
     caption: str
@@ -29,13 +29,13 @@ class Table(NamedTuple):
     notable: Sequence[int] = ()
 
     def markdown(self) -> str:
-        """The caption and the table, or the caption with what stands for an empty one."""
+        """Return the caption and the table, or the caption with a text for an empty table."""
         if not self.rows:
             return f"{self.caption}: {text.NOT_MEASURED}.\n"
         return f"{self.caption}:\n\n{text.table(self.head, self.rows, self.right)}"
 
     def folded(self) -> str:
-        """The same, but of a long table only the notable rows; all of them show once a reader unfolds them."""
+        """Return the table as Markdown. A long one shows only its notable rows until a reader unfolds it."""
         if len(self.rows) <= ROWS_SHOWN:
             return self.markdown()
         whole = text.table(self.head, self.rows, self.right)
@@ -46,7 +46,7 @@ class Table(NamedTuple):
         return f"{self.caption}. These rows are not as they should be:\n\n{wrong}\n{fold}"
 
     def plain(self) -> str:
-        """The same for a terminal, without Markdown's marks."""
+        """Return the table for a terminal, without Markdown's marks."""
         if not self.rows:
             return f"{self.caption}: {text.NOT_MEASURED}."
         rows = [[_unmarked(cell) for cell in row] for row in self.rows]
@@ -63,7 +63,7 @@ class Table(NamedTuple):
 
 
 def _as_html(caption: str) -> str:
-    # Within a tag no Markdown is understood.
+    # Markdown is not interpreted within an HTML tag.
     return re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(caption, quote=False))
 
 

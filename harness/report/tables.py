@@ -1,4 +1,4 @@
-"""The tables of a report about tasks, and what is made of all of it: picks, ratios, all backends side by side.
+"""The tables of a report about tasks, and its summaries: picks, ratios, all backends side by side.
 
 Each names its durability level, in its caption or in a column.
 """
@@ -18,7 +18,7 @@ Figures = Mapping[str, Sequence[Figure]]
 
 
 def choice_table(found: Sequence[Choice]) -> Table:
-    """Need, level, backend, figure, the next best, and what to know about it."""
+    """Return the picks: need, level, backend, figure, the next best backend, and a note."""
     rows = [
         [
             choice.need,
@@ -36,7 +36,7 @@ def choice_table(found: Sequence[Choice]) -> Table:
 
 
 def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], durability: str = "CHANGELOG") -> Table:
-    """One line per backend at one level: the table of README and of the terminal."""
+    """Return one line per backend at one level: the table of README and of the terminal."""
     at = reference(figures["throughput"], durability)
     rates = {figure["backend"]: figure for figure in figures["throughput"] if at is not None and at.holds(figure)}
     names = sorted({*rates, *(figure["backend"] for figure in figures["crash"] if figure["durability"] == durability)})
@@ -71,7 +71,7 @@ def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], d
 
 
 def throughput_tables(figures: Figures) -> list[Table]:
-    """One table per workload, level and number of partitions."""
+    """Return one table per workload, level and number of partitions."""
     tables = []
     for workload, durability, partitions in distinct(figures["throughput"], "workload", "durability", "partitions"):
         own = [
@@ -124,7 +124,7 @@ def throughput_tables(figures: Figures) -> list[Table]:
 
 
 def ratio_table(figures: Figures) -> Table:
-    """Each ratio with its threshold and whether it is reached."""
+    """Return each ratio with its threshold and its result."""
     met = {True: "yes", False: "**no**", None: text.NONE}
     rows = [
         [

@@ -1,4 +1,4 @@
-"""Figures and tables as people read them: three digits that count, units, Markdown."""
+"""Figures and tables as text: three significant digits, units, Markdown."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ FAILURES_SHOWN = 20
 
 
 def count(value: float | None) -> str:
-    """A number of things: ``1,234,000``; more than three digits are noise in a measured one."""
+    """Format a measured number: ``1,234,000``, with three significant digits."""
     if value is None:
         return NONE
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def exact(value: float | None) -> str:
-    """A number that was chosen or counted, not measured: every digit of it."""
+    """Format a number that was chosen or counted, not measured: with all of its digits."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def ratio(value: float | None) -> str:
-    """``1.25``: two digits behind the point."""
+    """Format a ratio: ``1.25``, with two decimals."""
     return NONE if value is None else f"{value:.2f}"
 
 
 def duration(seconds: float | None) -> str:
-    """``1.23 s``, ``4.56 ms``, ``789 us``: whichever unit reads best."""
+    """Format a duration in the unit that fits: ``1.23 s``, ``4.56 ms``, ``789 us``."""
     if seconds is None:
         return NONE
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
@@ -37,12 +37,12 @@ def duration(seconds: float | None) -> str:
 
 
 def latency(microseconds: float | None) -> str:
-    """A duration given in microseconds."""
+    """Format a duration given in microseconds."""
     return NONE if microseconds is None else duration(microseconds / 1e6)
 
 
 def size(bytes_: float | None) -> str:
-    """``12.3 MiB``."""
+    """Format a size in bytes: ``12.3 MiB``."""
     if bytes_ is None:
         return NONE
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
@@ -52,14 +52,14 @@ def size(bytes_: float | None) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A Markdown table; columns whose places are in ``right`` are aligned to the right."""
+    """Return a Markdown table. Columns whose places are in ``right`` are aligned to the right."""
     aligned = set(right)
     lines = [head, ["---:" if place in aligned else "---" for place in range(len(head))], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """The same for a terminal: columns under each other."""
+    """Return a table for a terminal, with aligned columns."""
     aligned = set(right)
     widths = [max(len(line[place]) for line in (head, *rows)) for place in range(len(head))]
     lines = []
@@ -73,7 +73,7 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Itera
 
 
 def failures(what: str, lines: Sequence[str]) -> str:
-    """How many there are, and the first of them as a list; each of ``lines`` may have lines of its own below it."""
+    """Return the number of failures and the first of them as a list. A line may have further lines below it."""
     shown = "\n".join(f"* {line}" for line in lines[:FAILURES_SHOWN])
     more = f"\n\nand {len(lines) - FAILURES_SHOWN} more." if len(lines) > FAILURES_SHOWN else ""
     return f"**{what}: {len(lines)}.**\n\n{shown}{more}\n"

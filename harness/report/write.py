@@ -1,4 +1,4 @@
-"""A run's rows written out as the report: the one place from which anything gets into ``results/``."""
+"""The report of a run, written from its rows: the only module that writes to ``results/``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
 def publish(run_folder: Path, results: Path | None = None) -> Path:
-    """Write a run's report where it belongs unless ``results`` is given; returns the report.
+    """Write a run's report, to ``results`` if given, and return its path.
 
-    A whole run's goes to the project's ``results/``, and its table into README; that of a run which left something out
-    stays beside its rows. Raises: ConfigError, as ``write_report``.
+    The report of a whole run goes to the project's ``results/``, and its table into README. The report of a run that
+    left something out stays beside its rows. Raises: ConfigError, as ``write_report``.
     """
     if results is None:
         results = RESULTS if read_facts(run_folder).get("whole") else run_folder / "report"
@@ -35,11 +35,11 @@ def publish(run_folder: Path, results: Path | None = None) -> Path:
 
 
 def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
-    """Write a run's report into ``results``, and its table between the markers of ``readme``; returns the report.
+    """Write a run's report into ``results``, and its table between the markers of ``readme``. Return the report's path.
 
     The same rows give the same files, byte for byte. Files of an earlier report are replaced.
 
-    Raises: ConfigError where the folder is no run's, or ``results`` cannot be written.
+    Raises: ConfigError if the folder is not that of a run, or ``results`` cannot be written.
     """
     facts = read_facts(run_folder)
     environment = facts.pop("environment", None)
@@ -71,7 +71,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
 
 
 def with_table(readme: str, table: str) -> str:
-    """``readme`` with ``table`` between its markers; as it was, where it has none."""
+    """Return ``readme`` with ``table`` between its markers; unchanged if it has no markers."""
     between = re.compile(re.escape(TABLE_BEGIN) + ".*?" + re.escape(TABLE_END), re.DOTALL)
     return between.sub(lambda _: f"{TABLE_BEGIN}\n{table}{TABLE_END}", readme, count=1)
 
@@ -82,7 +82,7 @@ def _lines(figures: Mapping[str, Sequence[Figure]]) -> str:
 
 
 def _rounded(figure: Figure) -> dict[str, Any]:
-    # More digits than were measured only make the lines long.
+    # More digits than were measured only make the lines longer.
     return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in figure.items()}
 
 

@@ -1,4 +1,4 @@
-"""The stage of faults below the process: everything planned, as a report takes it."""
+"""The stage of I/O faults: it runs all planned cases, and returns their rows for the report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.sweeps.plan import Convicted, Swept
 
 
 def effect_rows(spark: SparkSession, planned: Sequence[Swept | Convicted], folder: Path, say: Say) -> list[Row]:
-    """Rows of the kinds "effect", "effect_slice" and "mutant".
+    """Return rows of the kinds "effect", "effect_slice" and "mutant".
 
-    ``folder``, which all executors see, takes what is needed to repeat a trial that was not as expected.
+    ``folder``, which all executors must see, keeps the files that are needed to repeat an unexpected trial.
     """
 
     def tell() -> str:

@@ -1,8 +1,8 @@
 """A workload's input as a DataFrame: partitioned by key and in order, one task's input in each Spark partition.
 
 Columns: ``partition`` (int), ``key`` and ``value`` (binary), ``timestamp_ms`` (long, -1 if unknown), ``seq`` (long:
-place in the log, no two alike within a partition). Spark partition i holds exactly the rows with ``partition`` = i,
-sorted by ``seq``; it may be empty. The frame is lazy, and computes the same rows each time.
+the place in the log, unique within a partition). Spark partition i has exactly the rows with ``partition`` = i, sorted
+by ``seq``; it may be empty. The frame is lazy, and computes the same rows each time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CORRUPT = "__unreadable_line"
 _COLUMNS_SHOWN = 30
 _NAME_CHARACTERS_SHOWN = 60
 _NOT_DECODED = "\ufffd".encode()
-"""What stands, in texts that Spark has read, for bytes that are no UTF-8: keys that have it may be mixed up."""
+"""The replacement of bytes that are not UTF-8 in texts that Spark has read. Keys with it may be confused."""
 _LINE_RULES = {
     EventLogFormat.CSV: "as many cells as columns, no line break within quotes",
     EventLogFormat.JSON_LINES: "one object per line",
@@ -53,12 +53,12 @@ _KEY_TYPES = (*_TIME_TYPES, T.BinaryType, T.BooleanType, T.DecimalType)
 def flights(
     spark: SparkSession, partitions: int, count: int | None = None, *, late_ms: int = 0, seed: int = 0
 ) -> DataFrame:
-    """The departures of 2013 from New York, or the first ``count`` of them, keyed by aircraft.
+    """Return the departures of 2013 from New York, or the first ``count`` of them, keyed by aircraft.
 
-    Each comes late by less than ``late_ms``, as ``seed`` decides: see ``harness.datasets.new_york_flights.arrivals``.
+    Each comes late by less than ``late_ms``, depending on ``seed``: see ``harness.datasets.new_york_flights.arrivals``.
 
-    One executor reads them where it is, so that the driver's memory doesn't hold them.
-    Raises: DatasetMissingError where the driver doesn't have them; an executor must have them too.
+    One executor reads them on its machine, so that they do not use the driver's memory.
+    Raises: DatasetMissingError if the driver does not have them; an executor must have them too.
     """
     archive()
     return _partitioned(
@@ -67,18 +67,18 @@ def flights(
 
 
 def generated(spark: SparkSession, source: EventSource, seed: int, count: int, partitions: int) -> DataFrame:
-    """``source``'s first ``count`` events, made on the executors; the same ones, whatever the number of partitions."""
+    """Return the first ``count`` events of ``source``, generated on executors; they do not depend on ``partitions``."""
     slices = max(1, -(-count // _SLICE_EVENTS))
     starts = spark.range(0, slices, 1, slices)
     return _partitioned(starts.mapInArrow(_slice_maker(source, seed, count), _EVENT_SCHEMA), partitions)
 
 
 def event_log(spark: SparkSession, log: EventLog, partitions: int) -> DataFrame:
-    """A user's event log. An event's value is its row as a JSON object, in the file's columns.
+    """Return a user's event log. An event's value is its row as a JSON object, with the file's columns.
 
-    Values of CSV and JSON lines stay texts as they stand in the file. Reads the log once to check it.
-    Raises: EventLogNotFoundError, EventLogFormatError, EventLogEmptyError, EventLogColumnError for a column that isn't
-    there or can't be used, EventLogValueError for rows without a key or a readable time.
+    Values of CSV and JSON lines stay the texts of the file. The log is read once to check it.
+    Raises: EventLogNotFoundError, EventLogFormatError, EventLogEmptyError, EventLogColumnError for a column that does
+    not exist or cannot be used, EventLogValueError for rows without a key or a readable time.
     """
     try:
         rows = _read(spark, log)
@@ -108,7 +108,7 @@ def _partitioned(events: DataFrame, partitions: int, order: tuple[str, ...] = ("
     placed = events.withColumn("partition", F.pmod(F.xxhash64("key"), F.lit(partitions)).cast("int"))
     placed = placed.repartitionById(partitions, "partition")
     if order != ("seq",):
-        # A log's own order has several columns; within its partition each row gets one number for them.
+        # A log's own order has several columns. Within its partition each row gets one number for them.
         number = F.row_number().over(Window.partitionBy("partition").orderBy("timestamp_ms", *order))
         placed = placed.withColumn("seq", number.cast("long") - 1)
     return placed.select("partition", "key", "value", "timestamp_ms", "seq").sortWithinPartitions("seq")
@@ -146,9 +146,9 @@ def _read(spark: SparkSession, log: EventLog) -> DataFrame:
     path = log.location()
     if format_ is EventLogFormat.PARQUET:
         return spark.read.option("mergeSchema", True).parquet(path)
-    # Quotes are doubled as RFC 4180 has it. Without pruning a line with too many or too few cells is noticed, whichever
-    # of its columns are asked for. In a folder every file's header is compared with the first one's; a single file's is
-    # not, because Spark gives columns without a name, or with the same one, names of its own.
+    # Quotes are doubled as in RFC 4180. Without pruning, a line with too many or too few cells is detected, whichever
+    # columns are read. In a folder every file's header is compared with that of the first file. A single file's is not
+    # compared, because Spark replaces missing and duplicate names of columns by names of its own.
     options: dict[str, bool | str] = {
         "header": True,
         "escape": '"',
@@ -180,7 +180,7 @@ def _type_of(rows: DataFrame, name: str, role: str, path: str, columns: list[str
 
 
 def _listed(columns: list[str]) -> str:
-    """Names of columns for a message: not too many, none too long, and none that would upset a terminal."""
+    """Return names of columns for a message: shortened, and without control characters."""
     shown = [name if name.isprintable() else ascii(name) for name in columns[:_COLUMNS_SHOWN]]
     shown = [name if len(name) <= _NAME_CHARACTERS_SHOWN else f"{name[:_NAME_CHARACTERS_SHOWN]}..." for name in shown]
     return ", ".join(shown) + (f" and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else "")
@@ -241,7 +241,7 @@ def _check(events: DataFrame, log: EventLog) -> None:
 
 
 def _translated(error: PySparkException | Py4JJavaError, log: EventLog) -> EventLogError:
-    # Some of Spark's errors, such as that of a Parquet file without its footer, reach Python as Java's.
+    # Some errors of Spark, such as that for a Parquet file without a footer, reach Python as Java exceptions.
     if isinstance(error, PySparkException):
         condition, message = error.getCondition(), str(error)
     else:

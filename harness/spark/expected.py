@@ -1,7 +1,7 @@
-"""The end state of a workload as Spark SQL computes it from the same events, and what differs from it.
+"""The end state of a workload as Spark SQL computes it from the same events, and its differences from another one.
 
-Shares no code with the workloads: what is here is SQL only. Columns of a state: ``partition`` (int), ``store``
-(string), ``key`` and ``value`` (binary), one row per key.
+It shares no code with the workloads: it is SQL only. Columns of a state: ``partition`` (int), ``store`` (string),
+``key`` and ``value`` (binary), one row per key.
 """
 
 from __future__ import annotations
@@ -85,24 +85,33 @@ _LATE = f"""
     where start_ms <= stream_time - {_RECENT_MS} group by partition, origin
 """
 
+_BY_SESSION = """
+    select partition, encode(concat(decode(key, 'UTF-8'), '@', start_ms, '-', end_ms), 'UTF-8') as key,
+           concat('[', departures, ',', cancelled, ',', distance, ']') as summed, last_ms, end_ms
+    from (select *, unix_millis(session.start) as start_ms, unix_millis(session.end) - 4 * 3600000 as end_ms
+          from (select partition, key, session_window(timestamp_millis(place.timestamp_ms), '4 hours') as session,
+                       count_if(departed) as departures, count_if(not departed) as cancelled,
+                       coalesce(sum(distance) filter (where departed), 0) as distance,
+                       max_by(place.timestamp_ms, place.seq) as last_ms
+                from {departures}
+                group by partition, key, session_window(timestamp_millis(place.timestamp_ms), '4 hours')))
+"""
+
 _SESSIONS = """
-    select partition, 'sessions' as store,
-           encode(concat(decode(key, 'UTF-8'), '@', unix_millis(session.start), '-',
-                         unix_millis(session.end) - 4 * 3600000), 'UTF-8') as key,
-           encode(concat('[', departures, ',', cancelled, ',', distance, ']@', last_ms), 'UTF-8') as value
-    from (select partition, key, session_window(timestamp_millis(place.timestamp_ms), '4 hours') as session,
-                 count_if(departed) as departures, count_if(not departed) as cancelled,
-                 coalesce(sum(distance) filter (where departed), 0) as distance,
-                 max_by(place.timestamp_ms, place.seq) as last_ms
-          from {departures}
-          group by partition, key, session_window(timestamp_millis(place.timestamp_ms), '4 hours'))
+    select partition, 'sessions' as store, key, encode(concat(summed, '@', last_ms), 'UTF-8') as value from {by_session}
+"""
+
+_RECENT_SESSIONS = """
+    select partition, 'recent' as store, key, encode(summed, 'UTF-8') as value
+    from (select *, max(end_ms) over (partition by partition) as stream_time from {by_session})
+    where end_ms > stream_time - 18 * 3600000
 """
 
 
 def expected_state(workload: str, events: DataFrame) -> DataFrame:
-    """What the stores of ``workload`` hold after all ``events``.
+    """Return the content of the stores of ``workload`` after all ``events``.
 
-    Raises: ConfigError for a workload that no SQL is written for.
+    Raises: ConfigError for a workload without SQL.
     """
     if workload not in _STATES:
         raise ConfigError(f"no expected state for the workload {workload!r}: there is one for {', '.join(_STATES)}")
@@ -110,7 +119,7 @@ def expected_state(workload: str, events: DataFrame) -> DataFrame:
 
 
 def differences(actual: DataFrame, expected: DataFrame) -> DataFrame:
-    """The keys whose state isn't what was expected; none, where all is well.
+    """Return the keys whose state is not the expected one.
 
     Columns: ``partition``, ``store``, ``key``, ``difference`` (``missing``, ``unexpected``, ``different``, or
     ``repeated`` for a key that one side has more than once), ``actual`` and ``expected`` (binary, null where absent).
@@ -156,7 +165,11 @@ def _flights_by_hour(events: DataFrame) -> DataFrame:
 
 def _aircraft_sessions(events: DataFrame) -> DataFrame:
     departures = events.sparkSession.sql(_FLIGHT_FIELDS, events=events)
-    return events.sparkSession.sql(_SESSIONS, departures=departures)
+    by_session = events.sparkSession.sql(_BY_SESSION, departures=departures)
+    sessions, recent = (
+        events.sparkSession.sql(state, by_session=by_session) for state in (_SESSIONS, _RECENT_SESSIONS)
+    )
+    return sessions.unionByName(recent)
 
 
 _STATES: dict[str, Callable[[DataFrame], DataFrame]] = {

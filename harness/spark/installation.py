@@ -28,7 +28,7 @@ case " $* " in *" --master"*) ;; *) export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127
 
 
 def install(programs: Path, spark_home: Path) -> None:
-    """Write what Spark's scripts read: ``find-spark-home`` in ``programs``, settings below ``spark_home``."""
+    """Write the files that Spark's scripts read: ``find-spark-home`` in ``programs``, settings below ``spark_home``."""
     place = shlex.quote(os.path.relpath(spark_home, programs))
     (programs / "find-spark-home").write_text(FIND_SPARK_HOME.replace("@SPARK_HOME@", place))
     conf = spark_home / "conf"

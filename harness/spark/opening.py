@@ -1,4 +1,4 @@
-"""Opening trials on Spark: one trial per row of a range, as many at once as there are slots."""
+"""Opening trials on Spark: one trial per row of a range, with as many at once as there are slots."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def measure_openings(
     folder: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """Run the trials; rows of kind "opening" in their order. ``folder`` and ``say`` are as for throughput."""
+    """Run the trials, and return rows of kind "opening" in order. ``folder`` and ``say`` are as for throughput."""
     with temporary_folder("opening") as scratch:
         target = (folder or Path(scratch) / "yield").absolute()
         numbers = spark.range(0, len(trials), 1, len(trials))
         with Progress(Path(scratch) / "progress", say) as progress:
-            # Written once and read back, so that no trial runs twice.
+            # The result is written once and read back, so that no trial runs twice.
             site = Site(Path(scratch), progress.path, code_path())
             yielded = numbers.mapInArrow(_runner(trials, site), _SPARK_SCHEMA)
             yielded.write.parquet(target.as_uri())

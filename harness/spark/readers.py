@@ -1,4 +1,4 @@
-"""Trials of readers as a Spark job: each task runs one, in a process of its own."""
+"""Trials of readers as a Spark job: each Spark task runs trials, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DDL = ", ".join(f"{name} {'string' if type_ is str else 'long'}" for name, type
 def run_readers(spark: SparkSession, trials: Sequence[Trial], folder: Path) -> list[Row]:
     """Run every trial, and return one row of kind "isolation" each, in the order of the trials.
 
-    They are kept in ``folder`` as ``isolation.parquet``; a run needs a folder of its own, which all executors see.
-    Raises: ConfigError where the folder holds an earlier run.
+    The rows are kept in ``folder`` as ``isolation.parquet``. A run needs its own folder, which all executors must see.
+    Raises: ConfigError if the folder has an earlier run.
     """
     folder = folder.absolute()
     target, work = folder / "isolation.parquet", folder / "work"
@@ -50,7 +50,7 @@ def run_readers(spark: SparkSession, trials: Sequence[Trial], folder: Path) -> l
 
 
 def finished_readers(folder: Path) -> int:
-    """How many trials of the run in ``folder`` are done so far: for showing progress while it goes on."""
+    """Return how many trials of the run in ``folder`` are finished, to show progress."""
     return sum(1 for _ in (folder / "work").glob("*.done"))
 
 

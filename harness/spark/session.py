@@ -1,7 +1,7 @@
-"""A Spark session that starts in seconds, says nothing on the terminal, and leaves nothing behind.
+"""A Spark session that starts in seconds, prints nothing on the terminal, and removes its files.
 
-It brings its own code along: ``stores``, ``harness`` and ``scenarios`` go to every executor as one zip file, so that a
-cluster that has never heard of them can run them (their dependencies must be there).
+It ships its own code: ``stores``, ``harness`` and ``scenarios`` go to every executor as one zip file. So a cluster
+without them can run them, if it has their dependencies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ appender.file.fileName = {file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
-"""What, behind the lines of ``LOG4J2``, sends all of it to a file instead of standard error."""
+"""Settings that follow the lines of ``LOG4J2`` and send all messages to a file instead of standard error."""
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 QUIET: Mapping[str, str] = {
@@ -59,8 +59,8 @@ QUIET: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,
 }
-"""What every session has unless it is told otherwise: quick to start, quiet, no task run twice for speed's
-sake, and times without a zone read the same on every machine."""
+"""The default settings of every session: a quick start, no output, no speculative tasks, and UTC for times without a
+zone, on every machine."""
 
 
 @contextlib.contextmanager
@@ -72,16 +72,16 @@ def session(
     settings: Mapping[str, str] | None = None,
     log_folder: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for the length of a ``with`` block; at its end Spark is stopped and its JVM gone.
+    """Start a session for the length of a ``with`` block. At its end, Spark is stopped and its JVM has ended.
 
     ``master`` is ``local[2]`` unless given. ``max_failures`` is how often a task may fail before its job does, 1 or
-    more, on a local master too. ``settings`` are Spark's own, ``spark.driver.memory`` (512m) among them. Under
-    ``spark-submit`` the session joins the JVM that is there, and what was given on its command line, the master
-    included, goes before all of these.
+    more, on a local master too. ``settings`` are Spark's own, such as ``spark.driver.memory`` (512m). Under
+    ``spark-submit`` the session uses the existing JVM. The arguments of its command line, with the master, then
+    override all of these.
 
-    When Spark fails, its log is kept in ``log_folder`` (else where temporary files go), and the error names it.
+    When Spark fails, its log is kept in ``log_folder``, or in the folder for temporary files, and the error names it.
 
-    Raises: ConfigError where Java is missing or too old, where Spark does not start, where this process has a session.
+    Raises: ConfigError if Java is missing or too old, Spark does not start, or this process already has a session.
     """
     if SparkContext._active_spark_context is not None:
         raise ConfigError("This process has a Spark session already; leave its block before starting another.")
@@ -102,9 +102,9 @@ def session(
             cleanup.enter_context(_log_kept_on_failure(Path(log.name), app_name, log_folder))
             context = cleanup.enter_context(_own_jvm(app_name, master, wanted, scratch, log))
         _ship_code(context, scratch)
-        # When the JVM goes, this server of the driver's would print a traceback of that.
+        # When the JVM ends, this server of the driver would print a traceback.
         setattr(context._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
-        # Spark puts its copies in front here too, but on the driver modules must go on coming from their own folder.
+        # Spark also prepends its copies here, but on the driver modules must still come from their own folder.
         sys.path[:] = search_path
         spark = SparkSession(context)
         cleanup.callback(_stop, spark)
@@ -112,9 +112,9 @@ def session(
 
 
 def code_path() -> str:
-    """The entry of PYTHONPATH that lets a child process import ``stores`` and ``harness`` as this process does.
+    """Return the PYTHONPATH with which a child process imports ``stores`` and ``harness`` as this one does.
 
-    On the driver this is a folder; inside a task it is the zip file that the session sent there.
+    On the driver it is a folder; inside a task it is the zip file that the session sent.
     """
     return str(Path(harness.__file__).absolute().parents[1])
 
@@ -128,14 +128,14 @@ def _join(app_name: str, master: str, wanted: Mapping[str, str]) -> SparkContext
 
 
 def _log_into(file: Path, context: SparkContext, scratch: Path) -> None:
-    """Let a JVM that was there before this process log as one of its own does, and not on the terminal.
+    """Make a JVM that existed before this process log to a file, as one of its own does, and not to the terminal.
 
-    Ctrl-C reaches the JVM as well, which then tells of each task that it gives up, with where in Spark that was.
+    Ctrl-C also reaches the JVM, which then logs each cancelled task with a stack trace.
     """
     settings = scratch / LOG4J2.name
     settings.write_text(LOG4J2.read_text() + LOG_FILE.format(file=file))
     jvm = context._jvm
-    # Where Spark logs by other means than it comes with, it goes on doing so.
+    # If Spark uses another logging library than its own, its logging is not changed.
     with contextlib.suppress(Py4JError, TypeError):
         assert jvm is not None
         jvm.java.lang.System.setProperty("harness.spark.log.level", "warn")
@@ -150,7 +150,7 @@ def _own_jvm(
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
     for name, value in wanted.items():
         conf.set(name, value)
-    # Libraries that Java unpacks lie there too, and go with it where the JVM is killed.
+    # Java unpacks libraries into this folder, so they are removed with it even if the JVM is killed.
     logging = (
         f'-Dlog4j2.configurationFile={LOG4J2.as_uri()} -Dharness.spark.log.level=warn "-Djava.io.tmpdir={scratch}"'
     )
@@ -175,13 +175,13 @@ def _own_jvm(
 
 
 def _stop(running: SparkSession | SparkContext) -> None:
-    """Stop it, unless its JVM is gone already."""
+    """Stop it, unless its JVM has already ended."""
     with contextlib.suppress(Py4JError, OSError):
         running.stop()
 
 
 def _end_jvm(gateway: JavaGateway) -> None:
-    """The JVM ends when its standard input does; afterwards this process can start another."""
+    """End the JVM by closing its standard input. Afterwards this process can start another one."""
     with contextlib.suppress(Py4JError, OSError):
         gateway.shutdown()
     process = gateway.proc
@@ -218,9 +218,9 @@ def _code_files() -> Iterator[tuple[Path, str]]:
 
 @contextlib.contextmanager
 def _environment(on_this_machine: bool) -> Iterator[None]:
-    """What Spark reads from the environment: the Python of its tasks, and no search for this machine's address.
+    """Set the environment that Spark reads: the Python of its tasks, and no lookup of this machine's address.
 
-    That Python imports nothing from the folder which it is started in.
+    That Python imports nothing from the folder in which it is started.
     """
     added = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"} | (
         {"SPARK_LOCAL_IP": "127.0.0.1"} if on_this_machine else {}
@@ -243,7 +243,7 @@ def _log_kept_on_failure(log: Path, app_name: str, log_folder: Path | None) -> I
             raise
         name = f"spark-{re.sub(r'[^A-Za-z0-9]+', '-', app_name)}-{os.getpid()}.log"
         for folder in filter(None, (log_folder, Path(tempfile.gettempdir()))):
-            # A full disk may be what failed in the first place.
+            # A full disk may be the reason for the failure.
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(log, folder / name)
@@ -254,7 +254,7 @@ def _log_kept_on_failure(log: Path, app_name: str, log_folder: Path | None) -> I
 
 @contextlib.contextmanager
 def _interrupts_restored() -> Iterator[None]:
-    """Spark answers Ctrl-C by cancelling its jobs, and would go on doing so after it has stopped."""
+    """Restore the handler of Ctrl-C, which Spark replaces by one that cancels its jobs even after it has stopped."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -270,6 +270,6 @@ def _is_on_this_machine(master: str) -> bool:
 
 
 def _with_retries(master: str, max_failures: int) -> str:
-    """A local master retries only when told so in its own name: ``local[2,3]``."""
+    """Return a local master that retries: it does so only if its name says so, as in ``local[2,3]``."""
     plain = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
     return f"local[{plain[1] or 1},{max_failures}]" if plain and max_failures > 1 else master

@@ -1,4 +1,4 @@
-"""The stages of a run: each measures or crashes what was planned, and yields rows as the report takes them."""
+"""The stages of a run: each runs the planned measurements or trials, and returns rows for the report."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ Say = Callable[[str], None]
 
 SAY_EVERY_S = 10.0
 TASK_FAILURES_MAX = 3
-"""How often a task of Spark's is tried, where its executor dies: no trial is lost or counted twice by it."""
+"""A Spark task is tried so many times, for example if its executor dies. No trial is lost or counted twice by that."""
 
 
 def local_master(partitions: Iterable[int]) -> str:
-    """All cores of this machine, and at least as many slots as the tasks that are measured together."""
+    """Return the master for all cores of this machine, with a slot for each task that is measured at the same time."""
     return f"local[{max(2, os.cpu_count() or 1, *partitions)}]"
 
 
 class SparkFailedError(Exception):
-    """A Spark job ended with an error. The message says which, and where Spark's own messages are."""
+    """A Spark job ended with an error. The message names the error and the file with Spark's own messages."""
 
 
 @contextlib.contextmanager
 def spark_session(app_name: str, master: str, log_folder: Path) -> Iterator[SparkSession]:
-    """A quiet session for stages.
+    """Start a quiet session for stages.
 
-    Raises: ConfigError where Spark does not start, SparkFailedError for a job that fails.
+    Raises: ConfigError if Spark does not start, SparkFailedError for a job that fails.
     """
-    # Upon an interruption py4j logs the traceback of whatever was under way, to whoever listens to everything.
+    # After an interruption py4j logs the traceback of the present call to the root logger.
     if not logging.getLogger().handlers:
         logging.getLogger().addHandler(logging.NullHandler())
     reason = ""
@@ -68,7 +68,7 @@ def spark_session(app_name: str, master: str, log_folder: Path) -> Iterator[Spar
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in a line: where Java tells a chain of causes, the last of them."""
+    """Return the reason of a failure in one line: of a chain of Java causes, the last one."""
     try:
         text = str(error)
     except (Py4JError, OSError):
@@ -85,7 +85,7 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Planned:
-    """A trial, the scenario that wants it, and how it should end: ``valid``, or ``anomaly`` for a defect built in."""
+    """A trial, its scenario, and its expected result: ``valid``, or ``anomaly`` for a mutant."""
 
     scenario: str
     trial: Trial
@@ -93,9 +93,9 @@ class Planned:
 
 
 def crash_rows(spark: SparkSession, planned: Sequence[Planned], folder: Path, say: Say) -> list[Row]:
-    """Rows of kind "crash", one per trial and checker; trials that scenarios have in common run once.
+    """Return rows of kind "crash", one per trial and checker. A trial that several scenarios share runs once.
 
-    ``folder``, which all executors see, takes what the trials leave.
+    ``folder``, which all executors must see, gets the trials' files.
     """
     trials = {each.trial.id: each.trial for each in planned}
 
@@ -109,7 +109,7 @@ def crash_rows(spark: SparkSession, planned: Sequence[Planned], folder: Path, sa
 
 
 def throughput_rows(spark: SparkSession, plan: Sequence[Batch], seed: int, log: EventLog | None, say: Say) -> Outcome:
-    """Every measurement of the batches; ``log`` is where the events of the workload ``event_log`` come from."""
+    """Run every measurement of the batches; ``log`` has the events of the workload ``event_log``."""
     done = Outcome()
     for batch in plan:
         source = _events(spark, batch, seed, log)
@@ -120,7 +120,7 @@ def throughput_rows(spark: SparkSession, plan: Sequence[Batch], seed: int, log: 
 
 
 def opening_rows(spark: SparkSession, trials: Sequence[OpeningTrial], say: Say) -> Outcome:
-    """Every opening."""
+    """Run every opening trial."""
     return measure_openings(spark, trials, say=say) if trials else Outcome()
 
 
@@ -154,7 +154,7 @@ def _verdict_rows(planned: Planned, found: Mapping[str, Any]) -> list[Row]:
 
 @contextlib.contextmanager
 def now_and_then(tell: Callable[[], str], say: Say) -> Iterator[None]:
-    """Say rarely what ``tell`` returns: whoever counts takes time from what is counted."""
+    """Pass the result of ``tell`` to ``say`` rarely, because counting takes time from the trials."""
     ended = threading.Event()
 
     def watch() -> None:

@@ -1,7 +1,7 @@
-"""Faults below the process as a Spark job: recordings are made once, then each task explores some slices of cases.
+"""I/O faults as a Spark job: recordings are made once, then each Spark task explores some slices of cases.
 
-A slice that is finished leaves its rows in a file, put there by a rename. A task that is run again, because its
-executor was killed, takes those up and explores only what is missing.
+A finished slice leaves its rows in a file, by a rename. A task that is repeated because its executor was killed reads
+these files, and explores only the missing slices.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ _SQL_NAMES = {"string": "string", "int64": "long", "double": "double", "bool": "
 def run_sweeps(
     spark: SparkSession, planned: Iterable[Swept | Convicted], folder: Path, *, points_per_slice: int | None = None
 ) -> list[Row]:
-    """Explore everything planned: rows of the kinds "effect", one per trial, "effect_slice" and "mutant".
+    """Explore all planned cases. Return rows of the kinds "effect", one per trial, "effect_slice" and "mutant".
 
-    They are kept in ``folder`` as ``effects.parquet``; beside it, in ``recordings``, whatever a case that was not as
-    expected is repeated from. A run needs a folder of its own, which all executors see. ``points_per_slice`` is chosen
-    by the fault unless given.
+    The rows are kept in ``folder`` as ``effects.parquet``, and the recordings of unexpected trials in ``recordings``. A
+    run needs its own folder, which all executors must see. ``points_per_slice`` depends on the fault unless given.
 
-    Raises: ConfigError where the folder holds an earlier run.
+    Raises: ConfigError if the folder has an earlier run.
     """
     wanted = list(dict.fromkeys(planned))
     folder = folder.absolute()
@@ -53,7 +52,7 @@ def run_sweeps(
         return []
     finished, recordings = folder / "finished", folder / "recordings"
     for made in (finished, recordings):
-        # A run whose driver was killed has left these: its slices are not those of this one.
+        # They are from a run whose driver was killed; its slices may differ.
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
@@ -62,7 +61,7 @@ def run_sweeps(
         slices = slices_of(wanted, _recorded(spark, victims, recordings), recordings, points_per_slice)
         _total(folder).write_text(str(len(slices)))
         tasks = min(len(slices), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-        # Dealt out, since neighbours are alike: no task should get all the slow ones, and each begins with mutants.
+        # Slices are dealt out, because neighbours are alike: no task gets all slow ones, and each begins with mutants.
         slices = [slice_ for task in range(tasks) for slice_ in slices[task::tasks]]
         # Written once and read back: every action on the frame itself would explore the slices again.
         (
@@ -79,7 +78,7 @@ def run_sweeps(
 
 
 def finished_slices(folder: Path) -> tuple[int, int]:
-    """How many slices of the run in ``folder`` are done so far, of how many; 0 of 0 while recordings are made."""
+    """Return how many slices of the run in ``folder`` are finished, and their total; 0, 0 during the recordings."""
     try:
         total = int(_total(folder).read_text())
     except (OSError, ValueError):
@@ -123,7 +122,7 @@ def _explore(
 
 @contextmanager
 def _nursery() -> Iterator[Nursery | None]:
-    """One for all slices of a task: starting it takes longer than many of them. None where there can't be one."""
+    """Yield one fork server for all slices of a task, because a start takes long; None if it is not possible."""
     try:
         nursery = Nursery(within=quick_folder())
     except ConfigError:
@@ -134,7 +133,7 @@ def _nursery() -> Iterator[Nursery | None]:
 
 
 def _once(slice_: Slice, finished: Path, attempt: int, task: int, nursery: Nursery | None) -> list[Row]:
-    """The rows of a slice: of an earlier attempt where there was one, else of this one."""
+    """Return the rows of a slice: those of an earlier attempt if it finished, else explore the slice."""
     target = finished / f"{slice_.number}.json"
     if target.exists():
         earlier: list[Row] = json.loads(target.read_text())
@@ -147,15 +146,15 @@ def _once(slice_: Slice, finished: Path, attempt: int, task: int, nursery: Nurse
 
 
 def _as_kept(row: Row) -> Row:
-    """A row with the columns of its kind alone."""
+    """Return a row with only the columns of its kind."""
     return {name: row[name] for name in ("kind", *KINDS[row["kind"]])}
 
 
 def _remove_but(recordings: Path, commands: Sequence[str]) -> None:
     for file in recordings.iterdir():
-        # As it stands at the end of a path in JSON.
+        # A command contains the name at the end of a path in JSON.
         if not any(f'/{file.name}"' in command for command in commands):
-            # Upon an interruption tasks may still be at work here.
+            # After an interruption, tasks may still use this folder.
             file.unlink(missing_ok=True)
     with suppress(OSError):
         recordings.rmdir()

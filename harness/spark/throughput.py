@@ -1,7 +1,7 @@
-"""Throughput on Spark: each partition holds one task's events, and measures one configuration with them after another.
+"""Throughput on Spark: each partition has one task's events, and measures one configuration after another with them.
 
-All partitions run at once (a barrier stage) and begin each configuration together. What they yield is written once,
-to Parquet, and read back: nothing is ever measured twice, however often the frame is used.
+All partitions run at once (a barrier stage) and begin each configuration together. Their results are written once to
+Parquet and read back, so nothing is measured twice, however often the frame is used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows of a kind in the order of measuring, and what went wrong, as sentences; none, if all is well."""
+    """The rows of a kind in the order of their measurement, and the problems, as sentences."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -66,23 +66,23 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Site:
-    """What the driver has on its machine, for tasks that may run on another: scratch, progress, and the code."""
+    """Folders and code on the driver's machine: scratch, progress, and the code; tasks may run on another machine."""
 
     scratch: Path
     progress: Path
     code: str
 
     def within(self) -> Path | None:
-        """Where a task's folders go: to the driver's, who removes them even where the task is killed, if it is here."""
+        """Return the parent of a task's folders: the driver's, which removes them after a kill, if it is here."""
         return self.scratch if os.access(self.scratch, os.W_OK | os.X_OK) else None
 
     def child_code(self) -> str:
-        """Where a task's children import from: the driver's folder, if it is here, rather than the zip file."""
+        """Return the import path for a task's children: the driver's folder, if it is here, else the zip file."""
         return self.code if Path(self.code, "harness").is_dir() else code_path()
 
 
 def batch_events(spark: SparkSession, batch: Batch, seed: int) -> DataFrame:
-    """The events of a batch over one of our own workloads. Raises: ConfigError where its workload brings none."""
+    """Return the events of a batch over a shipped workload. Raises: ConfigError if the workload has no events."""
     chosen = workload(batch.workload)
     if isinstance(chosen, Departures):
         return events.flights(spark, batch.partitions, batch.events, late_ms=chosen.late_ms, seed=seed)
@@ -101,11 +101,11 @@ def measure(
 ) -> Outcome:
     """Make the measurements of ``batch`` with the events of ``source`` (as ``harness.spark.events`` makes them).
 
-    Every end state is compared with what Spark SQL computes from the same events. ``folder``, which is made, takes
-    what the partitions yield: one that all executors see; a temporary one of this machine unless given. ``say`` gets a
-    line of progress at a time.
+    Every end state is compared with what Spark SQL computes from the same events. ``folder`` is created and gets the
+    results of the partitions, so all executors must see it. Unless given, it is a temporary folder of this machine.
+    ``say`` gets lines of progress.
 
-    Raises: ConfigError where the session has fewer cores than the batch has partitions.
+    Raises: ConfigError if the session has fewer cores than the batch has partitions.
     """
     master, cores = spark.sparkContext.master or "", spark.sparkContext.defaultParallelism
     if master.startswith("local") and cores < batch.partitions:
@@ -198,11 +198,11 @@ def _judged(batch: Batch, source: DataFrame, yielded: DataFrame) -> Outcome:
 def _wrong_states(
     batch: Batch, source: DataFrame, yielded: DataFrame, states: set[tuple[int, str]]
 ) -> dict[tuple[int, str], str]:
-    """What is wrong, for each (partition, digest) of ``states`` that isn't what Spark SQL says."""
+    """Return a description of each (partition, digest) of ``states`` that differs from the result of Spark SQL."""
     expected = expected_state(batch.workload, source)
     left, wrong = set(states), {}
     while left:
-        # One state of each partition at a time; there is only one unless backends disagree.
+        # Compare one state of each partition at a time. There is only one unless backends disagree.
         chosen = dict(sorted(left))
         left -= set(chosen.items())
         is_chosen = functools.reduce(

@@ -1,7 +1,7 @@
-"""Crash trials as a Spark job: each one runs in processes of its own, and comes back as exactly one row.
+"""Crash trials as a Spark job: each one runs in processes of its own, and returns exactly one row.
 
-A trial that is finished leaves its row in a file, put there by a rename. A task that is run again, because its
-executor was killed, takes those up and runs only what is missing.
+A finished trial leaves its row in a file, by a rename. A task that is repeated because its executor was killed reads
+these files, and runs only the missing trials.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SLICES_PER_CORE = 8
 def run_trials(
     spark: SparkSession, trials: Iterable[Trial], folder: Path, *, deadline_s: float = DEADLINE_S
 ) -> list[Row]:
-    """Run every trial once, and return one row each, ordered by the trials' ids; equal trials are one.
+    """Run every trial once, and return one row each, ordered by the trials' ids. Equal trials run once.
 
-    The rows are kept in ``folder`` as ``trials.parquet``; a run needs a folder of its own, which all executors see.
+    The rows are kept in ``folder`` as ``trials.parquet``. A run needs its own folder, which all executors must see.
     ``deadline_s`` is for each process of a trial.
 
-    Raises: ConfigError where the folder holds an earlier run.
+    Raises: ConfigError if the folder has an earlier run.
     """
-    # Shuffled, always in the same way: neighbours are alike, and one slice should not get all the slow ones.
+    # Shuffled with a fixed seed: neighbours are alike, and one slice must not get all the slow ones.
     texts = sorted({trial.text for trial in trials})
     random.Random(len(texts)).shuffle(texts)
     folder = folder.absolute()
@@ -73,7 +73,7 @@ def run_trials(
 
 
 def finished_trials(folder: Path) -> int:
-    """How many trials of the run in ``folder`` are done so far: for showing progress while it goes on."""
+    """Return how many trials of the run in ``folder`` are finished, to show progress."""
     return sum(1 for _ in (folder / "finished").glob("*.json"))
 
 
@@ -83,7 +83,7 @@ def _slice(
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         context = TaskContext.get()
         attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
-        # Where the driver's own folder is here too, processes start quicker from it than from the zip file.
+        # If the driver's folder is on this machine, processes start faster from it than from the zip file.
         here = code if Path(code, "harness").is_dir() else code_path()
         with _nursery() as (nursery, work):
             for batch in batches:
@@ -98,7 +98,7 @@ def _slice(
 
 @contextmanager
 def _nursery() -> Iterator[tuple[Nursery | None, Path]]:
-    """A folder to work in, and, where the system can fork, what saves an interpreter's start for each process."""
+    """Yield a working folder, and, on Linux, a fork server, which saves an interpreter start for each process."""
     if sys.platform == "linux":
         with Nursery(preload=False, within=quick_folder()) as nursery:
             yield nursery, nursery.folder
@@ -110,7 +110,7 @@ def _nursery() -> Iterator[tuple[Nursery | None, Path]]:
 def _once(
     trial: Trial, finished: Path, work: Path, code: str, deadline_s: float, attempt: int, nursery: Nursery | None
 ) -> Row:
-    """The row of a trial: of an earlier attempt where there was one, else of this one."""
+    """Return the row of a trial: that of an earlier attempt if it finished, else run the trial."""
     target = finished / f"{trial.id}.json"
     if target.exists():
         earlier: Row = json.loads(target.read_text())

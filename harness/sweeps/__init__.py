@@ -1,1 +1,1 @@
-"""Faults below the process: kills and errors at every effect on a file, power loss, damage at rest."""
+"""Exhaustive fault injection: kills and errors at every I/O operation, power loss, corruption at rest."""

@@ -1,10 +1,11 @@
-"""Mutants of the protocols that are no backend's: how a migration, an adoption, a removal and a task's commit go wrong.
+"""Mutants of protocols that belong to no backend: migration, offset import, removal, and a task's commit.
 
-Each function patches this process, a child of the nursery that asked for it.
+Each function patches the process that it runs in, a child of the fork server.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,16 +20,18 @@ from stores.engines.split import OLD
 from stores.errors import StoreLockedError
 from stores.files import replace_file, sync_folder
 from stores.identity import STEPS, OpenEngine, present_version
-from stores.interface import TopicPartition
+from stores.interface import KeyValueStore, TopicPartition
 from stores.locks import take
 from stores.records.split import UpgradingReader
 from stores.records.timestamps import SURROGATE
 from stores.registry import Backend
 from stores.strategies import opening
-from stores.tasks import adoption, process_file, upgrading
+from stores.tasks import adoption, directory_layout, process_file, upgrading
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import NO_PARTITION, TaskContext
+from stores.tasks.directory_layout import write_layout
 from stores.tasks.relocation_journal import Journal
+from stores.tasks.restore import Restored, restore
 from stores.tasks.state_directory import CHECKPOINT_FILE, StateDirectory
 from stores.tasks.store_group import StoreGroup
 from stores.tasks.stream_time import StreamTime
@@ -36,7 +39,7 @@ from stores.tasks.swap import PREPARE_END, beside
 
 
 def migration_noted_first(subject: str) -> None:
-    """Note the next format when a step opens the engine, before it has written anything."""
+    """Record the next format version when a migration step opens the engine, before it has written data."""
 
     def broken(directory: StoreDirectory, open_engine: OpenEngine) -> None:
         def opened(folder: Path) -> Engine:
@@ -50,7 +53,7 @@ def migration_noted_first(subject: str) -> None:
 
 
 def upgraded_outside(subject: str) -> None:
-    """Remove an old record at once when it is moved, and write the new one with the commit."""
+    """Delete an old record at once when it is converted, and write the new record with the commit."""
 
     def broken(self: UpgradingReader, key: bytes) -> bytes | None:
         store: Any = self._staging.store
@@ -66,7 +69,7 @@ def upgraded_outside(subject: str) -> None:
 
 
 def swapped_without_note(subject: str) -> None:
-    """Remove the old store, then let the new one take its place, without a note that it counts."""
+    """Delete the old store, then rename the new one, without the file that says the new one counts."""
 
     def broken(path: Path) -> None:
         wipe(path)
@@ -74,6 +77,26 @@ def swapped_without_note(subject: str) -> None:
         sync_folder(path.parent)
 
     replace(upgrading, "swap", broken)
+
+
+def stepped_offset_first(subject: str) -> None:
+    """Write the offset of an upgrade's step into the new store before the step's records."""
+
+    def broken(store: KeyValueStore, *given: Any, **named: Any) -> Restored:
+        write = store.restore
+
+        def apart(pairs: Any, offsets: Any, position: Any = None, marks: Any = None) -> None:
+            write([], offsets, position, marks)
+            write(pairs, {})
+
+        broken_store: Any = store
+        broken_store.restore = apart
+        try:
+            return restore(store, *given, **named)
+        finally:
+            del broken_store.restore
+
+    replace(upgrading, "restore", broken)
 
 
 def adopted_before_import(subject: str) -> None:
@@ -88,7 +111,7 @@ def adopted_before_import(subject: str) -> None:
 
 
 def one_offset_for_all(subject: str) -> None:
-    """Commit every store of a task with the highest offset that any of their changelogs has."""
+    """Commit every store of a task with the highest offset of all their changelogs."""
     commit = StoreGroup.commit
 
     def broken(self: StoreGroup, offsets: Mapping[TopicPartition, int], *given: Any, **named: Any) -> None:
@@ -104,7 +127,7 @@ def stream_time_forgotten(subject: str) -> None:
 
 
 def punctuated_outside(subject: str) -> None:
-    """Send what a punctuator forwards at once, in no transaction."""
+    """Send the records that a punctuator forwards at once, outside the task's transaction."""
     forward = TaskContext.forward
 
     def broken(self: TaskContext, topic: str, *given: Any, **named: Any) -> None:
@@ -122,7 +145,7 @@ def punctuated_outside(subject: str) -> None:
 
 
 def removed_in_place(subject: str) -> None:
-    """Remove a task's folder where it lies, one file after the other."""
+    """Remove a task's folder in place, one file after the other."""
 
     def broken(self: StateDirectory, folder: Path, oldest: float) -> bool:
         try:
@@ -147,12 +170,34 @@ def checkpoint_before_folder(subject: str) -> None:
 
     carry_out = Journal.carry_out
     replace(Journal, "carry_out", broken)
-    # Without a journal nobody mends it.
+    # Without a journal, recovery cannot repair this.
     replace(Journal, "write", lambda self, state: None)
 
 
+def layout_noted_last(subject: str) -> None:
+    """Carry out and remove the journal of a layout change, then record the new layout."""
+
+    def broken(self: Journal, state: Path) -> None:
+        carry_out(dataclasses.replace(self, layout=None), state)
+        if self.layout is not None:
+            write_layout(state, self.layout)
+
+    carry_out = Journal.carry_out
+    replace(Journal, "carry_out", broken)
+
+
+def unsynced_layout(subject: str) -> None:
+    """Write the layout of a state directory without a sync."""
+
+    def broken(file: Path, text: str) -> None:
+        replace_file(file, text, durable=False)
+
+    replace(directory_layout, "replace_file", broken)
+    replace(directory_layout, "sync_folder", lambda folder: None)
+
+
 def unsynced_process_id(subject: str) -> None:
-    """Tell the id of a state directory without seeing to it that its file survives power loss."""
+    """Return the ID of a state directory before its file is synced."""
 
     def broken(path: Path, text: str) -> None:
         replace_file(path, text, durable=False)

@@ -1,6 +1,6 @@
-"""Mutants of the commit of a transaction that was spilled: each has one of its steps too early, or not at all.
+"""Mutants of the commit of a spilled transaction: each does one step too early, or not at all.
 
-Each function patches this process, a child of the nursery that asked for it.
+Each function patches the process that it runs in, a child of the fork server.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stores.strategies.spilling import SpillingStore
 
 
 def spills_apart(name: str) -> bool:
-    """A backend that makes a second store for a transaction which outgrows its memory."""
+    """Return True for a backend that makes a staging store for a transaction that exceeds its memory bound."""
     return name in backends() and backends()[name].persistent and hasattr(_module_of(name), "SecondStore")
 
 
 def decided_before_seal(subject: str) -> None:
-    """Name the second store in the regular one before it is sealed."""
+    """Name the staging store in the meta entries before its commit record is written."""
     module, strategy = _module_of(subject), backends()[subject].load_strategy()
     commit = strategy._commit_spilled  # type: ignore[attr-defined]
 
@@ -39,7 +39,7 @@ def decided_before_seal(subject: str) -> None:
 
 
 def offsets_before_copy(subject: str) -> None:
-    """Write offsets, and that nothing is left to be copied, before the copy."""
+    """Write the offsets, and that no copy is pending, before the copy."""
     copy = SpillingStore._copy
 
     def broken(
@@ -52,7 +52,7 @@ def offsets_before_copy(subject: str) -> None:
 
 
 def unsynced_spill(subject: str) -> None:
-    """Open the second store without syncs."""
+    """Open the staging store without syncs."""
 
     def broken(kind: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
         opened = open_engine(kind, folder, Durability.PROCESS, options)
@@ -63,7 +63,7 @@ def unsynced_spill(subject: str) -> None:
 
 
 def unsynced_spill_folders(subject: str) -> None:
-    """Sync the files of the second store, and none of the folders that name them."""
+    """Sync the files of the staging store, but none of the folders that name them."""
     replace(second_store, "sync_folder", lambda folder: None)
 
 

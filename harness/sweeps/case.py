@@ -1,4 +1,4 @@
-"""One sweep, as a plain value: what is swept, at which level, with which fault; and the command that repeats a part."""
+"""One case of fault injection as a plain value: subject, durability level and fault; and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "failed_sync": ("gate", "strict"),
     "damage": ("flipped", "truncated", "missing"),
 }
-"""Every fault with its variants; the first is meant where none is given."""
+"""Every fault with its variants. The first variant is the default."""
 COMMITS_MAX = 10_000
-"""More than anybody waits for: the states after each commit are kept in memory."""
+"""The largest number of commits: the states after all commits are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one sweep explores. ``subject`` is a backend's name or another of ``subjects``.
+    """The parameters of one case. ``subject`` is the name of a backend or of another subject in ``subjects``.
 
-    ``variant`` is one of the fault's, the first unless given. ``recording`` is a file with a recording of this subject
-    and level, for faults that need one: it is made where none is given. ``records`` is the kind of a backend's store,
-    one of ``harness.typed_maps.KINDS``, and empty for bytes. ``mutant`` names a defect that is built in on purpose.
-    ``commits`` is how many the victim makes. ``states_per_position`` is how many of the states that power loss may
-    leave at a position are judged, 2 or more: all of them unless given.
+    ``variant`` is one of the fault's variants; the default is the first. ``recording`` is a file with a recording of
+    this subject and level, for faults that need one. Without it, a recording is made. ``records`` is the kind of a
+    backend's store: one of ``harness.typed_maps.KINDS``, or empty for bytes. ``mutant`` names a defect that is built in
+    on purpose. ``commits`` is the number of commits of the writer process. ``states_per_position`` bounds the crash
+    states that are checked at a position of a power loss: 2 or more, or None for all of them.
     """
 
     subject: str
@@ -83,13 +83,13 @@ class Case:
 
 
 def to_json(case: Case) -> dict[str, Any]:
-    """A case as plain JSON values; settings at their defaults are left out."""
+    """Return a case as plain JSON values. Settings at their defaults are left out."""
     defaults = {setting.name: setting.default for setting in fields(Case)}
     return {name: value for name, value in asdict(case).items() if value != defaults[name]}
 
 
 def from_json(row: object) -> Case:
-    """The case that ``to_json`` wrote. Raises: ConfigError for whatever is unknown or missing."""
+    """Return the case that ``to_json`` wrote. Raises: ConfigError for an unknown or missing setting."""
     if not isinstance(row, Mapping):
         raise ConfigError(f"a case is a JSON object, not {row!r}")
     known = [setting.name for setting in fields(Case)]
@@ -103,7 +103,7 @@ def from_json(row: object) -> Case:
 
 
 def repeat_command(case: Case, point: int | None, seed: int, only: str = "") -> str:
-    """The one command that runs this one trial of ``case`` again, or all of them where no point is given."""
+    """Return the command that repeats one trial of ``case``, or all of its trials if ``point`` is None."""
     told: dict[str, Any] = {"case": to_json(case), "seed": seed}
     told |= ({} if point is None else {"point": point}) | ({"only": only} if only else {})
     return f"python -m harness effect {shlex.quote(json.dumps(told, separators=(',', ':')))}"

@@ -1,4 +1,4 @@
-"""The columns of the rows about faults below the process, by kind."""
+"""The columns of fault injection's rows, by kind."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ KINDS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
         },
     }
 )
-"""A trial, with the state that it was about; a slice of trials, with what it cost and how many points its case has in
-all; a defect and whether it was seen."""
+"""A trial with its crash state; a slice of trials with its cost and the number of points of its case; a mutant and its
+result."""

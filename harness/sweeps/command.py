@@ -1,4 +1,4 @@
-"""The command that runs one trial below the process again: ``python -m harness effect '<JSON>'``."""
+"""The command that repeats one trial of fault injection: ``python -m harness effect '<JSON>'``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from stores.errors import ConfigError
 _SETTINGS = ("case", "point", "seed", "only")
 _SEVERAL_AT_A_POINT = ("tear", "kill_twice", "power", "power_twice", "failed_sync")
 _NUMBER_MAX = (1 << 63) - 1
-"""What the recorder counts in."""
+"""The largest number that the recorder can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command says: the trial ``only`` at ``point`` of ``case``, or all there; of all points if it is None."""
+    """The trials that a command asks for: ``only`` at ``point`` of ``case``, all there, or all of the case."""
 
     case: Case
     point: int | None
@@ -38,7 +38,7 @@ class Asked:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the JSON says and print what is found; 0: as promised, 1: not, 2: that is no trial, or not here."""
+    """Run the trials of the JSON argument. Return 0 if all are as promised, 1 if not, 2 if they cannot be run."""
     parser = argparse.ArgumentParser(
         prog="python -m harness effect", description="Run one trial below the process again."
     )
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_asked(text: str) -> Asked:
-    """The trial that a command tells. Raises: ConfigError where it tells none."""
+    """Parse the JSON of a command. Raises: ConfigError if it describes no trial."""
     try:
         told = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -88,9 +88,9 @@ def read_asked(text: str) -> Asked:
 
 
 def run(asked: Asked) -> list[Row]:
-    """The rows of one trial, of all at its point, or of all of its case.
+    """Return the rows of one trial, of all trials at its point, or of all trials of its case.
 
-    Raises: ConfigError where there is no such trial, or none can be made here; NurseryError, as ``sweep``.
+    Raises: ConfigError if the trial does not exist or cannot be run here; NurseryError, as ``Workshop``.
     """
     recorder_library()
     case = asked.case
@@ -112,7 +112,7 @@ def run(asked: Asked) -> list[Row]:
 
 
 def _found(recording: Path) -> Path:
-    """The recording, which a command names from the current folder or from the project's."""
+    """Return the recording's path, which a command gives from the current folder or from the project's."""
     for place in (recording, ROOT / recording):
         if place.is_file():
             return place.absolute()

@@ -1,4 +1,4 @@
-"""Whether the sweeps see: each mutant is put to the fault it belongs to until it is found out."""
+"""The check of the checks: each mutant is tried with its fault until it is detected."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from harness.sweeps.sweep import EXPLORERS, all_points
 from harness.sweeps.workshop import Row, Workshop
 
 POSITIONS_AT_ONCE = 4
-"""Power is cut at so many positions before it is looked whether that was enough."""
+"""The number of positions at which power is cut before the results are examined."""
 
 STATES_PER_POSITION = 6
-"""Of each position no more than so many states are tried: where something is wrong, it is in many of them."""
+"""The number of crash states tried at each position. Where a mutant shows at a position, many states show it."""
 
 
 class Conviction(NamedTuple):
-    """What became of a mutant of ``subject`` under ``fault``: the row that found it after ``states`` states, or None.
+    """The result for a mutant of ``subject`` under ``fault``: the row that detected it, or None.
 
-    ``states`` counts those that were judged, the one that convicts included. ``trouble`` is the first harness error
-    among them, "" where there was none: where nothing was found either, that nobody saw anything says nothing.
+    ``states`` counts the checked states, with the one that detected the mutant. ``trouble`` is the first harness error
+    among the trials, or "". If there was one and no row detected the mutant, the result is no verdict.
     """
 
     mutant: str
@@ -37,7 +37,7 @@ class Conviction(NamedTuple):
 
 
 def case_of(mutant: str, subject: str, fault: str = "") -> Case:
-    """The sweep that must convict ``mutant``, or another one of it."""
+    """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
     told = MUTANTS[mutant]
     variant = told.variant if fault in ("", told.fault) else ""
     states = STATES_PER_POSITION if (fault or told.fault) == "power" else None
@@ -54,12 +54,11 @@ def convict(
     points_max: int | None = None,
     nursery: Nursery | None = None,
 ) -> Conviction:
-    """Sweep ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
+    """Try ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
 
-    No more than ``points_max`` points are tried, in the order in which a run draws them. A harness error convicts
-    nobody.
+    At most ``points_max`` points are tried, in the order in which a run draws them. A harness error detects no mutant.
 
-    Raises: as ``sweep``.
+    Raises: as ``Workshop`` and ``all_points``.
     """
     case = case_of(mutant, subject, fault)
     states, trouble = 0, ""
@@ -77,7 +76,7 @@ def convict(
 
 
 def in_parts(points: Sequence[int], fault: str) -> Iterator[list[int]]:
-    """``points`` in their order, so many at once as are explored before it is looked whether that was enough."""
+    """Yield ``points`` in their order, in parts: the points explored before the results are examined."""
     width = POSITIONS_AT_ONCE if fault.startswith("power") else 1
     for at in range(0, len(points), width):
         yield sorted(points[at : at + width])

@@ -1,7 +1,7 @@
-"""A closed subject rots: a bit flips, a file is cut short or goes. That is noticed, or does no harm.
+"""Corruption at rest: a bit flips in a closed store, or a file is truncated or missing. It is detected, or harmless.
 
-It is opened, verified, and read whole. What only verifying noticed is opened once more and read without that: the row
-then tells what who does not verify is shown.
+The store is opened, verified, and read whole. If only ``verify`` detects the corruption, the store is opened again and
+read without it, to record the data that an unverified reader sees.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from harness.sweeps.workshop import Row, Workshop
 
 _PER_FILE, _PER_LARGE_FILE = 8, 64
 _LARGE_BYTES = 64 << 10
-"""Files of so many bytes are mostly data: of those, more is tried."""
+"""Files of at least this many bytes are mostly data, so more corruptions are tried in them."""
 _SECTOR_BYTES = 512
 
 
 class Damage(NamedTuple):
-    """What happened to ``path``: the bit ``at`` flipped, the file cut to ``at`` bytes, or it is gone."""
+    """A corruption of ``path``: the bit ``at`` is flipped, the file is cut to ``at`` bytes, or the file is missing."""
 
     path: str
     at: int = 0
 
 
 def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Do the damages that ``points`` number to the subject as a whole recording leaves it: closed, all committed."""
+    """Apply the corruptions that ``points`` number to a subject that was closed after all commits of a recording."""
     tree = final_tree(shop)
     planned = plan(shop.case.variant, tree, shop.seed)
     closed, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
-    # Another recording of the same case may have had some more files.
+    # Another recording of the same case may have had more files.
     for point in (point for point in points if point < len(planned)):
         damaged = damage(shop.case.variant, tree, planned[point])
-        # Where no file is left nobody can know that there ever was one: what is opened then is new.
+        # If no file is left, no store can know that there was one: opening creates a new store.
         told = closed if damaged.files else nothing
 
         def trial(damaged: Tree = damaged, told: Promised = told, *, verify: bool = True) -> tuple[Promised, Judgement]:
@@ -58,7 +58,7 @@ def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[R
 
 
 def final_tree(shop: Workshop) -> Tree:
-    """What lies below the root at the end of the recording."""
+    """Return the files below the root at the end of the recording."""
     tree = Tree()
     recording = shop.recording()
     check_maps(recording)
@@ -68,7 +68,7 @@ def final_tree(shop: Workshop) -> Tree:
 
 
 def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:
-    """What to do to the files of ``tree``, some to each; the same for the same seed."""
+    """Return the corruptions of the files of ``tree``, some for each file; the same ones for the same seed."""
     planned = []
     for path, content in tree.files.items():
         choose = random.Random(f"damage {variant} {seed} {path}")
@@ -85,7 +85,7 @@ def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:
 
 
 def damage(variant: str, tree: Tree, planned: Damage) -> Tree:
-    """``tree`` with that damage done to it."""
+    """Return a copy of ``tree`` with the corruption ``planned``."""
     damaged = tree.copy()
     [number] = [number for path, number in tree.paths if path == planned.path]
     if variant == "missing":

@@ -1,7 +1,7 @@
-"""Whether a profile's own trials find a mutant: the same points, states and faults that it spends on sound code.
+"""The trials of a profile, run with a mutant: the same points, states and faults as for correct code.
 
-Only the fault that the mutant belongs to is tried, in all of its variants, at the level that promises most. What other
-faults of the profile would find is not counted, so that the true rate is this one or higher.
+Only the fault that the mutant belongs to is tried, in all of its variants, at the level that promises most. Detections
+by other faults of the profile are not counted, so the true rate is this one or higher.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from harness.sweeps.workshop import Workshop
 
 
 def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[Swept]:
-    """The sweeps that ``profile_name`` makes of ``subject`` with the fault of ``mutant``, which is built in.
+    """Return the cases of ``profile_name`` in ``subject`` with the fault of ``mutant``, which is built in.
 
-    They are made in a store of the kind that the mutant needs. Those of the mutant's own variant of the fault, if it
-    has one, come first.
+    They use a store of the kind that the mutant needs. If the mutant has a variant of the fault, its cases come first.
     """
     told = MUTANTS[mutant]
     made = [
@@ -41,9 +40,10 @@ def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[S
 def detect(
     mutant: str, subject: str, seed: int, profile_name: str = "default", nursery: Nursery | None = None
 ) -> Conviction:
-    """Make the trials that ``profile_name`` makes of ``subject`` at ``seed``, until one fails the run.
+    """Run the trials that ``profile_name`` has for ``subject`` at ``seed``, until one fails the run.
 
-    They are made in the order in which they are drawn. A harness error finds nothing. Raises: as ``sweep``.
+    They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop`` and
+    ``all_points``.
     """
     trials, trouble = 0, ""
     planned = trials_of(profile_name, mutant, subject, seed)

@@ -30,14 +30,14 @@ _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 
 
 class Group(NamedTuple):
-    """Points at which the same thing happens; one of twice the ``weight`` has twice the share until it is used up."""
+    """Points at which the same thing happens. Twice the ``weight`` gives twice the share until they are used up."""
 
     weight: float
     points: Sequence[int]
 
 
 def groups(fault: str, recording: Sequence[Effect]) -> list[Group]:
-    """The points of ``fault`` that are drawn before others; each point is in one group at the most."""
+    """Return the points of ``fault`` that are drawn before others. Each point is in at most one group."""
     effects = numbered(recording)
     if fault in ("power", "power_twice"):
         return _unsynced(recording, effects)
@@ -51,7 +51,7 @@ def groups(fault: str, recording: Sequence[Effect]) -> list[Group]:
 
 
 def drawn(points: Sequence[int], groups: Iterable[Group], rng: Random) -> list[int]:
-    """All of ``points`` in the order in which they are drawn, which depends on ``rng`` alone."""
+    """Return all of ``points`` in the order in which they are drawn. The order depends on ``rng`` alone."""
     there = set(points)
     ranked = []
     for weight, members in groups:
@@ -70,7 +70,7 @@ def drawn(points: Sequence[int], groups: Iterable[Group], rng: Random) -> list[i
 
 
 def commits(recording: Sequence[Effect]) -> list[range]:
-    """The effects of each commit: from the note that it is attempted to the note that it is acknowledged."""
+    """Return the effects of each commit: from its note "attempt" to its note "ack"."""
     notes = [effect for effect in recording if effect.kind is Kind.NOTE and effect.text.startswith(("attempt", "ack"))]
     return [
         range(begin.index, end.index)
@@ -80,9 +80,9 @@ def commits(recording: Sequence[Effect]) -> list[range]:
 
 
 def _unsynced(recording: Sequence[Effect], effects: Sequence[Effect]) -> list[Group]:
-    """Positions just before a sync or a change of names, and behind the latter.
+    """Return the positions just before a sync or a change of names, and those after a change of names.
 
-    First come those before the next sync behind an acknowledgement, and those within a commit.
+    The largest weights go to positions before the first sync after an acknowledgement, and to those within a commit.
     """
     before_syncs = [each.index for each in effects if _is_sync(each)] + [len(effects)]
     told = {before_syncs[bisect_left(before_syncs, commit.stop)] for commit in commits(recording)} | {len(effects)}
@@ -102,7 +102,7 @@ def _is_sync(effect: Effect) -> bool:
 
 
 def _shared_out(weight: float, effects: Sequence[Effect]) -> list[Group]:
-    """The positions before ``effects``, each role of them with the same share of ``weight``: also one met rarely."""
+    """Return the positions before ``effects``. Each role gets the same share of ``weight``, even a rare one."""
     roles: dict[tuple[str, ...], list[int]] = {}
     for effect in effects:
         roles.setdefault(_role(effect), []).append(effect.index)
@@ -110,10 +110,10 @@ def _shared_out(weight: float, effects: Sequence[Effect]) -> list[Group]:
 
 
 def _by_role(recording: Sequence[Effect], struck: Sequence[tuple[int, int]], effects: Sequence[Effect]) -> list[Group]:
-    """``struck``, points with the effects that they strike, by what the effect does, in commits and elsewhere.
+    """Return the points of ``struck``, grouped by the role of the effect that each one strikes.
 
-    What each commit does has weight 1, and what one in five does a fifth. What comes before the first commit has half
-    of the weight of one such role, and the rest a fifth.
+    An effect of every commit has weight 1, one of every fifth commit weight 1/5. All effects before the first commit
+    share weight 1/2, all other effects outside commits 1/5.
     """
     first = next((effect.index for effect in recording if effect.text.startswith("attempt")), 0)
     within = {at: number for number, commit in enumerate(commits(recording)) for at in commit}
@@ -137,6 +137,6 @@ def _by_role(recording: Sequence[Effect], struck: Sequence[tuple[int, int]], eff
 
 
 def _role(effect: Effect) -> tuple[str, ...]:
-    """What effects have in common that do the same to files which differ by a number only."""
+    """Return the role of an effect: the same for effects of one kind on files whose names differ in a number only."""
     path = PurePosixPath(effect.path)
     return str(effect.kind), str(effect.synchronous), _NUMBER.sub("#", f"{path.parent}/{path.suffix or path.name}")

@@ -1,4 +1,4 @@
-"""A call on a file fails, once or from then on: the caller gets one of the library's errors, and its advice is good."""
+"""Failing calls: a call on a file fails, once or from then on. The caller gets an error of the library, with advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.checkers.prefix import NOTICING, Demand, Found, Judgement, Promised
 from harness.sweeps.workshop import Life, Plan, Row, Workshop
 
 _SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
-"""How much of a short write is done, once; and of each one from then on, so that who tries again comes to an end."""
+"""The bytes that a short write transfers: if it happens once, and if every write is short, so that a retry ends."""
 
 
 def errors(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
@@ -44,7 +44,7 @@ def _failed(shop: Workshop, point: int, plan: Plan, description: str) -> Row:
 
 
 def _went_on(life: Life, told: Promised, demanded: Demand) -> Promised:
-    """After a single error whoever follows its advice gets to the end of the work."""
+    """After a single error, a process that follows the advice completes its work."""
     result = life.outcome.result
     if told.broken or result is None or not result["gave_up"]:
         return told

@@ -1,11 +1,11 @@
-"""A sync fails, its process is killed, another one goes on without a word of it, and then the power is cut.
+"""Failed syncs: a sync fails, its process is killed, another process continues, and then power is lost.
 
-What the system could not write it takes for written: whoever finds it in a file and builds on it, syncs or not, loses
-all of that. The disk is the model's; see ``harness.disk.model``.
+After a failed fsync Linux marks the pages clean. Data appended to them later is lost with them, even if its own fsync
+succeeds. The disk is that of the persistence model; see ``harness.disk.model``.
 
-A folder is another matter. By the variant ``gate`` its sync fails as the journal of ext4 or xfs can't be written, and
-the file system takes no effect of whoever goes on. By ``strict`` there is no journal and it does. That is reported: who
-finds a name does not know that a sync of it has failed, and has nothing of it to write anew.
+A folder differs. In the variant ``gate`` its sync fails because the journal of ext4 or xfs cannot be written, and the
+file system refuses all operations of the next process. In ``strict`` there is no journal, and it accepts them. That is
+only reported: a process that finds a name does not know that a sync of it has failed, and has nothing to write again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from harness.sweeps.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8
 _FIRST_PROMISES, _LATER_PROMISES = 3, 2
-"""Where only some states are asked for, power is cut at so many acknowledgements: the next ones, and drawn ones."""
+"""With a bound on states, power is cut at so many acknowledgements: the first ones, and some that are drawn."""
 _OPENING = Depth(states_per_position=2, unread=NEVER_READ)
 
 
 def syncs(recording: Sequence[Effect]) -> list[int]:
-    """The effects that are syncs of one file or folder, or writes with a sync in them, which ``points`` number."""
+    """Return the effects that ``points`` number: syncs of one file or folder, and writes that also sync."""
     return [effect.index for effect in recording if effect.synchronous or effect.kind in (Kind.SYNC, Kind.DATASYNC)]
 
 
 def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Let the syncs fail that ``points`` number; cut the power wherever the one that goes on has made a promise."""
+    """Fail the syncs that ``points`` number. Cut the power at acknowledgements of the process that continues."""
     planned = syncs(shop.recording())
     for point in (point for point in points if point < len(planned)):
         at = planned[point]
@@ -57,17 +57,17 @@ def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Itera
 
 
 class _Lives:
-    """Of the process whose sync fails, recorded in ``first``, and of the one that goes on, in ``second``."""
+    """The process whose sync fails, recorded in ``first``, and the process that continues, recorded in ``second``."""
 
     def __init__(self, shop: Workshop, at: int, first: Path, second: Path) -> None:
         self._shop, self._at, self._first, self._second = shop, at, first, second
         self.reached = True
-        """Whether the sync was; with threads there may have been fewer effects this time."""
+        """False if the sync was not reached: with threads, a process may have fewer effects than its recording."""
         self._refused = False
-        """Whether the file system has taken nothing from the one that went on."""
+        """True if the file system refuses all operations of the process that continues."""
 
     def trial(self) -> tuple[Promised, Judgement]:
-        """What was promised; nothing is wrong yet where it is to be judged by what the power leaves of it."""
+        """Run both processes. Return what was acknowledged, and "valid" if only a power loss can show an anomaly."""
         shop = self._shop
         for made in (self._first, self._second):
             made.unlink(missing_ok=True)
@@ -76,7 +76,7 @@ class _Lives:
         told = shop.told(before, demanded)
         self.reached = before.killed
         if not self.reached:
-            # It came to its end, and is judged as it is.
+            # The process completed its work, so its store is checked as it is.
             return told, shop.judge(told, shop.demanded("error"))
         self._refused = shop.case.variant == "gate" and _failed_a_folder(read_recording(self._first))
         plan: Plan = ["Fail", 0, errno.EROFS, True] if self._refused else NOTHING
@@ -88,22 +88,22 @@ class _Lives:
         return told, Judgement(Found.VALID, None, True)
 
     def promises_of(self, recording: Sequence[Effect]) -> list[Effect]:
-        """``recording``, of the one that went on, without notes that promise nothing."""
+        """Return ``recording``, of the process that continued, without the notes that acknowledge nothing."""
         return [effect for effect in recording if effect.kind is not Kind.NOTE or self._is_promise(effect.text)]
 
     def _is_promise(self, note: str) -> bool:
-        # What can be read where nothing can be written any more is gone with the power, and nothing is built on it.
+        # On a read-only file system, data that can be read may be lost with the power, and no write depends on it.
         return not (self._refused and note.startswith("open"))
 
 
 def _failed_a_folder(recording: Sequence[Effect]) -> bool:
-    """Whether the sync that failed was a folder's."""
+    """Return True if the sync that failed was that of a folder."""
     folders = {ROOT, *(effect.file for effect in recording if effect.kind is Kind.MKDIR)}
     return any(effect.kind is Kind.SYNC_FAILED and effect.file in folders for effect in recording)
 
 
 def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
-    """Two recordings, one after the other, of processes that worked below the same folder, as one."""
+    """Return the recordings of two processes that worked below the same folder, one after the other, as one."""
     count = sum(effect.kind not in NOT_COUNTED for effect in first)
     files = max((effect.file for effect in first), default=0)
     shifted = [
@@ -114,7 +114,7 @@ def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
 
 
 def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator[State]:
-    """At some places while the one that goes on opens, where it acknowledged, and at the end: each once."""
+    """Yield crash states at some positions of the second opening, at acknowledgements, and at the end: each once."""
     end, model, seed = len(numbered(recording)), FolderModel(shop.case.variant), shop.seed
     later = [effect for effect in recording if effect.kind is Kind.NOTE and effect.index >= begin]
     told = {effect.index for effect in later if effect.text.startswith("ack")}
@@ -129,7 +129,7 @@ def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator
         depth = _DEPTH if position in told else _OPENING
         for state in states(recording, Tree(), range(position, position + 1), model, seed, depth):
             digest = state.tree.digest(NEVER_READ)
-            # Behind a later promise the same state is another question.
+            # After a later acknowledgement the same state is checked again: more must have survived.
             if state.description.position == position and (digest, position) not in met:
                 met.add((digest, position))
                 yield state

@@ -1,4 +1,4 @@
-"""Which trials below the process fail a run: a promise was broken, or there is no verdict."""
+"""The rows of fault injection that fail a run: a broken promise, or no verdict."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from harness.checkers.prefix import Found
 
 SILENT = (str(Found.LOST), str(Found.TORN), str(Found.PHANTOM))
-"""Wrong content that nobody noticed."""
+"""Wrong content that was not detected."""
 
 
 ENOUGH = 0.95
-"""The share of its runs in which the default profile is to find each mutant."""
+"""The share of runs in which the default profile is to detect each mutant."""
 STRICT = "strict"
-"""The folder model that asks for more than file systems in use do."""
+"""The persistence model that promises less than file systems in use do."""
 HELD_STRICTLY = ("power", "DISK")
-"""The fault and level at which it fails a run: there each name that a commit relies on is to be synced by its folder.
-Elsewhere it is only reported."""
+"""The fault and level at which an anomaly under ``strict`` fails the run: each name that a commit relies on must be
+synced by its folder. Elsewhere an anomaly under ``strict`` is only reported."""
 
 
 def is_wrong(row: Mapping[str, Any]) -> bool:
-    """Whether a row of kind "effect" or "mutant" fails the run.
+    """Return True if a row of kind "effect" or "mutant" fails the run.
 
     No verdict is always wrong.
     """

@@ -1,8 +1,8 @@
-"""Whoever opens what a fault has left: recovers, reads everything, commits twice, closes, opens again and reads.
+"""The verifier process: opens the store after a fault, recovers, reads all data, makes two commits, reopens, reads.
 
-Tells plain data and judges nothing. Where opening or reading says that the state can't be trusted it does what the
-error asks for: wipes, restores from the changelog, which is the workload's own model here, and goes on as with any
-other. Runs in a child of the nursery.
+It returns plain data; a checker compares it. If opening or reading reports that the state cannot be trusted, it follows
+the error's advice: it wipes the store, restores it from the changelog (here the workload's own model), and continues.
+It runs in a child of the fork server.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def run(
     verify: bool = False,
     records: str = "",
 ) -> dict[str, Any]:
-    """Look at the subject below ``root``; ``verify`` it before it is read. ``boot`` names the machine's present boot,
-    "" the real one."""
+    """Read the subject below ``root``, and ``verify`` it before.
+
+    ``boot`` replaces the ID of the machine's present boot; "" keeps the real one.
+    """
     build_in(mutant, name)
     _boot(boot)
     judge = _Judge(
@@ -51,7 +53,7 @@ def run(
 def recover(
     *, name: str, level: str, mutant: str, root: str, plan: list[Any], recording: str = "", boot: str, records: str = ""
 ) -> dict[str, Any]:
-    """Only open the subject below ``root``, and close it, under ``plan``: the recovery that a second fault strikes."""
+    """Open and close the subject below ``root`` under ``plan``: the recovery in which a second fault strikes."""
     build_in(mutant, name)
     _boot(boot)
     recovering = subject(name, Path(root), level, records)
@@ -61,7 +63,7 @@ def recover(
         try:
             call()
         except StoreError:
-            # What it says is for the judge to see, who comes next.
+            # The verifier process, which runs next, reports the error.
             continue
         except Exception as error:
             leaked = leaked or _told(call.__name__, error)
@@ -69,7 +71,7 @@ def recover(
 
 
 def remains(told: Mapping[str, Any]) -> Remains:
-    """What a judge told, as a checker takes it."""
+    """Convert the result of a verifier process into the checker's form."""
     fields = dict(told)
     for name in ("state", "added", "later", "wanted", "restored"):
         if fields.get(name) is not None:
@@ -124,7 +126,7 @@ class _Judge:
         stage = "close"
         try:
             with suppress(StoreError):
-                # What is to be wiped need not be closed well; it must have been let go of.
+                # A database that is to be wiped need not be closed cleanly, but its lock must be released.
                 self._subject.close()
             stage = "wipe"
             self._subject.wipe()
@@ -146,12 +148,12 @@ class _Judge:
 
 
 def _boot(name: str) -> None:
-    """Judges share a process: what an earlier one was told is not to stay."""
+    """Set the boot ID that the library reads. Verifiers share a process, so an earlier value must be replaced."""
     setattr(directory, "boot_id", (lambda: name) if name else _BOOT_ID)  # noqa: B010
 
 
 def _text(state: Mapping[bytes, bytes]) -> dict[str, str]:
-    """A state as JSON carries it."""
+    """Return a state in a form that JSON can carry."""
     return {key.hex(): value.hex() for key, value in state.items()}
 
 

@@ -1,4 +1,4 @@
-"""A process is killed before each of its effects, or inside a write; or again, at each effect of what recovers it."""
+"""Kills: before each I/O operation of a process, inside a write, or again at each operation of the recovery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECTOR_BYTES = 512
 
 
 def kills(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Kill before effect ``point``, for each of ``points``; behind the last effect the victim comes to its end."""
+    """Kill before I/O operation ``point``, for each of ``points``. Behind the last one the writer process ends."""
     for point in points:
         yield _killed(shop, point, "", ["Kill", point], f"killed before effect {point}")
 
@@ -27,7 +27,7 @@ def kills(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row
 def tears(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
     """Kill inside each write among ``points``, after some of its bytes.
 
-    How long it is a recording tells: where background threads write, the effect may be another one this time.
+    The length of the write is that of a recording. With background threads, the operation may differ this time.
     """
     effects = {effect.index: effect for effect in shop.recording() if effect.kind is Kind.WRITE}
     for point in points:
@@ -39,10 +39,10 @@ def tears(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row
 
 
 def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Kill before effect ``point``, and then whoever recovers, before each of its own effects in turn.
+    """Kill before I/O operation ``point``, then kill the recovering process before each of its own operations.
 
-    A kill before an effect that changes nothing, a sync or a line of a log that is never read, leaves what a kill
-    before the next one does, when more may have been acknowledged: of these only the last is done, both times.
+    Operations that change no data (a sync, or a line of a log that is never read) leave the same crash state as the
+    next operation, when more may have been acknowledged. So only the last of such a run is tried, both times.
     """
     demanded = shop.demanded("kill")
     idle = _idle(shop.recording())
@@ -68,12 +68,12 @@ def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterat
 
 
 def _worthwhile(points: Sequence[int], idle: frozenset[int]) -> list[int]:
-    """``points``, with the next that is not ``idle`` in place of each that is."""
+    """Return ``points``, with each idle point replaced by the next one that is not ``idle``."""
     return list(dict.fromkeys(next(after for after in count(point) if after not in idle) for point in points))
 
 
 def _idle(recording: Sequence[Effect]) -> frozenset[int]:
-    """The effects of ``recording`` that change nothing that anybody reads."""
+    """Return the effects of ``recording`` that change no data that is ever read."""
     return frozenset(
         effect.index
         for effect in recording
@@ -83,14 +83,14 @@ def _idle(recording: Sequence[Effect]) -> frozenset[int]:
 
 
 def _recovery(shop: Workshop, crashed: Tree) -> Sequence[Effect]:
-    """What recovers from ``crashed`` does where nobody kills it; nothing where it does not come to its end."""
+    """Return the effects of a recovery from ``crashed`` that is not killed; none if the recovery does not complete."""
     recording = shop.scratch("recovery")
     recording.unlink(missing_ok=True)
     shop.place(crashed)
     try:
         recovered = shop.recover(NOTHING, boot="", recording=recording)
     except NurseryError:
-        # Each kill of it will tell.
+        # Each kill of this recovery will report the problem.
         shop.renew()
         return ()
     return read_recording(recording) if recovered.status == 0 else ()
@@ -113,7 +113,7 @@ def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str)
 
 
 def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Judgement]:
-    """Kill before effect ``point``; what was promised, and what is wrong before anybody has looked at what was left."""
+    """Kill before effect ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
 
     def trial() -> tuple[Promised, Judgement]:
         told = shop.told(shop.victim(["Kill", point]), demanded)
@@ -151,7 +151,7 @@ def _killed_again(
 
 
 def _lengths(effect: Effect, seed: int) -> list[int]:
-    """Where to tear a write: anywhere, and at a sector's end."""
+    """Return the lengths at which a write is torn: some anywhere, and one at a sector's end."""
     size = len(effect.data)
     choose = random.Random(f"tear {seed} {effect.index}")
     anywhere = {choose.randrange(1, size) for _ in range(_TEARS - 1)} if size > 1 else set()

@@ -1,4 +1,4 @@
-"""The command that measures how often the default gate finds each mutant: ``python -m harness mutants``."""
+"""The command that measures how often the default gate detects each mutant: ``python -m harness mutants``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from stores.errors import ConfigError
 
 
 def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range) -> int:
-    """Print how often the gate's trials find each mutant at ``seeds``; return 1 if one is found too rarely, else 0.
+    """Print how often the gate's trials detect each mutant at ``seeds``. Return 1 if one is detected too rarely.
 
-    ``mutants`` of None are all, and ``backends`` of None all that a mutant fits. Raises: ConfigError for an unknown
-    name, and if there is nothing to measure.
+    ``mutants`` None means all, and ``backends`` None all that a mutant fits. Raises: ConfigError for an unknown name,
+    and if there is nothing to measure.
     """
     check_known("mutant", MUTANTS, *(mutants or ()))
     chosen = None if backends is None else [subject_named(name) for name in backends]

@@ -1,6 +1,6 @@
-"""Subjects that are broken on purpose: each must be convicted by the fault it belongs to, or the sweeps see nothing.
+"""Mutants: each must be detected by its fault, or the fault injection shows nothing.
 
-They are patched into children of the nursery that ask for one, and exist nowhere else. All are judged at DISK.
+They are patched into those children of the fork server that ask for one, and exist nowhere else. All are tried at DISK.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from harness.breaking import replace
 from harness.sweeps.broken_protocols import (
     adopted_before_import,
     checkpoint_before_folder,
+    layout_noted_last,
     migration_noted_first,
     one_offset_for_all,
     punctuated_outside,
     removed_in_place,
+    stepped_offset_first,
     stream_time_forgotten,
     swapped_without_note,
+    unsynced_layout,
     unsynced_process_id,
     upgraded_outside,
 )
@@ -38,8 +41,10 @@ from harness.sweeps.subjects import (
     ADOPTIONS,
     CHANGELOG,
     CHECKPOINT,
+    LAYOUT_CHANGE,
     LAZY_UPGRADE,
     MIGRATION,
+    ONLINE_UPGRADE,
     PUNCTUATION,
     RELOCATION,
     STATE_DIRECTORY,
@@ -49,9 +54,10 @@ from harness.sweeps.subjects import (
     subjects,
 )
 from harness.typed_maps import PLAIN
-from stores import creation, directory
+from stores import creation, directory, files
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError, ConfigError
+from stores.failpoints import Part, failpoint
 from stores.files import sync_folder
 from stores.identity import Identity, present_version
 from stores.interface import Durability, TopicPartition
@@ -60,17 +66,17 @@ from stores.strategies.marker import MARKER_WRITTEN
 from stores.strategies.store import EngineStore
 
 SEGMENT_BYTES = 8
-"""What a key of a window or session store begins with."""
+"""The length of the prefix of a key in a window or session store that names its segment."""
 LEVEL = "DISK"
-"""Where a mutant is judged: it is the level that promises most."""
+"""The level at which mutants are tried: the one that promises most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A defect: what it does, and the fault that must convict it in a subject at DISK that it fits.
+    """A defect, and the fault that must detect it at DISK in each subject that it ``fits``.
 
-    ``records`` is the kind of store that it needs. ``unseen_by`` is a fault that can't see it, which is shown too:
-    empty where that would say nothing.
+    ``records`` is the kind of store that it needs. ``unseen_by`` is a fault that cannot detect it, which is tried too.
+    It is empty where that would show nothing.
     """
 
     meaning: str
@@ -82,12 +88,12 @@ class Mutant:
     records: str = PLAIN
 
     def subjects(self) -> list[str]:
-        """The names of the subjects in which it is a defect."""
+        """Return the names of the subjects in which the mutant is a defect."""
         return [name for name, level in subjects() if level == LEVEL and self.fits(name)]
 
 
 def build_in(mutant: str, subject: str) -> None:
-    """Break this process's ``subject`` as ``mutant`` says; "" breaks nothing. Raises: ConfigError if unknown."""
+    """Patch this process so that ``subject`` has the defect ``mutant``; "" is none. Raises: ConfigError if unknown."""
     if not mutant:
         return
     if mutant not in MUTANTS:
@@ -133,7 +139,7 @@ def _early_acknowledgement(subject: str) -> None:
 
 
 class _WrittenLater(Transaction):
-    """A transaction that commits as one ``write`` of its engine, which may be broken, and not by itself."""
+    """A transaction whose commit is one ``write`` of its engine, which may be broken, instead of its own."""
 
     def __init__(self, engine: Engine, own: Transaction) -> None:
         self._engine, self._own = engine, own
@@ -164,7 +170,7 @@ class _WrittenLater(Transaction):
 
 
 def _written_engine(subject: str) -> type[Engine]:
-    """The subject's engine, whose ``write`` is then what makes every commit."""
+    """Return the subject's engine, patched so that every commit goes through its ``write``."""
     engine = _engine(subject)
     if issubclass(engine, TransactionalEngine):
         begin = engine.begin
@@ -203,7 +209,7 @@ def _write_per_key(subject: str) -> None:
         self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
     ) -> None:
         for layer in layers:
-            write(self, [layer._replace(writes={})], {}, durable=durable)
+            write(self, [Writes(layer.ranges, {}, layer.family)], {}, durable=durable)
             for key, value in layer.writes.items():
                 write(self, [Writes((), {key: value}, layer.family)], {}, durable=durable)
         write(self, [], meta, durable=durable)
@@ -244,7 +250,14 @@ def _unsynced_marker(subject: str) -> None:
 
 
 def _unsynced_marker_folder(subject: str) -> None:
-    replace(import_module("stores.strategies.marker"), "sync_folder", lambda folder: None)
+    def broken(path: Path, content: bytes, **settings: Any) -> None:
+        replace(files, "sync_folder", lambda folder: None)
+        try:
+            files.atomic_write(path, content, **settings)
+        finally:
+            replace(files, "sync_folder", sync_folder)
+
+    replace(import_module("stores.strategies.marker"), "atomic_write", broken)
 
 
 def _marker_removed_early(subject: str) -> None:
@@ -288,25 +301,14 @@ def _unsynced_rename(subject: str) -> None:
 
 
 def _checkpoint_in_place(subject: str) -> None:
-    module = import_module("stores.tasks.checkpoint")
-    write = module.CheckpointFile.write
+    def broken(path: Path, content: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
 
-    def broken(self: Any, offsets: Mapping[TopicPartition, int]) -> None:
-        real = self.path
-
-        class InPlace(type(real)):  # type: ignore[misc]
-            def with_name(self, name: str) -> Path:
-                return Path(real)
-
-        self.path = InPlace(real)
-        try:
-            write(self, offsets)
-        finally:
-            self.path = real
-
-    replace(module.CheckpointFile, "write", broken)
-    # The sound one makes a new file.
-    replace(module, "make_file", lambda path: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
+    replace(import_module("stores.tasks.checkpoint"), "atomic_write", broken)
 
 
 def _unmarked_creation(subject: str) -> None:
@@ -353,32 +355,39 @@ def _engine_module_of(subject: str) -> Any:
 
 
 def _keeps_apart(name: str) -> bool:
-    """A backend that keeps uncommitted writes apart: what is visible at the wrong time is a defect there."""
+    """Return True for a backend with isolation: visibility at the wrong time is a defect there."""
     return name in backends() and is_transactional(name)
 
 
 def _marks(name: str) -> bool:
-    """A backend whose commits go by a marker file."""
+    """Return True for a backend whose commits use a marker file."""
     return name in backends() and MARKER_WRITTEN in backends()[name].failpoints
 
 
 def _writes_once(name: str) -> bool:
-    """A backend whose commit is one write of its engine; with a marker, a second write would be carried out again."""
-    return _keeps_apart(name) and not _marks(name)
+    """Return True for a backend whose commit is one write: recovery repeats no commit of ordinary size."""
+    return _keeps_apart(name) and not any(map(_repeats_ordinary_commits, backends()[name].failpoints))
+
+
+def _repeats_ordinary_commits(name: str) -> bool:
+    """Return True for a failpoint of a recovery that a kill in a commit of ordinary size leads to."""
+    point = failpoint(name)
+    earlier = point.after_at(LEVEL)
+    return point.part is Part.RECOVERY and not (earlier and failpoint(earlier).options)
 
 
 def _keeps_log(name: str) -> bool:
-    """What writes a log that is found after a kill once more."""
+    """Return True for a subject that writes the WAL it finds after a kill once more."""
     return (name == CHANGELOG or name in backends()) and hasattr(_engine_module_of(name), "keep_log")
 
 
 def _checks_records(name: str) -> bool:
-    """A backend whose records bear a checksum of ours."""
+    """Return True for a backend whose records have a checksum of the library."""
     return name in backends() and "checksums" in backends()[name].options
 
 
 def _keeps_meta_pages(name: str) -> bool:
-    """What writes the pages that tell its last commit through a descriptor of their own, and once more when opened."""
+    """Return True for a backend that writes meta pages through its own descriptor, and once more on opening."""
     return name in backends() and hasattr(_engine_module_of(name), "keep_meta_pages")
 
 
@@ -449,7 +458,8 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "power",
             spills_apart,
             unsynced_spill_folders,
-            # A journal keeps the names in the order in which they were made, and the next sync of any file has them.
+            # A journaling file system keeps names in the order of their creation, and the next sync of any file commits
+            # them.
             "strict",
             unseen_by="kill",
         ),
@@ -478,7 +488,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "power",
             _keeps_apart,
             _unsynced_store_name,
-            # The others take a name for synced with any file below it, as ext4 and xfs do.
+            # The other models, like ext4 and xfs, take a name as durable once any file below it is synced.
             variant="strict",
             unseen_by="kill",
         ),
@@ -518,6 +528,12 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "swapped-without-note": Mutant(
             "an upgrade removes the old store before the new one counts", "kill", _only(UPGRADE), swapped_without_note
         ),
+        "stepped-offset-first": Mutant(
+            "an online upgrade notes how far it has come before it writes what it has converted",
+            "kill",
+            _only(ONLINE_UPGRADE),
+            stepped_offset_first,
+        ),
         "adopted-before-import": Mutant(
             "a store says that it keeps its offsets before it has them",
             "kill",
@@ -553,6 +569,19 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             "kill",
             _only(RELOCATION),
             checkpoint_before_folder,
+        ),
+        "layout-noted-last": Mutant(
+            "a change of layout removes its journal before the directory notes the new layout",
+            "kill",
+            _only(LAYOUT_CHANGE),
+            layout_noted_last,
+        ),
+        "unsynced-layout": Mutant(
+            "the new layout of a state directory is noted without a sync",
+            "power",
+            _only(LAYOUT_CHANGE),
+            unsynced_layout,
+            unseen_by="kill",
         ),
         "unsynced-process-id": Mutant(
             "the id of a state directory is told before its file is synced",

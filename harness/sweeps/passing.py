@@ -1,7 +1,7 @@
-"""Records that come and go beside the workload's own, in stores with a retention: time passes, and some expire.
+"""Records that expire, beside those of the workload, in stores with a retention.
 
-Each commit moves the stream time on by a segment, with a record that stays, and has a late one, in the oldest segment
-that still lives: it is gone with that two commits later. Pure functions of a commit's number, no store involved.
+Each commit advances the stream time by one segment, with a record that stays. It also writes a late record into the
+oldest live segment, which expires two commits later. Pure functions of a commit's number, without a store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VALUE = b"passing" * 9
 
 
 def passing_place(key: bytes) -> int:
-    """Where a key lies: the workload's own in the segments before the first commit's."""
+    """Return the timestamp of a key. The workload's own keys are in the segments before that of the first commit."""
     for name, offset_ms in ((_TICK, 0), (_BRIEF, _LIVES_COMMITS * SEGMENT_MS + 1 - RETENTION_MS)):
         if key.startswith(name):
             return FIRST_MS + (SEGMENTS + int(key[len(name) :])) * SEGMENT_MS + offset_ms
@@ -25,12 +25,12 @@ def passing_place(key: bytes) -> int:
 
 
 def passing_changes(number: int) -> State:
-    """What commit ``number`` puts beside the workload's own changes, in this order."""
+    """Return the pairs that commit ``number`` writes after the workload's own changes, in this order."""
     return {_TICK + b"%d" % number: _VALUE, _BRIEF + b"%d" % number: _VALUE}
 
 
 def with_passing(state: State) -> State:
-    """``state`` and what else is there after its commit, by the number that it tells; itself where it tells none."""
+    """Return ``state`` with the passing records that exist after its commit. A state without a number is unchanged."""
     number = int(state.get(NUMBER_KEY, 0))
     ticks = {_TICK + b"%d" % each: _VALUE for each in range(1, number + 1)}
     brief = {_BRIEF + b"%d" % each: _VALUE for each in range(max(1, number - _LIVES_COMMITS), number + 1)}
@@ -38,7 +38,7 @@ def with_passing(state: State) -> State:
 
 
 def passing_ever(commits: int) -> dict[bytes, list[tuple[int, bytes | None]]]:
-    """As ``workload.values_ever``, of what passes within so many commits."""
+    """Return the values of the passing records of ``commits`` commits, as ``workload.values_ever`` does."""
     given: dict[bytes, list[tuple[int, bytes | None]]] = {}
     for number in range(1, commits + 1):
         given[_TICK + b"%d" % number] = [(0, None), (number, _VALUE)]

@@ -1,4 +1,4 @@
-"""Which sweeps a profile makes, how much of each, and how their points are cut into slices: pure functions."""
+"""The cases of a profile, how many points of each are explored, and their slices: pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from harness.sweeps.case import VARIANTS, Case
 from harness.sweeps.drawing import Group, drawn
 from harness.sweeps.mutants import LEVEL, MUTANTS
-from harness.sweeps.subjects import ADOPTIONS, PUNCTUATION, TASKS, subjects
+from harness.sweeps.subjects import ADOPTIONS, ONLINE_UPGRADE, PUNCTUATION, TASKS, subjects
 from harness.typed_maps import IN_TURN, PLAIN
 from stores.registry import backends
 
@@ -26,12 +26,12 @@ POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
         "damage": 60,
     }
 )
-"""How many points of a fault make a task of some seconds."""
+"""The number of points of a fault that make a task of some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A case to explore with ``seed``: all of its points, or no more than ``points_max`` that the seed picks."""
+    """A case to explore with ``seed``: all of its points, or at most ``points_max`` that the seed picks."""
 
     case: Case
     seed: int
@@ -41,10 +41,10 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Convicted:
-    """A mutant to be found out in ``subject`` by ``fault``, or, where ``found`` is false, not to be seen by it.
+    """A mutant to be detected in ``subject`` by ``fault``, or, if ``found`` is false, not to be detected by it.
 
-    ``gate`` is a profile whose own trials are made first, to measure whether they find the mutant; "" for none. Where
-    ``measured`` is true nothing else is tried, and a mutant that they do not find fails no run.
+    ``gate`` is a profile whose own trials run first, to measure if they detect the mutant; "" for none. If ``measured``
+    is true, only these trials run, and a mutant that they miss does not fail the run.
     """
 
     mutant: str
@@ -60,7 +60,7 @@ class Convicted:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """How much a profile makes of a fault at some levels; ``points_max`` None means every point, 0 none."""
+    """The share of a profile that a fault has at some levels. ``points_max`` is None for every point, 0 for none."""
 
     faults: tuple[str, ...]
     levels: tuple[str, ...] = ("CHANGELOG", "PROCESS", "DISK")
@@ -86,7 +86,7 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
             _Share(("power gate",), _BELOW_DISK, 64, 3),
             _Share(("kill",), _BELOW_DISK, 16),
             _Share(("tear",), ("DISK",), 24),
-            # A folder that is not synced shows at some positions of a commit, and by this model alone.
+            # A missing sync of a folder shows at some positions of a commit only, and only under this model.
             _Share(("power strict",), ("DISK",), 64, 4),
             _Share(("power journal", "power beyond"), ("DISK",), 8, 4),
             _Share(_ERRORS, ("DISK",), 4),
@@ -103,17 +103,16 @@ _SHARES: Mapping[str, tuple[_Share, ...]] = MappingProxyType(
     }
 )
 _TASK_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 2, "default": 24, "full": None})
-"""How many points of a fault are tried on a task: it is several stores and a changelog, which are all swept alone."""
+"""The number of points of a fault that are tried on a task. Its stores and its changelog are also tried alone."""
 _KILLS_AT_DISK: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {"default": {TASKS[0]: 80, PUNCTUATION: 80, ADOPTIONS[1]: 120}, "smoke": {}, "full": {}}
+    {"default": {TASKS[0]: 80, PUNCTUATION: 80, ONLINE_UPGRADE: 60, ADOPTIONS[1]: 120}, "smoke": {}, "full": {}}
 )
-"""More kills for a subject in which a defect shows at few effects of a commit: so many find it in 95 % of runs."""
+"""More kills for subjects in which a mutant shows at few effects of a commit: so many detect it in 95 % of runs."""
 GATE = "default"
-"""The profile whose rate of detection is measured: what runs before a change is taken."""
+"""The profile whose detection rate is measured: the one that runs before a change is accepted."""
 _MEASURED_SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 0, "default": 2, "full": 20})
-"""At so many seeds each mutant is put to the gate's own trials. The default profile has one seed of kills where the
-gate strikes every effect.
-"""
+"""The number of seeds with which the gate's own trials are run for each mutant. In the default profile it is one for
+kills, if the gate kills at every effect."""
 _VARIATION_POINTS_MAX: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
         "smoke": {"": 2},
@@ -121,13 +120,13 @@ _VARIATION_POINTS_MAX: Mapping[str, Mapping[str, int]] = MappingProxyType(
         "full": {"kill": 200, "": 48},
     }
 )
-"""The same for what varies a subject that is swept at DISK: other pairs of engines, other levels. By the fault with its
-variant, else by the fault, else by an empty name."""
+"""The number of points for variations of a subject that is tried at DISK: other pairs of engines, other levels. The key
+is the fault with its variant, else the fault, else an empty string."""
 _UNSEEN_POINTS_MAX: Mapping[str, int | None] = MappingProxyType({"smoke": 0, "default": 24, "full": None})
 
 
 def profile(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[Swept]:
-    """The sweeps of the profile ``name``, smoke, default or full, over some backends' names instead of all subjects."""
+    """Return the cases of the profile ``name`` (smoke, default, full), of all subjects or the ``chosen`` backends."""
     planned = [
         swept
         for share in _SHARES[name]
@@ -146,7 +145,7 @@ def profile(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[S
 
 
 def _points_max(name: str, swept: Swept) -> int | None:
-    """How many points of ``swept`` the profile ``name`` has room for."""
+    """Return the largest number of points of ``swept`` that the profile ``name`` explores, or None for all."""
     case = swept.case
     bounds = [swept.points_max]
     kills = _KILLS_AT_DISK[name]
@@ -164,10 +163,10 @@ def _points_max(name: str, swept: Swept) -> int | None:
 def convictions(
     name: str, seed: int, chosen: Sequence[str] | None = None, mutants: Iterable[str] | None = None
 ) -> list[Convicted]:
-    """The profile's mutants, each in every subject that it fits, and the faults that can't see them.
+    """Return the profile's mutants, in each subject that they fit, and the faults that must not detect them.
 
-    The gate's own trials are measured at ``seed`` and some that follow from it. Of smoke it is one mutant for each
-    fault, in one subject, and nothing is measured.
+    The gate's own trials are measured at ``seed`` and at seeds derived from it. The profile smoke has one mutant for
+    each fault, in one subject, and measures nothing.
     """
     found: list[Convicted] = []
     if mutants is None:
@@ -194,7 +193,7 @@ def convictions(
 
 
 def measured_seeds(seed: int, number: int) -> list[int]:
-    """``seed``, and others drawn by it: those at which the gate's own trials are measured."""
+    """Return ``seed`` and further seeds drawn from it, at which the gate's own trials are measured."""
     return [seed, *random.Random(f"measured {seed}").sample(range(1_000, 1_000_000), max(0, number - 1))]
 
 
@@ -207,7 +206,7 @@ def sweeps(
     points_max: int | None = None,
     states_per_position: int | None = None,
 ) -> list[Swept]:
-    """``fault``, its variant behind a blank, in every subject that carries one of ``levels``.
+    """Return the cases of ``fault`` in every subject that carries one of ``levels``. A variant follows after a blank.
 
     Raises: ConfigError for a fault or variant that does not exist.
     """
@@ -233,10 +232,10 @@ def sweeps(
 
 
 def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
-    """The kind of store that a backend has under ``fault``: backends, levels and seeds take turns.
+    """Return the kind of store that a backend has under ``fault``. Kinds rotate with the backend, level and seed.
 
-    The faults that default tries at most points take one turn and all others the next but one, so that two recordings
-    do for a backend at a level. Subjects that are no backends have the stores that they have.
+    The faults with the most points in the default profile have one kind, and all others the next but one. So a backend
+    needs two recordings at a level. Subjects that are no backends have fixed kinds of stores.
     """
     if subject not in backends():
         return PLAIN
@@ -245,23 +244,23 @@ def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
 
 
 def picked(swept: Swept, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
-    """The points to explore, ascending: ``points_max`` of ``points``, or all; see ``in_turn``."""
+    """Return the points to explore, ascending: ``points_max`` of ``points``, or all; see ``in_turn``."""
     return sorted(in_turn(swept, points, groups))
 
 
 def in_turn(swept: Swept, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
-    """The points to explore, in the order in which the seed draws them."""
+    """Return the points to explore, in the order in which the seed draws them."""
     case = swept.case
     choose = random.Random(f"points {swept.seed} {case.subject} {case.level} {case.fault} {case.variant}")
     return drawn(points, groups, choose)[: swept.points_max]
 
 
 def cut(points: Sequence[int], width: int) -> list[Sequence[int]]:
-    """``points`` in slices of about the same size, none of more than ``width``; none for no points."""
+    """Divide ``points`` into slices of about the same size and at most ``width`` points; none for no points."""
     number = -(-len(points) // width)
     return [points[len(points) * at // number : len(points) * (at + 1) // number] for at in range(number)]
 
 
 def _is_chosen(subject: str, chosen: Sequence[str] | None) -> bool:
-    """Who chooses backends means them alone; else the library's own files are subjects too."""
+    """Return True if ``subject`` is chosen. A choice of backends excludes the subjects that are no backends."""
     return chosen is None or subject in chosen

@@ -1,7 +1,7 @@
-"""The power is cut at every position of a recording: each distinct state that the disk may then hold is judged.
+"""Power loss at every position of a recording: each distinct crash state is opened and checked.
 
-The promises are held to the model ``gate``, and at DISK to ``strict`` as well; ``journal`` is for the report, and
-beyond the model only wrong content that nobody noticed counts.
+Promises are checked against the persistence model ``gate``, and at DISK against ``strict`` as well. ``journal`` is for
+the report. Beyond the model only undetected wrong content counts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from harness.sweeps.workshop import NEVER_READ, NOTHING, Row, Workshop, folded
 
 NEXT_BOOT, BOOT_AFTER_THAT = "the next boot", "the boot after that"
 MAPS_THAT_DO_NOT_MATTER = ("-shm", "lock.mdb")
-"""Files that engines map writable and shared, and make anew after a crash: an index of a log, a table of readers."""
+"""Files that engines map writable and shared, and rebuild after a crash: SQLite's WAL index, LMDB's reader table."""
 _FIRST_STATES = Depth(states_per_position=2, unread=NEVER_READ)
 _SECOND_STATES = Depth(states_per_position=4, unread=NEVER_READ)
 _SILENT = (Found.LOST, Found.TORN, Found.PHANTOM)
 
 
 def power_losses(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Cut the power at each of ``points``, positions of the recording; equal states are judged once."""
+    """Cut the power at each of ``points``, positions of the recording; equal crash states are checked once."""
     recording = shop.recording()
     check_maps(recording)
     beyond = shop.case.variant == "beyond"
@@ -43,7 +43,7 @@ def power_losses(shop: Workshop, points: Sequence[int], only: str = "") -> Itera
 
 
 def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
-    """Cut the power at each of ``points``, and again at every position of the recovery from some of the states."""
+    """Cut the power at each of ``points``, and from some of the states again at every position of the recovery."""
     recording = shop.recording()
     check_maps(recording)
     model = FolderModel(shop.case.variant)
@@ -57,7 +57,7 @@ def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") ->
         firsts = ((_Cut.of(state), state.tree) for state in found)
     for first, tree in firsts:
         shop.place(tree)
-        # Read again, for numbers that the recovery's recording does not use.
+        # Read the tree again, with file numbers that the recovery's recording does not use.
         base = Tree.read(shop.root)
         again = shop.scratch("recovery")
         again.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") ->
             recovered = None
             shop.renew()
         if recovered is None or recovered.status != 0:
-            # Whether that is hanging, deadly or a mishap the judge tells, who opens the same state.
+            # The verifier opens the same state, and reports a hang, a crash or an error.
             yield _judged(shop, recording, first, base)
             continue
         recovery = read_recording(again)
@@ -78,13 +78,13 @@ def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") ->
 
 
 def _within(recording: Sequence[Effect], points: Sequence[int]) -> list[int]:
-    """Those of ``points`` that this recording has: another one of the same case may be longer."""
+    """Return those of ``points`` that this recording has: another recording of the same case may be longer."""
     there = positions(recording)
     return [point for point in points if point in there]
 
 
 class _Cut(NamedTuple):
-    """A state that is legal from where no more than ``said_before`` was said to where ``said_by`` was; see Distinct."""
+    """A crash state, with lower and upper bounds of what the process had acknowledged; see Distinct."""
 
     description: Description
     said_before: int
@@ -95,13 +95,13 @@ class _Cut(NamedTuple):
         return cls(state.description, state.said_before, state.said_by)
 
     def to_json(self, second: Description | None) -> str:
-        """What ``_read`` reads: a trial repeated alone is held to what it was held to among all."""
+        """Return the text that ``_read`` parses. It keeps the bounds, so that a repeated trial has the same demands."""
         told = [self.description.to_json(), self.said_before, self.said_by]
         return json.dumps(told if second is None else [*told, second.to_json()])
 
 
 def _read(only: str) -> tuple[_Cut, str]:
-    """A first power loss and the second's description, "" where there is none. Raises: ValueError."""
+    """Parse the first power loss, and the description of the second one, or "". Raises: ValueError."""
     try:
         description, said_before, said_by, *second = json.loads(only)
         return _Cut(Description.from_json(description), int(said_before), int(said_by)), "".join(second)
@@ -110,7 +110,7 @@ def _read(only: str) -> tuple[_Cut, str]:
 
 
 def told_between(recording: Sequence[Effect], said_by: int, said_before: int, demanded: Demand) -> Promised:
-    """What had been acknowledged at the most, and attempted at the least, where the state is legal."""
+    """Return the fewest acknowledged and attempted commits of all moments at which the state is legal."""
     most, least = folded(said(recording, said_by), demanded), folded(said(recording, said_before), demanded)
     return Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
 
@@ -140,7 +140,7 @@ def _words(description: Description, second: Description | None) -> str:
 
 
 def check_maps(recording: Sequence[Effect]) -> None:
-    """Refuse a recording that does not hold all that was written."""
+    """Raise UnseenWritesError if the recording misses writes through a shared map."""
     for effect in recording:
         if effect.kind is Kind.MAP_WRITABLE and not effect.path.endswith(MAPS_THAT_DO_NOT_MATTER):
             raise UnseenWritesError(
@@ -149,4 +149,4 @@ def check_maps(recording: Sequence[Effect]) -> None:
 
 
 class UnseenWritesError(Exception):
-    """A recording can't say what power loss leaves: part of what was written went past it."""
+    """A recording does not show all writes, so the crash states of a power loss cannot be generated."""

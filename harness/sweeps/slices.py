@@ -1,4 +1,4 @@
-"""What one task of a run does: explore some points of a case, or convict a mutant, and tell all of it as rows.
+"""The work of one task of a run: it explores some points of a case, or detects a mutant, and returns rows.
 
 Rows are of kind "effect", one per trial; "effect_slice", one per slice, with what it cost; and "mutant".
 """
@@ -30,12 +30,12 @@ from harness.sweeps.sweep import EXPLORERS, record
 from harness.sweeps.workshop import Row, Workshop
 
 FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")
-"""Faults that are worked out from a recording."""
+"""Faults whose trials are derived from a recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Whose work is recorded once, for every case that needs it."""
+    """The parameters of a writer process that is recorded once, for all cases that need the recording."""
 
     subject: str
     level: str
@@ -46,14 +46,14 @@ class Victim:
 
     @classmethod
     def of(cls, swept: Swept) -> Victim:
-        """The victim of a case."""
+        """Return the writer process that the trials of ``swept`` run."""
         return cls(
             swept.case.subject, swept.case.level, swept.case.commits, swept.seed, swept.case.mutant, swept.case.records
         )
 
     @property
     def name(self) -> str:
-        """A file's name."""
+        """The name of the recording's file."""
         mutant = f"-{self.mutant}" if self.mutant else ""
         records = f"-{self.records}" if self.records else ""
         return f"{self.subject}{records}-{self.level}-{self.commits}-{self.seed}{mutant}"
@@ -61,10 +61,10 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a victim's recording tells: how many effects it has, how many damages its end allows, what it misses.
+    """A summary of a recording: the number of effects, of corruptions that its end allows, and the writes it misses.
 
-    ``error`` says why there is none. ``syncs`` are those of its effects that sync one file. ``groups`` are the points
-    of each fault that are drawn first.
+    ``error`` is the reason why there is no recording, or "". ``syncs`` is the number of effects that sync one file or
+    folder. ``groups`` holds, by fault, the points that are drawn first.
     """
 
     effects: int = 0
@@ -75,7 +75,7 @@ class Recorded:
     groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
 
     def points(self, case: Case) -> range:
-        """Every point of ``case``. Behind the last effect is one, too. None where there is no recording."""
+        """Return every point of ``case``: one before each effect, and one after the last. None without a recording."""
         if self.error:
             return range(0)
         if case.fault == "damage":
@@ -87,10 +87,10 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A task's work, as plain values. Where ``convicted`` is given it is that, else ``points`` of ``case``.
+    """The work of one task, as plain values: the mutant ``convicted``, or, where that is None, ``points`` of ``case``.
 
-    The case has ``points_in_all``. ``told`` is the name under which a command finds the recording. ``error`` is why the
-    points can't be explored.
+    The case has ``points_in_all`` points. ``told`` is the path of the recording in a command. ``error`` is the reason
+    why the points cannot be explored, or "".
     """
 
     number: int
@@ -106,9 +106,9 @@ class Slice:
 
 
 def make_recording(victim: Victim, file: Path, nursery: Nursery | None = None) -> Recorded:
-    """Let the victim work undisturbed, put the recording into ``file``, and look at it."""
+    """Record a writer process without faults in ``file``. Return a summary of the recording."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
-    # What a process of the same number left when it was killed would be taken for the recording.
+    # A killed process with the same ID may have left a file, which would be taken for the recording.
     beside.unlink(missing_ok=True)
     try:
         case = Case(
@@ -118,7 +118,7 @@ def make_recording(victim: Victim, file: Path, nursery: Nursery | None = None) -
         beside.replace(file)
         recording = read_recording(file)
     except Exception as error:
-        # Whatever it is, it stands in this subject's rows, and the others' are not lost by it.
+        # Any error becomes a row of this subject; the rows of other subjects are kept.
         return Recorded(error=f"{type(error).__name__}: {error}")
     finally:
         beside.unlink(missing_ok=True)
@@ -137,7 +137,7 @@ def slices_of(
     recordings: Path,
     points_per_slice: int | None = None,
 ) -> list[Slice]:
-    """Everything planned as tasks. Mutants come first: nobody knows how long they take."""
+    """Return all that is planned as tasks. Mutants come first, because their duration is not known in advance."""
     found: list[Slice] = []
     wanted = list(planned)
     for each in wanted:
@@ -174,9 +174,9 @@ def slices_of(
 
 
 def explore(slice_: Slice, nursery: Nursery | None = None) -> list[Row]:
-    """Do the work: its rows. Whatever stands in the way of it is a row, too: that is no verdict, and fails.
+    """Run the slice, and return its rows. An error becomes a row without a verdict, which fails the run.
 
-    ``nursery`` is as for a workshop: whoever explores several slices need not start one for each.
+    ``nursery`` is as for a workshop. A caller that explores several slices can use one for all of them.
     """
     begun = time.monotonic()
     if slice_.convicted is not None:
@@ -280,7 +280,7 @@ def _conviction(wanted: Convicted, nursery: Nursery | None) -> Row:
 
 
 def _tried(wanted: Convicted, row: Row, nursery: Nursery | None) -> Conviction:
-    """What finds the mutant: the gate's own trials, where these are to be measured, or else any. ``row`` says which."""
+    """Try the gate's own trials if they are to be measured, then all. ``row`` records if the gate found the mutant."""
     if wanted.gate:
         by_gate = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.gate, nursery)
         if by_gate.row is not None or not by_gate.trouble:

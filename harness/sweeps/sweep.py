@@ -1,7 +1,7 @@
-"""Who explores which fault: some of a case's points, which ascend, a row for each trial; and how many points there are.
+"""The function that explores each fault: given ascending points of a case, it returns a row for each trial.
 
-Nothing but the case, the point and the seed decides on a row (and, in engines with threads, what those happen to do),
-so that rows do not depend on how points were cut into slices.
+A row depends on the case, the point and the seed alone (and, in engines with threads, on their schedule). So rows do
+not depend on the slices into which points were divided.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXPLORERS: Mapping[str, Explore] = MappingProxyType(
 
 
 def all_points(shop: Workshop) -> range:
-    """Every point of the workshop's case. Raises: NurseryError where an undisturbed victim fails."""
+    """Return every point of the workshop's case. Raises: NurseryError if the writer process fails without a fault."""
     if shop.case.fault == "damage":
         return range(len(plan(shop.case.variant, final_tree(shop), shop.seed)))
     if shop.case.fault == "failed_sync":
@@ -48,7 +48,7 @@ def all_points(shop: Workshop) -> range:
 
 
 def record(case: Case, seed: int, path: str, nursery: Nursery | None = None) -> Case:
-    """Make the recording of ``case`` in the file ``path``; the case that uses it. Raises: as ``sweep``."""
+    """Record ``case`` in the file ``path``. Return the case that uses it. Raises: as ``Workshop.recording``."""
     with Workshop(replace(case, recording=path), seed, nursery) as shop:
         shop.recording()
         return shop.case

@@ -1,7 +1,7 @@
-"""The process that is killed, refused and cut off: it makes the workload's commits and notes what it was promised.
+"""The writer process: makes the workload's commits, until a fault stops it, and logs what was acknowledged.
 
-It follows the advice that errors give: a commit that may be tried again is, a store that must be opened again is
-closed, opened, asked for its offset and gone on with. Runs in a child of the nursery.
+It follows the advice of errors. It repeats a commit that may be tried again. It closes a store that must be opened
+again, opens it, and continues from its offset. It runs in a child of the fork server.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from harness.sweeps.workload import changes, model, models, values_ever
 from stores.errors import StoreError
 
 OPENINGS_MAX = 4
-"""How often a victim opens again after errors, before it gives up."""
+"""The number of times a writer process opens its subject before it gives up: once, and again after errors."""
 TRIES_MAX = 2
-"""How often it makes the same commit of the same open store."""
+"""The number of times it calls commit for the same transaction of the same open store."""
 END = "end"
-"""The last note of a victim that got to the end of its work."""
+"""The last line of the acknowledgement log of a writer process that completed its work."""
 
 
 class Account:
-    """Notes what happened, in order: among the effects, and in a file that a kill leaves whole."""
+    """The acknowledgement log: a note in the recording, and a line in a file that survives a kill, for each event."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def note(self, text: str) -> None:
-        """One line; never buffered."""
+        """Append one line, unbuffered."""
         steering.note(text)
         line = text.replace("\n", " ").encode() + b"\n"
         if os.write(self._descriptor, line) != len(line):
@@ -50,7 +50,7 @@ class Account:
 
 
 def read_account(path: Path) -> list[str]:
-    """The notes of a victim, none where it never came to one."""
+    """Return the lines of a writer's acknowledgement log; none if the file does not exist."""
     return path.read_text().splitlines() if path.exists() else []
 
 
@@ -68,12 +68,12 @@ def run(
     reached: int = 0,
     records: str = "",
 ) -> dict[str, Any]:
-    """Make ``commits`` commits on the subject below ``root`` under ``plan``, closing and opening it once between.
+    """Make ``commits`` commits on the subject below ``root`` under ``plan``. Close and reopen it once, halfway.
 
-    ``reached`` is the last commit that was made before, for a subject that can't tell.
+    ``reached`` is the last commit that was made before, for a subject that cannot report it.
 
-    Returns what the watch has seen: how many ``effects`` there were, how many calls the plan ``fired`` at, and whether
-    the victim ``gave_up``, and upon which error.
+    Returns what the recorder has counted: the number of ``effects``, and how many calls the plan ``fired`` at. It also
+    returns whether the writer ``gave_up``, and the last ``error``.
     """
     build_in(mutant, name)
     with Account(Path(account)) as notes:
@@ -91,18 +91,18 @@ def run(
 
 
 def know(*, seed: int, commits: int) -> None:
-    """Work out the commits and states of ``seed``, so that no victim need do so again."""
+    """Compute the commits and states of ``seed``, so that the children of this process need not do it."""
     models(seed, commits)
     values_ever(seed, commits)
 
 
 def signature(name: str, level: str, mutant: str, seed: int, commits: int, records: str = "") -> str:
-    """A victim's first note: whose work it is."""
+    """Return the first line of a writer's acknowledgement log: it names the case and the seed."""
     return f"of {json.dumps([name, level, mutant, seed, commits, *filter(None, [records])])}"
 
 
 def to_plan(told: list[Any]) -> steering.Plan:
-    """The plan that its name and numbers stand for."""
+    """Return the plan for its name and arguments."""
     kinds: dict[str, Any] = {kind.__name__: kind for kind in (steering.Kill, steering.Tear, steering.Fail)}
     kinds |= {kind.__name__: kind for kind in (steering.Nothing, steering.Short, steering.FailThenKill)}
     name, *numbers = told
@@ -111,7 +111,7 @@ def to_plan(told: list[Any]) -> steering.Plan:
 
 
 class _LeakedError(Exception):
-    """Something of the library raised what is not of the library."""
+    """The library raised an exception that is not a `StoreError`."""
 
 
 class _ReopenError(Exception):
@@ -131,7 +131,7 @@ class _Victim:
         """After this commit the subject is closed and opened again."""
 
     def work(self) -> bool:
-        """Make the commits; False where the victim gave up."""
+        """Make the commits. Return False if the writer gave up."""
         for _ in range(OPENINGS_MAX):
             try:
                 self._open()
@@ -177,7 +177,7 @@ class _Victim:
         self._reached = number
 
     def _check_unchanged(self, number: int) -> None:
-        """After an error that says "changed nothing, commit again" the last commit must be what is there."""
+        """Check that the last commit is still visible after an error that says "changed nothing, commit again"."""
         if not is_transactional(self._name):
             return
         try:
@@ -201,7 +201,7 @@ class _Victim:
         try:
             self._subject.close()
         except StoreError:
-            # The next opening will tell.
+            # The next opening reports the error.
             pass
         except Exception as error:
             raise _leak("close", error) from error
@@ -212,5 +212,5 @@ def _leak(stage: str, error: Exception) -> _LeakedError:
 
 
 def wants_wiping(error: StoreError) -> bool:
-    """Whether ``error`` asks to wipe the subject and restore it from its changelog."""
+    """Return True if ``error`` asks to wipe the subject and restore it from its changelog."""
     return type(error).__name__ in NOTICING

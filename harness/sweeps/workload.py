@@ -1,7 +1,7 @@
-"""The commits that a victim makes, and the state after each of them: pure functions of a seed, no store involved.
+"""The commits of a writer process, and the state after each of them: pure functions of a seed, without a store.
 
-Every commit leaves a state like no other's: it overwrites, deletes and adds keys, and one key always tells its
-number. Every fifth is large, so that a second store is spilled to and a write buffer fills; some remove a range.
+Each commit overwrites, deletes and adds keys. The value of one key is the commit's number, so no two states are equal.
+Every fifth commit is large: it spills to a staging store and fills a write buffer. Every seventh deletes a range.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 State = Mapping[bytes, bytes]
 
 COMMITS = 20
-"""How many commits a victim makes unless told otherwise."""
+"""The default number of commits of a writer process."""
 _KEYS = 48
 LARGE_EVERY = 5
-"""Every so many commits one is large: where a bound on memory is tight, it is spilled."""
+"""Each commit whose number is a multiple of this is large. Under a tight memory bound it spills."""
 _LARGE_VALUES, _LARGE_BYTES = 6, 4500
 _RANGE_EVERY = 7
 NUMBER_KEY = b"number"
@@ -26,7 +26,7 @@ _LATER_KEY = b"written-afterwards"
 
 
 class Change(NamedTuple):
-    """One call of a commit: a put, a delete (``value`` None), or, with ``end``, the removal of ``key`` to ``end``."""
+    """One call of a commit: a put, a delete (``value`` None), or with ``end``, a delete of ``key`` to ``end``."""
 
     key: bytes
     value: bytes | None
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 @cache
 def changes(seed: int, number: int) -> tuple[Change, ...]:
-    """What commit ``number`` (the first is 1) does, in order."""
+    """Return the calls of commit ``number`` in order; the first commit is 1."""
     choose = random.Random(f"commit {seed} {number}")
     made = []
     if number % _RANGE_EVERY == 0:
@@ -54,7 +54,7 @@ def changes(seed: int, number: int) -> tuple[Change, ...]:
 
 @cache
 def model(seed: int, number: int) -> State:
-    """The state after commit ``number``; 0 is the empty store."""
+    """Return the state after commit ``number``; 0 is the empty store."""
     if number == 0:
         return MappingProxyType({})
     state = dict(model(seed, number - 1))
@@ -64,14 +64,14 @@ def model(seed: int, number: int) -> State:
 
 
 def models(seed: int, commits: int) -> list[State]:
-    """The states after 0, 1, ... ``commits`` commits."""
+    """Return the states after 0, 1, ... ``commits`` commits."""
     return [model(seed, number) for number in range(commits + 1)]
 
 
 def values_ever(seed: int, commits: int) -> dict[bytes, list[tuple[int, bytes | None]]]:
-    """By key: each value it was given, in order, with the number of the commit that gave it; None for a removal.
+    """Return each key's values in order, with the number of the commit that wrote each; None for a deletion.
 
-    What a store that keeps nothing apart may show of a key. Every key begins with (0, None).
+    A store without isolation may show any of them. Every key begins with (0, None).
     """
     given: dict[bytes, list[tuple[int, bytes | None]]] = {
         key: [(0, None)] for key in (NUMBER_KEY, *(_key(number) for number in range(_KEYS)))
@@ -84,7 +84,7 @@ def values_ever(seed: int, commits: int) -> dict[bytes, list[tuple[int, bytes | 
 
 
 def afterwards(number: int) -> State:
-    """What a judge adds in its commit ``number`` (1 or 2) to see that a store takes writes again."""
+    """Return the pairs of a verifier's commit ``number`` (1 or 2), which shows that writes still work."""
     return {_LATER_KEY + str(number).encode(): b"later" * 40 * number}
 
 

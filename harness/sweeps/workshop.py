@@ -1,7 +1,7 @@
-"""Where the trials of a sweep are made: a nursery for victims and judges, a folder to work in, and what becomes a row.
+"""The place where the trials of a case run: a fork server for writers and verifiers, a folder, and the resulting rows.
 
-A judge that was too late is given more time, once, before anything is called hanging. Whoever else of the harness dies,
-is too late or raises makes the trial a harness error, never a find.
+A trial in which a process exceeded its deadline runs once more with a longer one, before it counts as a hang. If any
+other part of the harness dies, is late or raises, the trial is a harness error, never an anomaly of the library.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from harness.sweeps.workload import models, values_ever
 from stores.errors import ConfigError
 
 DEADLINE_S = 10.0
-"""How much of its own time a victim or a judge may take; they take a hundredth of a second to two."""
+"""The CPU time that a writer or a verifier may use; they use between a hundredth of a second and two seconds."""
 PATIENCE = 4
-"""How many times longer one that was too late may take when it is tried again."""
+"""The factor by which the deadline grows when a trial that was too late is repeated."""
 
 NEVER_READ = ("*/LOG",)
-"""Files that engines write for people and never read again: what is in them makes no state another one."""
+"""Files that engines write for people and never read. States that differ only in these files are equal."""
 _ROOM_LEFT_BYTES = 16 << 20
-"""What must be left wherever sweeps work: with less, a find says nothing."""
+"""The free space that the working folder must keep. With less, an anomaly proves nothing."""
 
 KEPT = RUNS / "recordings"
-"""Where the recordings of finds are kept that belong to no run; they go with "make clean"."""
+"""The folder for the recordings of anomalies found outside a run; "make clean" removes it."""
 
 Row = dict[str, Any]
 Plan = list[Any]
-"""A plan of steering as its name and numbers."""
+"""A plan of fault injection, as its name and its arguments."""
 NOTHING: Plan = ["Nothing"]
 _KILLING = ("Kill", "Tear", "FailThenKill")
 
 
 class Life(NamedTuple):
-    """What came of a victim: how its process ended, its notes, and why it is not to be judged."""
+    """The end of a writer process: how it ended, its acknowledgement log, and True if it was killed as planned."""
 
     outcome: Outcome
     notes: tuple[str, ...]
@@ -59,13 +59,14 @@ class Life(NamedTuple):
 
 
 class Workshop:
-    """Makes the trials of one case, one after the other; use it in a ``with`` block.
+    """Runs the trials of one case, one after the other; use it in a ``with`` block.
 
-    ``nursery``, which preloads the recorder, is the caller's, and given back with an empty folder; unless there is one
-    the workshop starts its own. Where the case names no recording, that of a trial which is not as promised is kept in
-    the folder ``kept`` (``KEPT`` unless given), for the command that repeats it; all else goes with the workshop.
+    ``nursery`` is a fork server that preloads the recorder. It belongs to the caller, and its folder is empty
+    afterwards. Without one, the workshop starts its own. If the case names no recording and a trial is not as promised,
+    the recording is kept for the command that repeats the trial. It is kept in the folder ``kept``, or in ``KEPT``. All
+    other files are removed with the workshop.
 
-    Raises: ConfigError where effects can't be steered here.
+    Raises: ConfigError if I/O operations cannot be recorded on this machine.
     """
 
     def __init__(self, case: Case, seed: int, nursery: Nursery | None = None, kept: Path | None = None) -> None:
@@ -88,23 +89,24 @@ class Workshop:
 
     @property
     def root(self) -> Path:
-        """The folder that the subject lies in."""
+        """The folder that contains the subject."""
         return self.scratch("root")
 
     def clear(self) -> Path:
-        """An empty root."""
+        """Empty the root folder, and return it."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir()
         return self.root
 
     def place(self, tree: Tree) -> None:
-        """Put ``tree`` where the root is."""
+        """Replace the root folder by ``tree``."""
         tree.write_into(self.clear())
 
     def victim(self, plan: Plan, recording: Path | None = None, *, go_on_from: int | None = None) -> Life:
-        """Let a victim work below a root of its own, under ``plan``.
+        """Run a writer process under ``plan`` below an empty root.
 
-        Or let it go on, below the root as it is, from commit ``go_on_from``, or whichever the subject itself tells.
+        With ``go_on_from``, the root is kept. The writer continues after that commit, or after the one that the subject
+        reports.
         """
         account = self.scratch("account")
         account.unlink(missing_ok=True)
@@ -128,7 +130,7 @@ class Workshop:
         return Life(outcome, tuple(read_account(account)), killed)
 
     def recover(self, plan: Plan, *, boot: str, recording: Path | None = None) -> Outcome:
-        """Open and close the subject as it lies below the root, under ``plan``."""
+        """Open and close the subject below the root under ``plan``."""
         return self._nursery.run(
             "harness.sweeps.judge:recover",
             self._subject
@@ -142,10 +144,10 @@ class Workshop:
         )
 
     def look(self, told: Promised, *, boot: str, verify: bool = False) -> Remains:
-        """What a judge sees below the root, who may ``verify`` the subject before.
+        """Run a verifier process below the root, and return what it read. It may ``verify`` the subject before.
 
-        Judges follow each other in one process while they get to their end, if only after restoring. A mutant's may
-        remember what it did, and has a process of its own.
+        Verifiers share a child of the fork server as long as each completes, even if it had to restore the subject. A
+        verifier of a mutant has a child of its own, because patched code may keep state.
         """
         shared = not self.case.mutant
         outcome = self._nursery.run(
@@ -171,16 +173,16 @@ class Workshop:
         if outcome.error or not isinstance(outcome.result, dict):
             return Remains(trouble=f"the judge raised {outcome.error or 'nothing, and told nothing'}")
         if shared and ("later" not in outcome.result or "leaked" in outcome.result):
-            # It did not get to its end, where it closes its subject.
+            # It stopped before the end, where it closes its subject.
             self._nursery.retire()
         return remains(outcome.result)
 
     def judge(self, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Judgement:
-        """Judge what lies below the root by what was promised."""
+        """Check the subject below the root against what was promised."""
         return judged(demanded, told, self.look(told, boot=boot, verify=verify), self._models, self._given)
 
     def told(self, life: Life, demanded: Demand) -> Promised:
-        """What a victim was promised, and what was wrong with it already while it lived."""
+        """Return what a writer process was promised, and any anomaly that it found itself."""
         outcome = life.outcome
         told = folded(life.notes, demanded)
         if life.killed:
@@ -197,11 +199,11 @@ class Workshop:
         return replace(told, broken=(Found.DEADLY, f"the victim was ended by signal {outcome.signal}"))
 
     def demanded(self, fault: str) -> Demand:
-        """What the case's subject owes after ``fault``."""
+        """Return what the case's subject must guarantee after ``fault``."""
         return demand(self.case.level, fault, transactional=is_transactional(self.case.subject))
 
     def row(self, point: int, only: str, description: str, told: Promised, judgement: Judgement) -> Row:
-        """One row of the sweep's results."""
+        """Return the row of one trial."""
         case = self.case
         if not judgement.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
             case = replace(case, recording=str(self._keep_recording()))
@@ -230,7 +232,7 @@ class Workshop:
         }
 
     def patiently(self, trial: Callable[[], tuple[Promised, Judgement]]) -> tuple[Promised, Judgement]:
-        """Run ``trial``, whole, a second time with more time where it was too late the first time."""
+        """Run ``trial``, and run the whole trial once more with a longer deadline if a process was too late."""
         try:
             told, judgement = trial()
             if judgement.found is Found.HANGING:
@@ -241,12 +243,12 @@ class Workshop:
                     self._deadline_s /= PATIENCE
             return told, judgement if judgement.expected else self._with_room(judgement)
         except NurseryError as error:
-            # Of this trial nothing is known; those after it are for a nursery that lives.
+            # This trial has no verdict. The next ones run in a new fork server.
             self.renew()
             return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
 
     def _with_room(self, judgement: Judgement) -> Judgement:
-        """A find, unless the folder is full: then it says nothing about the subject."""
+        """Return the anomaly, or a harness error if the folder is full: then the anomaly proves nothing."""
         folder = self._nursery.folder
         free = shutil.disk_usage(folder).free
         if free >= _ROOM_LEFT_BYTES:
@@ -255,10 +257,10 @@ class Workshop:
         return Judgement(Found.HARNESS_ERROR, None, False, f"{told}: {judgement.detail}")
 
     def recording(self) -> list[Effect]:
-        """The case's recording: read where it gives one, else made by a victim that nothing happens to.
+        """Read the case's recording, or make one if the case names none or the file does not exist.
 
-        Raises: NurseryError where that victim does not get to its end; ConfigError where the one that is there is
-        not whole, or of another case or seed: by it every state would be judged wrongly.
+        Raises: NurseryError if the recorded writer process fails; ConfigError if an existing recording is incomplete,
+        or of another case or seed: with it, every state would be checked wrongly.
         """
         made = Path(self.case.recording) if self.case.recording else self.scratch("recording")
         if not made.exists():
@@ -275,9 +277,9 @@ class Workshop:
         return recording
 
     def undisturbed(self, recording: Path | None = None) -> int:
-        """Let a victim that nothing happens to come to its end; how many effects it had.
+        """Run a writer process without faults, and return its number of effects.
 
-        Raises: NurseryError where it does not.
+        Raises: NurseryError if it does not complete its work.
         """
         outcome = (life := self.victim(NOTHING, recording)).outcome
         if outcome.status != 0 or outcome.result["gave_up"]:
@@ -286,21 +288,21 @@ class Workshop:
         return int(outcome.result["effects"])
 
     def renew(self) -> None:
-        """Go on in another nursery, with an empty folder, after a NurseryError."""
+        """Replace the fork server, with an empty folder, after a NurseryError."""
         self._nursery.restart()
         self._prepare()
 
     def _prepare(self) -> None:
         with suppress(NurseryError):
-            # Whoever needs the nursery tells what is wrong with it; this only saves time.
+            # This only saves time. The next call that needs the fork server reports the error.
             self._nursery.prepare("harness.sweeps.victim:know", {"seed": self.seed, "commits": self.case.commits})
 
     def scratch(self, name: str) -> Path:
-        """A path beside the root, for what a sweep keeps meanwhile."""
+        """Return a path beside the root, for temporary files of a trial."""
         return self._nursery.folder / name
 
     def close(self) -> None:
-        """End every process of the trials, and what they left with them."""
+        """End every process of the trials, and remove their files."""
         if self._is_own:
             self._nursery.close()
             return
@@ -329,16 +331,17 @@ class Workshop:
         }
 
     def _keep_recording(self) -> Path:
-        """A copy of this case's own recording that outlives the workshop: a find is repeated from it.
+        """Copy this case's own recording to a file that outlives the workshop, and return its path.
 
-        Its path is the project's where it lies there, as commands name it.
+        The trial is repeated from it. The path is relative to the project's folder if the file lies there, as in
+        commands.
         """
         made = self.scratch("recording")
         name = f"{self.case.subject}-{self.case.level}-{blake2b(made.read_bytes(), digest_size=6).hexdigest()}"
         kept = self._kept / name
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            # In one step: others may be at it, or read it.
+            # Rename in one step: other processes may write or read the same file.
             beside = kept.with_name(f"{name}.{os.getpid()}.new")
             shutil.copyfile(made, beside)
             beside.replace(kept)
@@ -346,7 +349,7 @@ class Workshop:
 
 
 def folded(notes: Sequence[str], demanded: Demand) -> Promised:
-    """What notes of a victim add up to."""
+    """Return what the lines of a writer's acknowledgement log promise."""
     try:
         return promised(notes, keeps=demanded.keeps and demanded.transactional)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Whether two runs of the same trials came to the same."""
+"""True if two runs of the same trials came to the same."""
 
 from __future__ import annotations
 

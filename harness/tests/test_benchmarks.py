@@ -11,9 +11,10 @@ from random import Random
 
 import pytest
 
-from harness.benchmarks.case import READER_WAITS, WRITER_WAITS, Case, cases, waits_over
+from harness.benchmarks.case import READER_WAITS, WRITER_WAITS, Case, cases, openings, waits_over
 from harness.benchmarks.claim import claims, limits, ratios
 from harness.benchmarks.load import Load, batches
+from harness.benchmarks.openings import opening_seconds
 from harness.benchmarks.records import FORMS, get_records, put_records
 from harness.benchmarks.run import CLAIMED_REPEATS, _compared, _plan, run
 from harness.benchmarks.subject import StoreSubject, open_subject
@@ -22,6 +23,7 @@ from harness.benchmarks.windows import expire, expiring, fetch_all, filled
 from harness.workloads.ycsb import Ycsb, core_workload
 from stores.buffer import IndexedBatch, Layer
 from stores.errors import ConfigError
+from stores.records import BYTES, TimestampedKeyValue
 from stores.registry import backends
 
 
@@ -151,6 +153,17 @@ def test_a_fetch_runs_through_as_many_windows_as_a_prefix_scan_through_pairs(for
         fetch_all(filled(form, subject.store, [b"%016d" % number for number in range(3)]), [b"%016d" % 1] * 2)
         kept = {(len(key), len(value)) for key, value in subject.store.all()}
     assert kept == {(33, 100)}
+
+
+@pytest.mark.parametrize(("form", "timestamp_ms"), [("bytes", -1), ("timestamped", 1)])
+def test_openings_are_those_of_a_store_in_the_form_that_is_named(form: str, timestamp_ms: int, tmp_path: Path) -> None:
+    case = replace(openings("lmdb", form), staged=30, rounds=2)
+    assert len(opening_seconds(case, tmp_path, Load(1))) == 2
+    with closing(open_subject(case, tmp_path)) as subject:
+        assert isinstance(subject, StoreSubject)
+        assert subject.store.is_split is (form == "bytes")
+        with TimestampedKeyValue(BYTES, BYTES).over(subject.store).all() as pairs:
+            assert [found.timestamp_ms for _, found in pairs] == [timestamp_ms] * 30
 
 
 def test_a_segment_that_expires_is_gone_with_the_commit(tmp_path: Path) -> None:

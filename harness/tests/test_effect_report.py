@@ -164,12 +164,12 @@ def test_a_store_that_silently_falls_back_behind_damage_is_not_called_harmless()
     assert {name: told[name] for name in table.head[3:-1]} == {
         "trials": "10",
         "harmless": "1",
-        "noticed by opening": "1",
+        "detected by opening": "1",
         "by reading": "2",
         "by verifying only": "4",
         "of these harmful unverified": "1",
-        "an earlier commit, unnoticed": "1",
-        "wrong, unnoticed": "1",
+        "an earlier commit, undetected": "1",
+        "wrong, undetected": "1",
         "other": "0",
     }
 
@@ -213,8 +213,8 @@ def test_only_what_somebody_promised_fails_a_run() -> None:
     assert REPEAT in damaged
     assert REPEAT in torn
     (strict,) = [line for line in told().splitlines() if "| strict | 20 of 25 |" in line]
-    assert strict.endswith("| no: 1, told only |")
-    (killed,) = [line for line in told().splitlines() if "| killed before each effect | 20 of 25 |" in line]
+    assert strict.endswith("| no: 1, reported only |")
+    (killed,) = [line for line in told().splitlines() if "| killed before each I/O operation | 20 of 25 |" in line]
     assert killed.endswith("| **no: 1** |")
 
 
@@ -228,11 +228,11 @@ def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_th
         ["gate"],
         [],
         [],
-        ["killed before each effect"],
+        ["killed before each I/O operation"],
         ["DISK"],
         ["no syncs"],
     ]
-    assert [row[-1] for row in promise_table(figures).rows if row[1] == "damaged at rest"] == ["**no: 1**"]
+    assert [row[-1] for row in promise_table(figures).rows if row[1] == "corrupted at rest"] == ["**no: 1**"]
     _, effects, mutants, *_ = outcome(figures).splitlines()
     assert effects.startswith("* **4 of 7 ")
     assert mutants.startswith("* **1 of 2 ")
@@ -253,7 +253,7 @@ def test_the_share_of_runs_in_which_the_gate_finds_a_mutant_is_told_and_a_miss_f
     assert [row[7] for row in mutant_table(figures).rows] == ["2 of 3", "-", "-"]
     assert effect_failure_lines(made["mutant"]) == []
     assert table.markdown() in told_of(made)
-    assert "default gate itself" not in told_of({**made, "mutant": [untold]})
+    assert "Mutants detected by the default profile" not in told_of({**made, "mutant": [untold]})
 
 
 def test_a_mutant_that_was_not_found_is_a_failure() -> None:
@@ -265,7 +265,7 @@ def test_a_mutant_that_was_not_found_is_a_failure() -> None:
 
 def test_the_report_names_models_blind_spots_mutants_and_what_it_can_not_show() -> None:
     section = told()
-    for word in ("| gate |", "| strict |", "`lock.mdb`", "`no-sync`", "not seen", "What is not simulated", REPEAT):
+    for word in ("| gate |", "| strict |", "`lock.mdb`", "`no-sync`", "not seen", "Not simulated", REPEAT):
         assert word in section
     for level in ("DISK", "CHANGELOG"):
         assert f"Power loss at level {level}" in section

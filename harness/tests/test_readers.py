@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from harness.typed_maps import KINDS
 from stores import failpoints
 from stores.buffer import IndexedBatch
 from stores.errors import ConfigError
+from stores.records.segment_scans import SegmentScans
+from stores.records.session_reads import SessionReads
 from stores.registry import backend_named, backends
 
 ALL = Query("range")
@@ -47,6 +50,26 @@ def test_readers_of_typed_stores_see_nothing_that_was_not_there(kind: str, tmp_p
         outcome = run(Trial(backend, seconds=0.3, kinds=[kind]), tmp_path)
         assert outcome.anomalies == []
         assert min(outcome.answers.values()) > 20
+
+
+def test_a_bound_of_windows_or_sessions_that_is_off_by_one_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, decoded = SegmentScans._made, SessionReads._decoded
+
+    def early_end(self: Any, low: int, high: int, first: Any, last: Any, *, reverse: bool) -> Any:
+        return made(self, low, high - (first is not None and first == last), first, last, reverse=reverse)
+
+    def late_start(self: Any, pairs: Any, values: Any, latest_start_ms: int | None) -> Any:
+        return decoded(self, pairs, values, latest_start_ms and latest_start_ms + 1)
+
+    for kind, owner, name, broken in (
+        ("window", SegmentScans, "_made", early_end),
+        ("session", SessionReads, "_decoded", late_start),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, broken)
+            assert run(Trial("memory-indexed-batch", seconds=30, kinds=[kind]), tmp_path).anomalies
 
 
 def test_rounds_of_readers_take_turns_over_the_kinds_of_stores() -> None:

@@ -1,4 +1,4 @@
-"""What README shows works when pasted."""
+"""The Python of README and of the documents works when pasted, and what they name exists."""
 
 from __future__ import annotations
 
@@ -10,26 +10,49 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"])
+PRINTED = {
+    "README.md": ["b'3' 41\n"],
+    "docs/adding-a-backend.md": [""],
+    "docs/guide.md": [
+        "DISK\n",
+        "",
+        "b'3' b'4'\n[(b'apples', b'3')]\n9\n",
+        "{'page': 'home'} 1000 ['ann', 'anna']\n",
+        "{'home': 5, 'shop': 1} 9000 4\n",
+        "[(b'apples', b'1'), (b'pears', b'1'), (b'apples', b'2')]\n",
+        "",
+        "[(0, 2), (60000, 1)]\n",
+        "",
+        "b'1f'\n",
+        "True\n",
+        "",
+        "1 0\n",
+    ],
+}
+"""What each block of Python prints, by document."""
+
+
+def blocks_of(document: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def test_every_block_of_python_is_listed() -> None:
+    found = {str(file.relative_to(ROOT)): len(blocks_of(str(file.relative_to(ROOT)))) for file in DOCUMENTS}
+    assert {document: count for document, count in found.items() if count} == {
+        document: len(printed) for document, printed in PRINTED.items()
+    }
 
 
 @pytest.mark.parametrize(
-    ("block", "printed"),
-    [
-        (0, "b'3' 41\n"),
-        (1, "{'page': 'home'} 1000 ['ann', 'anna']\n"),
-        (2, "{'home': 5, 'shop': 1} 9000 4\n"),
-        (3, "[(b'apples', b'1'), (b'pears', b'1'), (b'apples', b'2')]\n"),
-        (4, ""),
-        (5, "[(0, 2), (60000, 1)]\n"),
-        (6, "True\n"),
-        (7, "1 0\n"),
-    ],
+    ("document", "block", "printed"),
+    [(document, block, printed) for document, some in PRINTED.items() for block, printed in enumerate(some)],
 )
-def test_the_python_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path, block: int, printed: str) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 8
-    code = blocks[block]
-    assert f"# {printed}" in code
+def test_a_block_of_python_runs_and_prints_what_it_says(
+    tmp_path: Path, document: str, block: int, printed: str
+) -> None:
+    code = blocks_of(document)[block]
+    assert all(f"# {line}\n" in code for line in printed.splitlines())
     run = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -43,9 +66,30 @@ def test_the_python_of_the_readme_runs_and_prints_what_it_says(tmp_path: Path, b
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_file_and_scenario_that_the_readme_names_is_there() -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("document", [str(file.relative_to(ROOT)) for file in DOCUMENTS])
+def test_every_file_scenario_and_link_that_a_document_names_is_there(document: str) -> None:
+    file = ROOT / document
+    text = file.read_text()
     for scenario in re.findall(r"\bS=([a-z]\w*)", text):
         assert (ROOT / "scenarios" / f"{scenario}.py").is_file()
-    for folder in re.findall(r"^    (\w+)/ ", text, re.MULTILINE):
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        target, _, anchor = link.partition("#")
+        if not target.startswith("http"):
+            linked = (file.parent / target) if target else file
+            assert linked.exists(), link
+            assert not anchor or anchor in anchors_of(linked), link
+    for path in re.findall(r"`((?:stores|harness|scenarios|docs|results)/[\w./-]*\w)`", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_folder_that_the_readme_lists_is_there() -> None:
+    folders = re.findall(r"^    (\w+)/ ", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert folders
+    for folder in folders:
         assert folder == "runs" or (ROOT / folder).is_dir()
+
+
+def anchors_of(document: Path) -> set[str]:
+    """The anchors that a web page of the document has for its headings."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

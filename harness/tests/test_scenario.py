@@ -9,9 +9,10 @@ import pytest
 
 from harness.faults import Kill, KillAfter
 from harness.proof import read_claim, scenario_file, scenario_names
-from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario, part_of
+from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario
 from harness.trials.plan import LOG_FAILPOINTS
 from stores.errors import ConfigError
+from stores.failpoints import failpoint as declaration
 from stores.registry import backends
 from stores.tasks import task
 
@@ -69,7 +70,7 @@ def test_a_kill_at_each_failpoint_leaves_none_out_and_takes_none_of_another_part
     for name, backend in backends().items():
         reached = {*backend.failpoints, *task.FAILPOINTS}
         for part in (Part.CREATION, Part.COMMIT):
-            wanted = {failpoint for failpoint in reached if part_of(failpoint) is part}
+            wanted = {failpoint for failpoint in reached if declaration(failpoint).part is part}
             if not wanted:
                 continue
             trials = CrashScenario((KillAtEach(part),), backends=(name,), seeds=1).plan(7)

@@ -23,7 +23,18 @@ from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_js
 from harness.sweeps.command import main, read_asked
 from harness.sweeps.damage import Damage, damage, final_tree, plan
 from harness.sweeps.power import UnseenWritesError, check_maps
-from harness.sweeps.subjects import ADOPTIONS, CHANGELOG, CHECKPOINT, PUNCTUATION, TASKS, shown, subjects
+from harness.sweeps.subjects import (
+    ADOPTIONS,
+    CHANGELOG,
+    CHECKPOINT,
+    LAYOUT_CHANGE,
+    ONLINE_UPGRADE,
+    PUNCTUATION,
+    RELOCATION,
+    TASKS,
+    shown,
+    subjects,
+)
 from harness.sweeps.sweep import EXPLORERS, all_points
 from harness.sweeps.victim import to_plan
 from harness.sweeps.workshop import Life, Plan, Row, Workshop
@@ -32,7 +43,7 @@ from stores.errors import ConfigError
 
 SEED = 3
 COMMITS = 6
-BACKENDS = sorted({name for name, _ in subjects()} - (set(TASKS[2:]) - {PUNCTUATION}))
+BACKENDS = sorted({name for name, _ in subjects()} - (set(TASKS[2:]) - {PUNCTUATION, ONLINE_UPGRADE}))
 """Of the tasks two pairs of engines are enough here: a run sweeps the others as well."""
 AT_DISK = [name for name, level in subjects() if level == "DISK" and name in BACKENDS]
 
@@ -74,6 +85,22 @@ def test_typed_stores_whose_records_expire_keep_the_same_promises(kind: str, nam
     rows = explore(case, places=4)
     assert len(rows) >= 4
     assert {row["records"] for row in rows} == {kind}
+    assert broken(rows) == []
+
+
+@pytest.mark.parametrize(("fault", "variant"), [("kill", ""), ("damage", "missing")])
+def test_a_task_whose_store_is_upgraded_twice_in_its_background_keeps_its_promises(fault: str, variant: str) -> None:
+    """The second swap comes at a commit. Without its changelog the upgraded store is not passed off as whole."""
+    rows = explore(Case(ONLINE_UPGRADE, "DISK", fault, variant), places=20)
+    assert len(rows) == 20
+    assert broken(rows) == []
+
+
+@pytest.mark.parametrize("name", [RELOCATION, LAYOUT_CHANGE])
+def test_a_missing_file_of_stores_that_move_is_detected_or_harmless(name: str) -> None:
+    with Workshop(Case(name, "DISK", "damage", "missing"), SEED) as shop:
+        rows = list(EXPLORERS["damage"](shop, all_points(shop), ""))
+    assert Found.NOTICED in {row["result"] for row in rows}
     assert broken(rows) == []
 
 

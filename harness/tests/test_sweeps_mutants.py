@@ -61,12 +61,15 @@ RESULTS: dict[str, set[Found]] = {
     "migration-noted-first": {Found.PHANTOM, Found.TORN},
     "upgraded-outside": {Found.TORN, Found.PHANTOM},
     "swapped-without-note": {Found.LOST},
+    "stepped-offset-first": {Found.TORN, Found.UNUSABLE},
     "adopted-before-import": {Found.TORN, Found.NOTICED},
     "one-offset-for-all": {Found.LOST, Found.TORN, Found.PHANTOM},
     "stream-time-forgotten": {Found.TORN, Found.PHANTOM},
     "punctuated-outside": {Found.TORN, Found.PHANTOM},
     "removed-in-place": {Found.PHANTOM, Found.TORN},
     "checkpoint-before-folder": {Found.NOTICED, Found.TORN, Found.PHANTOM},
+    "layout-noted-last": {Found.NOTICED},
+    "unsynced-layout": {Found.NOTICED},
     "unsynced-process-id": {Found.PHANTOM},
 }
 """What each mutant is found out by."""
@@ -115,6 +118,14 @@ def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str
     assert detection.states >= 1
     asked = read_asked(detection.row["repeat"].removeprefix("python -m harness effect ").strip("'"))
     assert (asked.case.mutant, asked.point, asked.seed) == (mutant, detection.row["point"], SEED)
+
+
+@pytest.mark.parametrize("mutant", ["offsets-before", "offsets-after", "write-per-key", "segments-one-by-one"])
+def test_a_mutant_of_an_engine_s_write_can_be_built_into_each_engine(mutant: str, nursery: Nursery) -> None:
+    for subject in MUTANTS[mutant].subjects():
+        case = case_of(mutant, subject)
+        with Workshop(case, SEED, nursery) as shop:
+            assert commits(shop.recording()), subject
 
 
 def test_kills_can_not_see_that_nothing_is_synced() -> None:

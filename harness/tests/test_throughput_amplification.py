@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from harness.report.rows import COLUMNS
 from harness.throughput.amplification import STAGED, amplification_rows
-from stores.registry import backends
+from stores.registry import Backend, StoreBackend, backends
+from stores.tests.minimal_store import DirectWithOffsets
 
 
 def lookups(row: dict[str, object]) -> list[object]:
@@ -49,6 +52,12 @@ def test_a_dual_store_writes_twice_and_once_it_has_spilled_looks_into_both_store
     assert lookups(large)[1:] == [2, 2, 2]
     for row in (small, large):
         assert 2 <= row["bytes_written"] / row["bytes_put"] < 2.2
+
+
+def test_a_store_without_an_engine_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = cast("dict[str, Backend]", backends())
+    monkeypatch.setitem(known, "their-own", StoreBackend("their-own", load_store=lambda: DirectWithOffsets))
+    assert amplification_rows(["their-own"], 1) == []
 
 
 def test_the_rows_are_the_same_on_every_run_and_fit_their_columns() -> None:

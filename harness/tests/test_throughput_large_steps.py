@@ -6,6 +6,7 @@ The steps are those of the default profile, in processes of their own.
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -47,9 +48,11 @@ def test_a_step_that_is_not_spilled_passes_its_bound(backend: str) -> None:
 
 
 def test_a_bound_has_who_spills_and_it_hardly_grows_with_the_step() -> None:
+    unbounded = {name for name, backend in backends().items() if not backend.bounded_memory}
+    assert unbounded >= {"lmdb-native", "memory-indexed-batch"}
     for name, backend in backends().items():
         bound, larger = bound_bytes(backend, 1_000), bound_bytes(backend, 101_000)
-        if not backend.persistent or name == "lmdb-native":
+        if name in unbounded:
             assert (bound, larger) == (None, None)
             continue
         assert bound is not None
@@ -89,6 +92,7 @@ def test_backends_that_were_not_asked_for_are_left_out() -> None:
 def test_memory_that_was_given_back_meanwhile_counts() -> None:
     with MemoryWatch() as watch:
         taken = bytearray(b"x" * (32 << 20))
+        time.sleep(0.5)  # The watching process takes samples, and may have to wait for a core.
         del taken
         assert watch.stop() > 31 << 20
     with MemoryWatch() as watch:

@@ -76,6 +76,19 @@ def test_a_typed_store_does_what_a_dict_does_and_logs_the_same_keys(kind: str, t
                 wanted = sorted((pair for pair in model.items() if first <= pair[0] <= last), reverse=reverse)
                 with typed.range(first, last, reverse=reverse) as pairs:
                     assert list(pairs) == wanted
+            if kind in ("window", "session"):
+                begin, end = sorted(place(each) + choose.randrange(-2, 3) for each in choose.choices(KEYS, k=2))
+                for reverse in (False, True):
+                    with typed.of_key(key, begin, end, reverse=reverse) as pairs:
+                        here = key in model and KINDS[kind].lies_in(key, begin, end)
+                        assert list(pairs) == ([(key, model[key])] if here else [])
+            if kind == "window":
+                within = [each for each in model if begin <= place(each) <= end]
+                within.sort(key=lambda each: (place(each), each))
+                with typed.of_times(begin, end) as pairs:
+                    assert list(pairs) == [(each, model[each]) for each in within]
+                with typed.of_times(begin, end, reverse=True) as pairs:
+                    assert list(pairs) == [(each, model[each]) for each in reversed(within)]
         assert [(logged_key(kind, key), value) for key, value in staging.told] == logged
         typed.typed.store.commit()
         view = view_as_map(kind, typed.typed.store.read_only(IsolationLevel.READ_COMMITTED))

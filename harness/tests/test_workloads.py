@@ -11,7 +11,7 @@ import pytest
 
 from harness.datasets.new_york_flights import DEPARTURES, NO_TAILNUM, DatasetMissingError, arrivals, departures
 from harness.tests.fake_task import FakeTask, run
-from harness.workloads.aircraft_sessions import GAP_MS, AircraftSessions
+from harness.workloads.aircraft_sessions import GAP_MS, RECENT_MS, AircraftSessions
 from harness.workloads.count import Count, KeyChoice
 from harness.workloads.event_log import EventLogWorkload
 from harness.workloads.flights import Flights
@@ -121,6 +121,13 @@ def test_a_late_flight_makes_two_sessions_of_its_aircraft_one() -> None:
         b"N1@0-%d" % (2 * GAP_MS): b"[2,1,4950]@%d" % GAP_MS,
         b"N1@%d-%d" % ((4 * GAP_MS + 60_000,) * 2): b"[1,0,2475]@%d" % (4 * GAP_MS + 60_000),
     }
+
+
+def test_recent_sessions_are_those_that_ended_within_eighteen_hours() -> None:
+    ends = (0, 6 * GAP_MS, RECENT_MS, RECENT_MS + 5 * GAP_MS)
+    recent = run(AircraftSessions(), [hourly("JFK", end // 60_000, "") for end in ends]).states["recent"]
+    assert recent == {b"N1@%d-%d" % (end, end): b"[1,0,2475]" for end in ends if end > ends[-1] - RECENT_MS}
+    assert len(recent) == 2
 
 
 def test_count_adds_one_per_input_and_keeps_the_latest_value() -> None:

@@ -1,4 +1,4 @@
-"""How fast a task is on each backend, how soon it is back after a kill, and whether its state is right all the same.
+"""The throughput of a task on each backend, its time to open after a kill, and a check of its final state.
 
-Each measurement runs in a process of its own, which imports neither Spark nor pyarrow.
+Each measurement runs in its own process, which imports neither Spark nor pyarrow.
 """

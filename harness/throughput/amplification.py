@@ -1,9 +1,9 @@
-"""What a strategy asks of its engines for one get and for one byte put: its read and write amplification.
+"""Read and write amplification: the engine operations of a strategy for one get and for one byte put.
 
-Counted, not timed, so that it is the same on every run. A lookup is one ``get`` of an engine, which may still cost
-several reads of files, or none (Bloom filters, caches); what engines make of the bytes they are given, in logs and
-compactions, shows in what whole tasks write. One process per backend, ``python -m harness.throughput.amplification
-FOLDER``, because counting changes the engine's class.
+They are counted, not timed, so every run gives the same result. A lookup is one ``get`` of an engine. It may still cost
+several reads of files, or none (Bloom filters, caches). The bytes that engines add in WALs and compactions are part of
+what whole tasks write. Counting changes the engine's class, so each backend has its own process:
+``python -m harness.throughput.amplification FOLDER``.
 
 Source: KIP-844, the disadvantages of its secondary store.
 """
@@ -20,31 +20,34 @@ from harness.throughput.apart import figures_apart, measure
 from harness.workloads.payload import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore
-from stores.registry import backend_named, open_store
+from stores.registry import StoreBackend, backend_named, open_store
 
 KEYS = 1_000
-"""How many keys are asked for in each place."""
+"""The number of keys that are looked up in each place."""
 STAGED = (KEYS, 10 * KEYS)
 """The records of a transaction that fits into ``SMALL_BUFFER``, and of one that does not."""
 SMALL_BUFFER: Mapping[str, int] = {"staging_buffer_bytes": 256 << 10}
-"""Options that bound what a strategy which has them keeps of a transaction in memory."""
+"""Options that bound the memory of a transaction, for strategies that have them."""
 DEADLINE_S = 60
 
 
 def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any]]:
-    """Rows of kind "amplification", one per backend and size of the open transaction, at level CHANGELOG.
+    """Return rows of kind "amplification", one per backend and size of the open transaction, at level CHANGELOG.
 
-    ``lookups_...`` are per get, by where the key is. Raises: MeasurementFailedError.
+    A backend of another package with its own store class has no engine to count at, and no row. ``lookups_...`` are per
+    get, by the place of the key. Raises: MeasurementFailedError.
     """
     rows = []
     for backend in backends:
+        if isinstance(backend_named(backend), StoreBackend):
+            continue
         found = figures_apart(__name__, "amplification", {"backend": backend, "seed": seed}, DEADLINE_S)
         rows += [{"kind": "amplification", "seed": seed, **row} for row in found["rows"]]
     return rows
 
 
 class Counter:
-    """Counts what every engine of a class, and a transaction of its own, is asked for, from when it is made on."""
+    """Counts the operations of every engine of a class, and of its transactions, from its creation on."""
 
     def __init__(self, engine: type[Engine]) -> None:
         self.lookups = 0
@@ -70,7 +73,7 @@ class Counter:
             setattr(engine, "begin", counted_begin)  # noqa: B010
 
     def _count_single(self, owner: object, get: Callable[..., bytes | None], put: Callable[..., None]) -> None:
-        """Count lookups and writes of one entry that ``owner``, a class or an object, is asked for."""
+        """Count the lookups and the writes of one entry through ``owner``, a class or an object."""
 
         def counted_get(*asked: Any) -> bytes | None:
             self.lookups += 1
@@ -85,7 +88,7 @@ class Counter:
         setattr(owner, "put", counted_put)  # noqa: B010
 
     def lookups_per_get(self, get: Callable[[bytes], bytes | None], keys: Sequence[bytes]) -> float:
-        """The mean over ``keys``."""
+        """Return the mean number of lookups over ``keys``."""
         before = self.lookups
         for key in keys:
             get(key)
@@ -93,7 +96,7 @@ class Counter:
 
 
 def count(backend: str, seed: int, folder: Path) -> list[dict[str, Any]]:
-    """A row for a small transaction and one for a large one, each over a store of its own in ``folder``."""
+    """Return a row for a small transaction and one for a large one, each with its own store in ``folder``."""
     chosen = backend_named(backend)
     options = {name: value for name, value in SMALL_BUFFER.items() if name in chosen.options}
     counter = Counter(chosen.load_engine())
@@ -114,7 +117,7 @@ def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> 
     written = counter.bytes_written
     store.put_all(pairs[3 * KEYS :])
     asked = {
-        # Every n-th, so that none of them is asked for because it came last.
+        # Every n-th key, so that none is chosen because it was written last.
         "lookups_staged": keys[3 * KEYS :: staged // KEYS],
         "lookups_just_committed": keys[KEYS : 2 * KEYS],
         "lookups_committed": keys[:KEYS],
@@ -130,7 +133,7 @@ def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> 
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the measuring process."""
     measure(lambda **arguments: {"rows": count(**arguments)})
 
 

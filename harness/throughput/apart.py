@@ -1,4 +1,4 @@
-"""A measurement in a process of its own, which gets its arguments and leaves its figures as files in one folder."""
+"""A measurement in its own process. Its arguments and its figures are files in one folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ARGUMENTS_FILE, _FIGURES_FILE = "arguments", "figures"
 
 
 def figures_apart(module: str, kind: str, arguments: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
-    """Run ``module``, whose ``main`` calls ``measure``, in a process of its own, and return its figures.
+    """Run ``module``, whose ``main`` calls ``measure``, in its own process, and return its figures.
 
     It works in a temporary folder for this ``kind`` of work. Raises: MeasurementFailedError.
     """
@@ -26,7 +26,7 @@ def figures_apart(module: str, kind: str, arguments: Mapping[str, Any], deadline
 
 
 def measure(work: Callable[..., dict[str, Any]]) -> None:
-    """In that process: call ``work`` with the arguments and the ``folder``, and leave the figures that it returns."""
+    """Call ``work`` in that process with the arguments and the ``folder``, and write the figures that it returns."""
     end_with_starter()
     folder = Path(sys.argv[1])
     write_figures(folder / _FIGURES_FILE, work(**read_figures(folder / _ARGUMENTS_FILE), folder=folder))

@@ -1,4 +1,4 @@
-"""What one measurement is of. Small on purpose: a measured process imports it."""
+"""The parameters of one measurement. The module is small because every measured process imports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Options = tuple[tuple[str, str | int | bool], ...]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One configuration, once: a task per partition, which commits after every ``records_per_commit`` records.
+    """One run of one configuration: a task per partition, with a commit after every ``records_per_commit`` records.
 
     ``repeat`` counts from 0. ``options`` are the backend's own.
     """
@@ -27,8 +27,8 @@ class Measurement:
 
 
 def log_durability(durability: Durability) -> Durability:
-    """The level of the changelog below stores of that level: it survives a kill, and power loss where they do.
+    """Return the level of the changelog for stores of a level: it survives a kill, and power loss if they do.
 
-    A changelog that survived less than its stores could lag them.
+    If the changelog survived less than its stores, they could be ahead of it.
     """
     return Durability.DISK if durability is Durability.DISK else Durability.PROCESS

@@ -1,8 +1,8 @@
-"""A task whose commit interval never ends: all of its commits are asked for by the limit on the memory of its writes.
+"""A task without a commit interval: all of its commits are caused by the limit on the memory of staged writes.
 
-The workload is ``count``, every record alike, so that the limit must hold exactly: what is staged is largest just
-before a commit, and is read there. Each measurement has a process of its own,
-``python -m harness.throughput.early_commits FOLDER``, in an order shuffled by the seed; the first records only warm up.
+The workload is ``count``. All of its records are alike, so the limit must hold exactly. The staged size is largest just
+before a commit, and is read there. Each measurement has its own process, ``python -m harness.throughput.early_commits
+FOLDER``. The order is shuffled by the seed; the first records only warm up.
 
 Source: KIP-892, "In-memory Transaction Buffers" (``statestore.uncommitted.max.bytes``).
 """
@@ -32,9 +32,9 @@ from stores.registry import backends
 from stores.tasks import BudgetShare, MemoryBudget
 
 LIMITS = (64 << 10, 256 << 10, 1 << 20, 4 << 20, -1)
-"""Bytes; -1 is none, for comparison."""
+"""Limits in bytes; -1 is no limit, for comparison."""
 EVENTS = 50_000
-"""More than four MiB of distinct keys and their values."""
+"""The number of measured events: more than 4 MiB of distinct keys and their values."""
 WARM_UP_EVENTS = 5_000
 DEADLINE_S = 60
 _REPEATS: Mapping[str, int] = {"smoke": 1, "default": 2, "full": 5}
@@ -43,9 +43,9 @@ _BEFORE_COMMIT = "task.before_log_commit"
 
 
 def early_commit_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
-    """Rows of kind "early_commit" at level CHANGELOG, one per backend, limit and repeat; the limit is null where none.
+    """Return rows of kind "early_commit" at level CHANGELOG, one per backend, limit and repeat; no limit is null.
 
-    The default backend alone, and in the full profile all there are; ``chosen`` leaves others out.
+    Only the default backend is measured; in the full profile all are. ``chosen`` excludes others.
     Raises: MeasurementFailedError.
     """
     names = backends() if profile == "full" else [StoreConfig().backend]
@@ -59,7 +59,7 @@ def early_commit_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> 
 
 
 def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each row whose task had staged more than it may."""
+    """Return a sentence for each row whose task staged more than its limit."""
     return [
         f"{row['backend']} had staged {row['uncommitted_max_bytes']:,} bytes, where {row['limit_bytes']:,} are allowed"
         for row in rows
@@ -68,7 +68,7 @@ def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def bounded(job: Job, folder: Path, limit_bytes: int) -> dict[str, Any]:
-    """Put the events of ``job`` through a task that may stage ``limit_bytes``, and commit at the end; the figures."""
+    """Process the events of ``job`` with a limit of ``limit_bytes``, commit at the end, and return the figures."""
     share = MemoryBudget(limit_bytes).share()
     task = job.task(folder, job.changelog(folder), share)
     task.open()
@@ -104,7 +104,7 @@ def bounded(job: Job, folder: Path, limit_bytes: int) -> dict[str, Any]:
 
 
 class _Peak:
-    """The most that a task has counted of its staged writes at any of its commits from now on."""
+    """The largest staged size that a task has counted at any commit since this was created."""
 
     def __init__(self, share: BudgetShare) -> None:
         self.max_bytes = 0
@@ -112,11 +112,11 @@ class _Peak:
         failpoints.arm(_BEFORE_COMMIT, self._note)
 
     def _note(self) -> None:
-        # An early commit: the share has just counted.
+        # In an early commit: the share has just counted.
         self.max_bytes = max(self.max_bytes, self._share.bytes_at_most)
 
     def end(self, counted_bytes: int) -> None:
-        """Take what is counted before the last commit, which nobody asks for early."""
+        """Take the size before the last commit, which is not an early one."""
         failpoints.disarm(_BEFORE_COMMIT)
         self.max_bytes = max(self.max_bytes, counted_bytes)
 
@@ -144,7 +144,7 @@ def _measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[st
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the measuring process."""
     end_with_starter()
     folder = Path(sys.argv[1])
     limit_bytes = read_figures(folder / _ORDER_FILE)["limit_bytes"]

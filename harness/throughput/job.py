@@ -1,4 +1,4 @@
-"""What the processes of a measurement are told, and the task that they run: a partition's events through a workload."""
+"""The parameters for the processes of a measurement, and their task: a partition's events through a workload."""
 
 from __future__ import annotations
 
@@ -37,40 +37,40 @@ class Job:
     events: int
 
     def write(self, folder: Path) -> None:
-        """Leave the job for the processes that will work in ``folder``."""
+        """Write the job for the processes that will work in ``folder``."""
         # Pickled, so that a process imports its own workload and no other.
         (folder / _JOB_FILE).write_bytes(pickle.dumps(self))
 
     @classmethod
     def read(cls, folder: Path) -> Job:
-        """The job that was left in ``folder``."""
+        """Return the job that was written to ``folder``."""
         job = pickle.loads((folder / _JOB_FILE).read_bytes())
         assert isinstance(job, cls)
         return job
 
     @property
     def input(self) -> TopicPartition:
-        """What the task reads."""
+        """The input partition of the task."""
         return TopicPartition(INPUT_TOPIC, self.partition)
 
     def records(self) -> Iterator[Record]:
-        """The events as the task's input, read from the file as they are asked for."""
+        """Yield the events as the task's input, read from the file one by one."""
         for offset, (key, value, timestamp_ms) in enumerate(read_pairs(self.events_path)):
             yield Record(offset, key, value, timestamp_ms)
 
     def load_engine(self) -> None:
-        """Import what the backend is made of, so that no clock sees it."""
+        """Import the modules of the backend, so that the import is not timed."""
         assert backend_named(self.measurement.backend).options is not None
 
     def changelog(self, folder: Path) -> SqliteChangelog:
-        """The embedded log, with the topic that the outputs go to."""
+        """Open the embedded changelog, with the topics of the input and the output."""
         changelog = SqliteChangelog(folder / _LOG_FILE, log_durability(self.measurement.durability))
         for topic in (INPUT_TOPIC, self.workload.output_topic):
             changelog.create_topic(topic, self.measurement.partitions)
         return changelog
 
     def task(self, folder: Path, changelog: SqliteChangelog, memory: BudgetShare | None = None) -> StreamTask:
-        """The task, not opened yet. It commits when it is told to, or before it passes what ``memory`` allows."""
+        """Return the task, not opened. It commits when called to, or before it exceeds what ``memory`` allows."""
         kinds = records_of(self.workload)
         settings = StoreConfig(
             backend=self.measurement.backend,
@@ -93,12 +93,12 @@ class Job:
 
 
 def write_figures(path: Path, figures: dict[str, Any]) -> None:
-    """Leave a process's figures for whoever started it."""
+    """Write a process's figures for the process that started it."""
     path.write_text(json.dumps(figures))
 
 
 def read_figures(path: Path) -> dict[str, Any]:
-    """The figures that a process left. Raises: FileNotFoundError where it left none."""
+    """Return the figures that a process wrote. Raises: FileNotFoundError if it wrote none."""
     figures = json.loads(path.read_text())
     assert isinstance(figures, dict)
     return figures

@@ -1,8 +1,8 @@
-"""One record whose function stages many times the limit on the memory of its writes: what it takes.
+"""One record whose function stages many times the limit on the memory of staged writes: its memory and time.
 
-A task's step through an embedded changelog, with its commit, which the limit asks for at once; one process per backend
-and size, ``python -m harness.throughput.large_steps FOLDER``. What else a process has in memory is kept small by
-``OPTIONS``, so that a step that is not spilled can't hide in it; ``bound_bytes`` says what is left.
+It is a step of a task with an embedded changelog, including its commit, which the limit causes at once. Each backend
+and size has its own process, ``python -m harness.throughput.large_steps FOLDER``. ``OPTIONS`` keeps the other memory of
+the process small, so that a step that is not spilled cannot hide in it. ``bound_bytes`` computes the rest.
 
 Source: KIP-844, "Transactions via Secondary State Store" (transactions that memory does not bound); KIP-892,
 "In-memory Transaction Buffers", for the limit.
@@ -26,10 +26,8 @@ from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.changelog.producer import PENDING_BYTES_MAX
-from stores.engines.engine import TransactionalEngine
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import Backend, backend_named, backends
-from stores.strategies.native import NativeStore
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
 
 LIMIT_BYTES = 16 << 20
@@ -39,9 +37,9 @@ STEPS: Mapping[str, Sequence[int]] = {
     "default": (64 * _MIB,),
     "full": (64 * _MIB, 256 * _MIB, 1024 * _MIB),
 }
-"""Bytes of the keys and values of a step, of every backend."""
+"""The size of a step's keys and values in bytes, for every backend."""
 LARGER: Mapping[str, int] = {"default": 128 * _MIB}
-"""One more, of the default backend alone."""
+"""One more size, for the default backend alone."""
 VALUE_BYTES = 8_000
 OPTIONS: Mapping[str, int] = {
     "write_buffer_size_bytes": 4 * _MIB,
@@ -49,21 +47,21 @@ OPTIONS: Mapping[str, int] = {
     "cache_size_bytes": 4 * _MIB,
     "copy_part_bytes": _MIB,
 }
-"""Of the backends that have them. By default RocksDB has write buffers of 48 MiB and a cache of 50 MiB, SQLite a cache
-of 50 MiB, and parts are 4 MiB: a step that is not spilled could hide in them."""
+"""Options for the backends that have them. By default RocksDB has write buffers of 48 MiB and a cache of 50 MiB, and
+SQLite a cache of 50 MiB; parts are 4 MiB. A step that is not spilled could hide in these."""
 DEADLINE_S = 120
 DEADLINE_PER_MIB_S = 1.0
 
 _PAIR_BYTES = 200
-"""For each of the step's pairs: a native store keeps its key and the length of its value, a batch some 120 bytes beside
-the key and the value of what it holds."""
+"""The memory for each pair of the step: a native store keeps its key and the length of its value, a batch some 120
+bytes in addition to the key and the value."""
 _PARTS = 4
-"""A part on its way from one engine to the other: as it was read, as it is written, as the engine has it in its write,
-and as that is flushed."""
+"""The number of copies of a part on its way from one engine to the other: as read, as written, in the engine's write,
+and in the flush of that write."""
 _LOG_PARTS = 2
-"""What the changelog's producer has pending, and what SQLite makes of it."""
+"""The number of copies of a changelog part: pending in its producer, and in SQLite."""
 _ALLOCATOR_BYTES = 16 * _MIB
-"""What an allocator keeps of what was freed, some of it per thread."""
+"""Freed memory that allocators keep, some of it per thread."""
 
 _INPUT, _STORE = TopicPartition("steps", 0), "pairs"
 _KEY_BYTES, _SCATTER, _LOOKED_AT_EVERY = 16, 0x9E3779B97F4A7C15, 64
@@ -72,10 +70,10 @@ _BEFORE_COMMIT = "task.before_log_commit"
 
 
 def large_step_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
-    """Rows of kind "large_step" at level CHANGELOG, one per backend and size. Raises: MeasurementFailedError.
+    """Return rows of kind "large_step" at level CHANGELOG, one per backend and size. Raises: MeasurementFailedError.
 
-    ``peak_bytes`` is above what the process had before the step; ``staged_disk_bytes`` is what the task's folder grew
-    by until the commit began; ``seen_early`` counts what a reader of committed data was shown of the step by then.
+    ``peak_bytes`` is the memory above that before the step. ``staged_disk_bytes`` is the growth of the task's folder
+    until the commit began. ``seen_early`` counts the keys of the step that a reader of committed data saw by then.
     """
     planned = [(name, size) for name in backends() for size in STEPS[profile]]
     if profile in LARGER:
@@ -85,7 +83,7 @@ def large_step_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> li
 
 
 def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_BYTES) -> dict[str, Any]:
-    """The row of one step. With ``spill_above`` -1 the task has no limit, and its store spills nothing.
+    """Return the row of one step. With ``spill_above`` -1 the task has no limit, and its store spills nothing.
 
     Raises: MeasurementFailedError.
     """
@@ -107,17 +105,12 @@ def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_
 
 
 def bound_bytes(backend: Backend, pairs: int) -> int | None:
-    """What a step of so many pairs and its commit may take of memory beside what there was; None: all that it writes.
+    """Return the memory that a step of ``pairs`` pairs and its commit may use in addition; None if it has no bound.
 
-    The limit, what the engines have by their options, and what a commit has in its hands. One store has two engines
-    where it spills. No bound has who has no disk, or leaves it to an engine that keeps its transaction in memory.
+    It is the sum of the limit, of what the engines have by their options, and of what a commit copies. A store that
+    spills has two engines. A backend without a disk, or whose engine keeps its transaction in memory, has no bound.
     """
-    engine = backend.load_engine()
-    if not backend.persistent or (
-        issubclass(backend.load_strategy(), NativeStore)
-        and issubclass(engine, TransactionalEngine)
-        and not engine.spills
-    ):
+    if not backend.bounded_memory:
         return None
     has: dict[str, Any] = {**backend.options, **OPTIONS}
     engine_bytes: int = sum(
@@ -141,7 +134,7 @@ def bound_bytes(backend: Backend, pairs: int) -> int | None:
 
 
 class _Steps:
-    """The function of the task: a record asks for the pairs from a number up to another one."""
+    """The function of the task: a record asks for the pairs from one number up to another."""
 
     def __init__(self, seed: int) -> None:
         self._values = Values(seed, VALUE_BYTES)
@@ -157,7 +150,7 @@ class _Steps:
             yield key, self._values.value(key, number)
 
     def state(self, found: Iterable[tuple[bytes, bytes]], end: int) -> str:
-        """Whether ``found`` are the pairs up to number ``end``, each key once: "equal" or "different"."""
+        """Return "equal" if ``found`` are the pairs up to number ``end``, each key once, else "different"."""
         count = 0
         for count, (key, value) in enumerate(found, 1):  # noqa: B007
             number = int.from_bytes(value[:8], "big")
@@ -167,7 +160,7 @@ class _Steps:
 
 
 def stepped(backend: str, step_bytes: int, seed: int, spill_above: int, folder: Path) -> dict[str, Any]:
-    """Put one step through a task in ``folder``, and look at what it leaves; the figures."""
+    """Process one step with a task in ``folder``, check the state, and return the figures."""
     pairs = step_bytes // (_KEY_BYTES + VALUE_BYTES)
     steps = _Steps(seed)
     task = _task(backend, folder, steps, spill_above)
@@ -202,7 +195,7 @@ def stepped(backend: str, step_bytes: int, seed: int, spill_above: int, folder: 
 
 
 class _AtCommit:
-    """What there is of a step when its commit begins: on disk, staged, and seen by a reader of committed data."""
+    """The size of a step when its commit begins: on disk, staged, and visible to a reader of committed data."""
 
     def __init__(self, task: StreamTask, folder: Path, keys: Sequence[bytes]) -> None:
         self._task, self._state, self._keys = task, folder / STATE_FOLDER, keys
@@ -237,7 +230,7 @@ def _task(backend: str, folder: Path, steps: _Steps, limit_bytes: int) -> Stream
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the measuring process."""
     measure(stepped)
 
 

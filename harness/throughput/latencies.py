@@ -1,7 +1,7 @@
-"""How long each put and each commit takes, timed apart: a store that stages writes puts sooner and commits later.
+"""The latency of each put and each commit, timed separately: a store that stages has fast puts and slow commits.
 
-One process per backend, ``python -m harness.throughput.latencies FOLDER``, on a store by itself at level CHANGELOG,
-which every backend carries. The clock that is read twice for each call is among the times: some tenth of a microsecond.
+Each backend has its own process, ``python -m harness.throughput.latencies FOLDER``. It measures a store alone at level
+CHANGELOG, which every backend carries. The times include two reads of the clock per call: about 0.1 microseconds.
 
 Source: KIP-892, "Compatibility, Deprecation, and Migration Plan": lower latency of writes, higher latency of commits.
 """
@@ -30,14 +30,14 @@ _CHANGELOG = TopicPartition("changelog", 0)
 
 
 class Timed(NamedTuple):
-    """What each call took, in nanoseconds, in order."""
+    """The duration of each call in nanoseconds, in order."""
 
     puts_ns: array[int]
     commits_ns: array[int]
 
 
 def latency_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
-    """Rows of kind "latency": one for the puts of each backend and one for its commits; ``chosen`` leaves others out.
+    """Return rows of kind "latency": one for each backend's puts, one for its commits. ``chosen`` excludes others.
 
     Raises: MeasurementFailedError.
     """
@@ -50,7 +50,7 @@ def latency_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[
 
 
 def timed(store: KeyValueStore, commits: int, seed: int) -> Timed:
-    """Make ``commits`` commits of records with random keys, and as many more as warm up; times of the former."""
+    """Make ``commits`` commits of records with random keys, after some to warm up, and return their times."""
     choose = Random(seed)
     found = Timed(array("q"), array("q"))
     for number in range(-_WARM_UP_COMMITS, commits):
@@ -70,7 +70,7 @@ def timed(store: KeyValueStore, commits: int, seed: int) -> Timed:
 
 
 def percentiles_us(latencies_ns: Sequence[int]) -> dict[str, float]:
-    """The percentiles of ``PERCENTILES`` in microseconds, each right to three digits."""
+    """Return the percentiles of ``PERCENTILES`` in microseconds, each with three correct digits."""
     from hdrh.histogram import HdrHistogram  # After the measurement: it is no part of it.
 
     histogram = HdrHistogram(1, _LATENCY_MAX_NS, _LATENCY_DIGITS)
@@ -80,7 +80,7 @@ def percentiles_us(latencies_ns: Sequence[int]) -> dict[str, float]:
 
 
 def measured(backend: str, commits: int, seed: int, folder: Path) -> list[dict[str, Any]]:
-    """A row for the puts, and one for the commits."""
+    """Return a row for the puts, and one for the commits."""
     level = Durability.CHANGELOG
     with open_store(backend, folder / "store", durability=level) as store:
         found = timed(store, commits, seed)
@@ -98,7 +98,7 @@ def measured(backend: str, commits: int, seed: int, folder: Path) -> list[dict[s
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the measuring process."""
     measure(lambda **arguments: {"rows": measured(**arguments)})
 
 

@@ -1,6 +1,6 @@
-"""The measured process, ``python -m harness.throughput.measurement FOLDER``: works, leaves its figures, and dies.
+"""The measured process, ``python -m harness.throughput.measurement FOLDER``: works, writes its figures, and dies.
 
-It puts its partition's events through one task, exactly once, and is killed (SIGKILL) with a transaction open.
+It processes its partition's events with one task, exactly once, and is killed (SIGKILL) with a transaction open.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from stores.tasks import StreamTask
 FIGURES_FILE = "worked"
 LATENCY_MAX_US = 3_600_000_000
 LATENCY_DIGITS = 3
-"""Percentiles are right to this many digits, up to an hour."""
+"""The number of correct digits of percentiles, up to an hour."""
 _WARM_UP_EVENTS_MAX = 10_000
 _CHUNK_EVENTS = 1_000
 _LOG_COMMITTED = "task.after_log_commit"
 
 
 class Stopwatch:
-    """Puts records through a task and keeps the times. Reading the records is not among them."""
+    """Processes records with a task and records the times, without the time for reading the records."""
 
     def __init__(self, task: StreamTask, partition: TopicPartition) -> None:
         self._task, self._partition = task, partition
@@ -39,13 +39,13 @@ class Stopwatch:
         self.records = 0
         self.busy_ns = 0
         self.commits_ns = array("q")
-        """Of each commit, the changelog's and the stores' together."""
+        """The time of each commit, of the changelog and the stores together."""
         self.store_commits_ns = array("q")
-        """Of each commit, what followed the changelog's: the stores and the checkpoint."""
+        """The time of each commit after that of the changelog: the stores and the checkpoint file."""
         failpoints.arm(_LOG_COMMITTED, self._note_log_committed)
 
     def reset(self) -> None:
-        """Forget what was measured."""
+        """Discard all measured times."""
         self.records = self.busy_ns = 0
         self.commits_ns, self.store_commits_ns = array("q"), array("q")
 
@@ -109,9 +109,9 @@ def measure(job: Job, folder: Path) -> None:
 
 
 def bytes_written() -> int:
-    """What this process has handed to the kernel in write calls so far (``wchar``), its threads included.
+    """Return the bytes that this process and its threads have passed to write calls so far (``wchar``).
 
-    Unlike ``write_bytes`` that doesn't depend on the file system, nor on when the kernel writes pages back.
+    Unlike ``write_bytes``, this depends neither on the file system nor on when the kernel writes pages back.
     """
     return _number_in("/proc/self/io", "wchar:")
 
@@ -123,12 +123,12 @@ def peak_memory_bytes() -> int:
 
 
 def open_files() -> int:
-    """How many files this process has open, sockets and pipes included: a dual store has twice those of one engine."""
+    """Return the number of open files of this process, with sockets and pipes: a dual store has twice as many."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def histogram(latencies_ns: array[int]) -> str:
-    """The latencies as an encoded HdrHistogram of microseconds."""
+    """Return the latencies as an encoded HdrHistogram of microseconds."""
     from hdrh.histogram import HdrHistogram  # only now: the peak of memory has been read
 
     folded = HdrHistogram(1, LATENCY_MAX_US, LATENCY_DIGITS)
@@ -139,7 +139,7 @@ def histogram(latencies_ns: array[int]) -> str:
 
 
 def die() -> None:
-    """End this process by SIGKILL: nothing of it runs afterwards."""
+    """End this process by SIGKILL, so that no cleanup runs."""
     os.kill(os.getpid(), signal.SIGKILL)
     while True:
         sleep(1)
@@ -153,7 +153,7 @@ def _number_in(path: str, field: str) -> int:
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the measured process."""
     end_with_starter()
     folder = Path(sys.argv[1])
     measure(Job.read(folder), folder)

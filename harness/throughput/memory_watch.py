@@ -1,7 +1,7 @@
-"""The most memory of its own that a process has for a while, looked at by another.
+"""The peak of a process's anonymous memory over a period, measured by another process.
 
-Anonymous memory, not the resident size: pages of a mapped file (all of an LMDB store) are the system's to drop. Linux
-keeps no maximum of it, so it is looked at every millisecond; and by another process, because a call that keeps Python's
+Anonymous memory, not the resident size: the kernel may drop pages of a mapped file (all of an LMDB store). Linux keeps
+no maximum of it, so it is sampled every millisecond. Another process samples, because a call that keeps Python's
 interpreter lock, as an engine's write does, would hide its peak from a thread.
 """
 
@@ -18,10 +18,10 @@ _EVERY_S = 1e-3
 
 
 class MemoryWatch:
-    """Watches this process, from entering it until ``stop``. Afterwards the process that did it is gone."""
+    """Watches this process from the beginning of the block until ``stop``. The watching process ends with the block."""
 
     def __enter__(self) -> Self:
-        # By its path: it needs nothing of the harness, and is there at once.
+        # Started by its path: it needs no other module of the harness, and starts quickly.
         command = [sys.executable, "-I", __file__]
         self._watch = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._tell(str(os.getpid()))
@@ -29,7 +29,7 @@ class MemoryWatch:
         return self
 
     def stop(self) -> int:
-        """The most bytes there were above those of the beginning."""
+        """Return the largest number of bytes above that at the beginning."""
         self._tell("stop")
         return self._told() - self._before_bytes
 
@@ -51,13 +51,13 @@ class MemoryWatch:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """What the process has in memory that is no page of a file."""
+    """Return the resident memory of the process that is not part of a file."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
 
 
 def main() -> None:
-    """What the watching process does, to the end of its input."""
+    """Run the watching process until its input ends."""
     pid = int(sys.stdin.readline())
     most = anonymous_bytes(pid)
     print(most, flush=True)

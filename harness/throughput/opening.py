@@ -1,11 +1,11 @@
-"""How soon a store is back after a kill, against how much is in it.
+"""The time until a store is open and restored after a kill, against the number of records in it.
 
-A store is filled and closed cleanly, as a long-lived one mostly lies on disk; then, once per repeat, commits of 1,000
-records follow, one more is killed when the changelog has it and the store does not, and a fresh process opens the
-task. What it replays is that last commit, and those before it where the level lets a kill take them. Where it does
-(RocksDB without a log loses what was in memory), there are as many of them as fill a write buffer just not, but no more
-records than half of those in the store; else there are ten. A store that is not transactional is wiped, and restored
-whole.
+A store is filled and closed cleanly, as a long-lived one mostly is on disk. Then, for each repeat, commits of 1,000
+records follow. In one more commit the process is killed after the changelog has it, and before the store has it. A
+fresh process opens the task. It replays that last commit, and those before it if a kill may lose them at this level.
+
+If a kill may lose them (RocksDB without a WAL loses its memtable), the commits almost fill a write buffer, with at most
+half as many records as the store has. Otherwise there are ten. A store that is not transactional is wiped and restored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEADLINE_PER_RECORD_S = 0.0002
 
 @dataclass(frozen=True, slots=True)
 class OpeningTrial:
-    """One store, filled once, and killed and opened ``repeats`` times."""
+    """One store that is filled once, then killed and opened ``repeats`` times."""
 
     backend: str
     durability: Durability
@@ -69,9 +69,9 @@ _SIZES: Mapping[str, _Sizes] = MappingProxyType(
 
 
 def openings(profile: str, seed: int) -> list[OpeningTrial]:
-    """The trials of a profile, at CHANGELOG, the longest first; the same ones for the same seed.
+    """Return the trials of a profile, at CHANGELOG, the longest first; the same ones for the same seed.
 
-    The largest sizes are left to the library's default backend, except in the full profile. Raises: ConfigError for an
+    The largest sizes are measured with the default backend only, except in the full profile. Raises: ConfigError for an
     unknown profile.
     """
     if profile not in _SIZES:
@@ -86,7 +86,7 @@ def openings(profile: str, seed: int) -> list[OpeningTrial]:
 
 
 def run_opening(trial: OpeningTrial, *, code: str | None = None, within: Path | None = None) -> list[dict[str, Any]]:
-    """The rows of a trial, of kind "opening", one per repeat. ``code`` and ``within`` are as for ``run``.
+    """Return the rows of a trial, of kind "opening", one per repeat. ``code`` and ``within`` are as for ``run``.
 
     Raises: MeasurementFailedError.
     """
@@ -103,9 +103,10 @@ def run_opening(trial: OpeningTrial, *, code: str | None = None, within: Path | 
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of kind "ratio": a store opens within a second after a kill, and no slower the fuller it is.
+    """Return rows of kind "ratio": a store opens within a second after a kill, and a full one as fast as a small one.
 
-    For each backend and level that does not replay its whole changelog; more than 1 is quicker than asked for.
+    There is one for each backend and level that does not replay its whole changelog; more than 1 is faster than
+    required.
     """
     ready: dict[tuple[str, str], dict[int, list[float]]] = {}
     for row in rows:

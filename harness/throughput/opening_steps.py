@@ -1,7 +1,7 @@
 """The processes of an opening trial, ``python -m harness.throughput.opening_steps STEP FOLDER``.
 
-``fill`` writes a changelog, has the store restored from it, and closes it cleanly. ``tail`` commits a little more and
-is killed (SIGKILL) within a commit: the changelog has it, the store doesn't. ``reopen`` opens that, and closes it
+``fill`` writes a changelog, restores the store from it, and closes it cleanly. ``tail`` makes some commits and is
+killed (SIGKILL) within one: the changelog has it, the store does not. ``reopen`` opens that store, and closes it
 cleanly.
 """
 
@@ -34,21 +34,21 @@ TAIL_COMMITS = 10
 TAIL_COMMIT_RECORDS = 1_000
 _TAIL_COMMITS_MAX = 400
 _TAIL_BYTES = 12_000_000
-"""A little less than the changelog that fills a write buffer of RocksDB's, and so is flushed: the worst of tails."""
+"""Slightly less than the changelog that fills a write buffer of RocksDB, and is then flushed: the worst tail."""
 ORDER_FILE = "order"
 _FILL_COMMIT_RECORDS = 50_000
 _STRIDE = 7_919
-"""Prime: the keys that the tail overwrites lie far apart."""
+"""A prime, so that the keys that the tail overwrites are far apart."""
 _APPLICATION = "opening"
 _STORE = "state"
 _INPUT = TopicPartition("opening-input", 0)
 _CHANGELOG = TopicPartition(f"{_APPLICATION}-{_STORE}-changelog", 0)
 Order = Mapping[str, Any]
-"""What to do: ``backend``, ``durability``, ``records``, ``seed``."""
+"""The parameters of a step: ``backend``, ``durability``, ``records``, ``seed``."""
 
 
 def fill(folder: Path, order: Order) -> dict[str, Any]:
-    """A store of ``records`` records, restored from its changelog and closed cleanly."""
+    """Create a store of ``records`` records, restored from its changelog and closed cleanly."""
     with _log(folder, order) as changelog:
         changelog.create_topic(_CHANGELOG.topic)
         with changelog.producer() as producer:
@@ -58,15 +58,15 @@ def fill(folder: Path, order: Order) -> dict[str, Any]:
                     producer.send(_CHANGELOG, record.key, record.value)
                 producer.flush()
         figures = _open_and_close(folder, order, changelog)
-    # A long-lived store was written long ago: the disk is not to be busy with it while the next steps are timed.
+    # A long-lived store was written long ago, so the disk must not write it while the next steps are timed.
     os.sync()
     return figures
 
 
 def tail(folder: Path, order: Order) -> dict[str, Any]:
-    """Commits of 1,000 records, and one in the middle of which the process is killed. Does not return.
+    """Make commits of 1,000 records, and one in the middle of which the process is killed. Does not return.
 
-    Ten, and where a kill takes what was committed as many as it may take, up to half of the store's records.
+    There are ten, or, if a kill loses commits, as many as it may lose, up to half of the store's records.
     """
     changelog = _log(folder, order)
     task = _task(folder, order, changelog)
@@ -86,8 +86,8 @@ def tail(folder: Path, order: Order) -> dict[str, Any]:
 
 
 def reopen(folder: Path, order: Order) -> dict[str, Any]:
-    """How long it takes to open the store that the tail left."""
-    # Imported before any clock runs.
+    """Measure the time to open the store that ``tail`` left."""
+    # Import the backend before the clock starts.
     assert backend_named(order["backend"]).options is not None
     return _open_and_close(folder, order, None)
 
@@ -98,7 +98,7 @@ STEPS: Mapping[str, Callable[[Path, Order], dict[str, Any]]] = MappingProxyType(
 
 
 def figures_file(step: str) -> str:
-    """Where a step leaves its figures; ``tail`` leaves none."""
+    """Return the name of the file with a step's figures; ``tail`` writes none."""
     return f"{step}-figures"
 
 
@@ -150,7 +150,7 @@ def _keep(record: Record, context: TaskContext) -> None:
 
 
 def main() -> None:
-    """What a process does."""
+    """Run one step."""
     end_with_starter()
     step, folder = sys.argv[1], Path(sys.argv[2])
     write_figures(folder / figures_file(step), STEPS[step](folder, read_figures(folder / ORDER_FILE)))

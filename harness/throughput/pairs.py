@@ -1,4 +1,4 @@
-"""A file of pairs with a number each: a partition's events, or the state of a task. Written and read as a stream."""
+"""A file of pairs with a number each: a partition's events, or a task's state. It is written and read as a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Pair(NamedTuple):
-    """``number`` is an event's time in milliseconds, or the place of a pair's store among the workload's stores."""
+    """A pair. ``number`` is an event's time in ms, or the place of the pair's store among the workload's stores."""
 
     key: bytes
     value: bytes
@@ -20,7 +20,7 @@ class Pair(NamedTuple):
 
 
 def write_pairs(path: Path, pairs: Iterable[tuple[bytes, bytes, int]]) -> int:
-    """Write a new file, or replace one; returns how many pairs there were."""
+    """Write a new file, or replace one. Return the number of pairs."""
     count = 0
     with path.open("wb", buffering=_BUFFER_BYTES) as file:
         for key, value, number in pairs:
@@ -30,7 +30,7 @@ def write_pairs(path: Path, pairs: Iterable[tuple[bytes, bytes, int]]) -> int:
 
 
 def read_pairs(path: Path) -> Iterator[Pair]:
-    """The pairs in order, read as they are asked for. Raises: EOFError where the file ends within one."""
+    """Yield the pairs in order, read one by one. Raises: EOFError if the file ends within a pair."""
     with path.open("rb", buffering=_BUFFER_BYTES) as file:
         while head := file.read(_HEAD.size):
             if len(head) < _HEAD.size:

@@ -1,4 +1,4 @@
-"""What is measured, and in which order: a profile's sweeps spelled out as single measurements, shuffled by a seed."""
+"""The measurements of a profile in their order: each grid is expanded into single measurements, shuffled by a seed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from stores.registry import backend_named, backends, check_options
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Every combination of what it lists, over the first ``events`` events of a workload (None: all, if it ends).
+    """A grid of measurements over the first ``events`` events of a workload (None: all, if it ends).
 
-    A backend that can't carry a level is left out at that level. ``backends`` is all there are unless given.
+    It is every combination of the listed values. A backend that does not carry a level is left out at that level.
+    ``backends`` None means all.
     """
 
     workload: str
@@ -85,20 +86,20 @@ PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType(
         ),
     }
 )
-"""By name, from about half a minute to hours on two cores."""
+"""The grids of each profile, which take from about half a minute to hours on two cores."""
 
 
 def profile(name: str, seed: int) -> list[Batch]:
-    """The measurements of a profile. Raises: ConfigError for an unknown one."""
+    """Return the measurements of a profile. Raises: ConfigError for an unknown one."""
     if name not in PROFILES:
         raise ConfigError(f"no profile {name!r}: there are {', '.join(PROFILES)}{nearest(name, PROFILES)}")
     return batches(PROFILES[name], seed)
 
 
 def batches(sweeps: Iterable[Sweep], seed: int) -> list[Batch]:
-    """The sweeps' measurements, each once, those over the same events together and shuffled.
+    """Return the measurements of the grids, each once. Those over the same events are together and shuffled.
 
-    The same sweeps and seed give the same order. Raises: ConfigError where there is nothing to measure.
+    The same grids and seed give the same order. Raises: ConfigError if there is nothing to measure.
     """
     groups: dict[tuple[str, int | None, int], dict[Measurement, None]] = {}
     for sweep in sweeps:
@@ -130,7 +131,7 @@ def _measurements(sweep: Sweep, seed: int) -> Iterable[Measurement]:
 
 
 def _shuffled(measurements: Iterable[Measurement], seed: int) -> tuple[Measurement, ...]:
-    # Repeats of one configuration lie apart, so that a slow minute of the machine doesn't meet all of them.
+    # Repeats of one configuration are apart, so that a slow minute of the machine does not affect all of them.
     rounds: dict[int, list[Measurement]] = {}
     for measurement in measurements:
         rounds.setdefault(measurement.repeat, []).append(measurement)

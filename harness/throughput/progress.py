@@ -1,4 +1,4 @@
-"""Progress out of processes that must not be disturbed: they append lines to a file, and another process says them."""
+"""Progress of processes that must not be disturbed: they append lines to a file, and another process prints them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLL_S = 1.0
 
 
 class Progress:
-    """Says each line that appears in the file ``path`` during a ``with`` block, and at its end the rest."""
+    """Passes each line that is appended to the file ``path`` during a ``with`` block to ``say``."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Progress:
 
 
 def note_progress(path: Path, line: str) -> None:
-    """Append a line to the file of a ``Progress``; does nothing where that is not within this machine's reach."""
+    """Append a line to the file of a ``Progress``. Do nothing if that file is not on this machine."""
     if os.access(path, os.W_OK):
         with path.open("a") as file:
             file.write(line.replace("\n", " ") + "\n")

@@ -1,4 +1,4 @@
-"""The process after a kill, ``python -m harness.throughput.reopening FOLDER``: opens, restores, says what is there."""
+"""The process after a kill, ``python -m harness.throughput.reopening FOLDER``: opens and restores the task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIGURES_FILE = "reopened"
 
 
 def reopen(job: Job, folder: Path) -> None:
-    """Open the task that was killed, dump its state, close it cleanly, and leave the figures."""
+    """Open the killed task, dump its state, close it cleanly, and write the figures."""
     job.load_engine()
     began = perf_counter()
     changelog = job.changelog(folder)
@@ -43,7 +43,7 @@ def reopen(job: Job, folder: Path) -> None:
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """What the files below ``folder`` take up, in whole blocks, as ``du`` counts it; 0 where there is no folder."""
+    """Return the disk space of the files below ``folder`` in whole blocks, as ``du`` counts it; 0 without a folder."""
     return sum((Path(parent) / name).stat().st_blocks * 512 for parent, _, names in os.walk(folder) for name in names)
 
 
@@ -61,7 +61,7 @@ def _hashed(pairs: Iterator[tuple[bytes, bytes, int]], digest: hashlib._Hash) ->
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the process after a kill."""
     end_with_starter()
     folder = Path(sys.argv[1])
     reopen(Job.read(folder), folder)

@@ -1,4 +1,4 @@
-"""One partition's share of a measurement from outside: its two processes, one after the other, and their figures."""
+"""One partition's part of a measurement: it runs two processes, one after the other, and merges their figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEADLINE_PER_EVENT_S = 0.005
 
 
 class MeasurementFailedError(Exception):
-    """A process of a measurement did not do its work. The message says which, and what it complained of."""
+    """A process of a measurement failed. The message names the process and its last complaint."""
 
 
 def run(
@@ -28,10 +28,10 @@ def run(
     code: str | None = None,
     within: Path | None = None,
 ) -> dict[str, Any]:
-    """Measure in a fresh folder ``within`` another, gone afterwards; returns the figures of both processes as one.
+    """Measure in a new folder ``within`` another, which is removed afterwards. Return the figures of both processes.
 
-    ``keep_dump`` gets the digest of the end state and the file that it is dumped in (``pairs``), to read it there and
-    then. ``code`` is the processes' entry of PYTHONPATH, this one's unless given. Raises: MeasurementFailedError.
+    ``keep_dump`` is called with the digest of the final state and the file of its dump (``pairs``), which it must read
+    at once. ``code`` is the PYTHONPATH of the processes; None is that of this one. Raises: MeasurementFailedError.
     """
     with temporary_folder("throughput", within) as folder:
         job.write(folder)
@@ -54,7 +54,7 @@ def figures_of(
     file: str | None,
     code: str | None = None,
 ) -> dict[str, Any]:
-    """Run a process that must end with ``status``, and read the figures that it leaves in ``file``, if any.
+    """Run a process that must end with ``status``, and return the figures that it writes to ``file``, if any.
 
     Raises: MeasurementFailedError.
     """

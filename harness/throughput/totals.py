@@ -1,8 +1,8 @@
-"""The figures of a measurement's partitions as one row.
+"""The figures of a measurement's partitions, merged into one row.
 
-Partitions start together and each has a process of its own. Records, bytes, memory and open files are summed; seconds,
-and those of opening after the kill, are the slowest partition's; the rate is the summed records over these seconds.
-Percentiles are of all partitions' commits in one histogram.
+Partitions start together, and each has its own process. Records, bytes, memory and open files are summed. Seconds, also
+those of opening after the kill, are those of the slowest partition. The rate is the summed records over these seconds.
+Percentiles are those of all partitions' commits in one histogram.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "open_files", 
 
 
 def throughput_row(measurement: Measurement, figures: Sequence[Mapping[str, Any]], end_state: str) -> dict[str, Any]:
-    """The row of ``measurement``, whose partitions (one or more) have left ``figures``.
+    """Return the row of ``measurement`` from the ``figures`` of its partitions, one or more.
 
     ``end_state`` is ``equal``, ``different`` or ``not compared``.
     """

@@ -1,12 +1,12 @@
-"""How long a write takes to be seen by readers on other threads, at each isolation level, against the commit interval.
+"""The time until readers on other threads see a write, at each isolation level, against the commit interval.
 
-A writer numbers its writes to one key, some hundred a second, and commits once per interval; a reader at each level
-looks the key up again and again. A write has been seen when it, or a later one, is shown. How often a reader looks
-bounds what can be told: about a millisecond. The same is measured of a task, which commits by its interval. A process
-per backend, ``python -m harness.throughput.visibility FOLDER``.
+A writer numbers its writes to one key, some hundred a second, and commits once per interval. A reader at each level
+looks the key up repeatedly. A write is seen when a reader returns it or a later one. The reader's interval limits the
+resolution to about a millisecond. A task, which commits by its own interval, is measured in the same way. Each backend
+has its own process, ``python -m harness.throughput.visibility FOLDER``.
 
-Source: KIP-892, "Interactive Queries": what is committed is visible after at most the commit interval; what is not, at
-once.
+Source: KIP-892, "Interactive Queries": committed writes are visible after at most the commit interval; uncommitted
+ones at once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from stores.registry import backends, open_store
 from stores.tasks import StreamTask, TaskContext, TaskId
 
 INTERVALS_S: Mapping[str, Sequence[float]] = {"smoke": (0.05,), "default": (0.02, 0.1), "full": (0.02, 0.1, 1.0)}
-"""A tenth of a second is what Kafka Streams has under exactly once (``commit.interval.ms``)."""
+"""Commit intervals. 0.1 s is the default of Kafka Streams under exactly once (``commit.interval.ms``)."""
 COMMITS = {"smoke": 10, "default": 20, "full": 50}
-"""How many intervals are measured."""
+"""The number of intervals that are measured."""
 SECONDS_AT_LEAST = 1.0
 SEEN_WITHIN_S = 10.0
-"""How long the last commit is waited for."""
+"""The longest wait for the last commit to be seen."""
 DEADLINE_S = 120
 _WRITE_EVERY_S, _LOOK_EVERY_S = 2e-3, 2e-4
 _KEY = b"latest"
@@ -42,9 +42,9 @@ _STORE = "store"
 
 
 def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Rows of kind "visibility" at level CHANGELOG, one per backend, interval, committer and isolation level.
+    """Return rows of kind "visibility" at level CHANGELOG, one per backend, interval, committer and isolation level.
 
-    The default backend alone, and in the full profile all there are; ``chosen`` leaves others out.
+    Only the default backend is measured; in the full profile all are. ``chosen`` excludes others.
     Raises: MeasurementFailedError.
     """
     rows = []
@@ -58,14 +58,14 @@ def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str
 
 
 class Looker:
-    """Looks at what a view shows until it is over; ``lags_s`` is how long each write took to be seen."""
+    """Reads a view until ``over`` is set. ``lags_s`` has the time until each write was seen."""
 
     def __init__(self, view: KeyValueView, written: array[float], over: Event) -> None:
         self._view, self._written, self._over = view, written, over
         self.lags_s: list[float] = []
 
     def look(self) -> None:
-        """The whole of its life."""
+        """Read the view repeatedly until ``over`` is set."""
         seen = 0
         while not self._over.is_set():
             value = self._view.get(_KEY)
@@ -77,11 +77,11 @@ class Looker:
 
 
 Lags = dict[IsolationLevel, list[float]]
-"""How long each write took to be seen, by level."""
+"""The time until each write was seen, by level."""
 
 
 def seen(store: KeyValueStore, interval_s: float, commits: int) -> Lags:
-    """Write for so many intervals with a commit at the end of each."""
+    """Write for ``commits`` intervals with a commit at the end of each, and return the times until writes were seen."""
     written: array[float] = array("d")
 
     def write() -> None:
@@ -98,7 +98,7 @@ def seen(store: KeyValueStore, interval_s: float, commits: int) -> Lags:
 
 
 def seen_of_task(backend: str, interval_s: float, commits: int, folder: Path) -> Lags:
-    """Let a task write for so many of its commit intervals, which it keeps by the system's clock."""
+    """Let a task write for ``commits`` of its commit intervals, which it measures by the system's clock."""
     written: array[float] = array("d")
 
     def put(record: Record, context: TaskContext) -> None:
@@ -137,7 +137,7 @@ def _intervals(interval_s: float, commits: int) -> int:
 
 
 def _looked_at(views: Mapping[IsolationLevel, KeyValueView], written: array[float], write: Callable[[], None]) -> Lags:
-    """Let a reader of each level look while ``write`` notes in ``written`` when it makes each write."""
+    """Let a reader at each level read while ``write`` adds the time of each write to ``written``."""
     over = Event()
     lookers = {level: Looker(view, written, over) for level, view in views.items()}
     with ThreadPoolExecutor(len(lookers)) as pool:
@@ -155,7 +155,7 @@ def _looked_at(views: Mapping[IsolationLevel, KeyValueView], written: array[floa
 
 
 def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: Path) -> list[dict[str, Any]]:
-    """A row per interval, isolation level, and who commits: the store's writer or a task."""
+    """Return a row per interval, isolation level, and committer: the store's writer or a task."""
     rows = []
     for number, interval_s in enumerate(intervals_s):
         with open_store(backend, folder / f"{number}", durability=Durability.CHANGELOG) as store:
@@ -183,7 +183,7 @@ def measured(backend: str, intervals_s: Sequence[float], commits: int, folder: P
 
 
 def main() -> None:
-    """What the process does."""
+    """Run the measuring process."""
     measure(lambda **arguments: {"rows": measured(**arguments)})
 
 

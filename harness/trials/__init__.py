@@ -1,1 +1,1 @@
-"""Crash trials: a process works, dies, and is followed by one that tells what is left."""
+"""Crash trials: a process works and dies, and the next one reports the state that is left."""

@@ -1,4 +1,4 @@
-"""Is a trial one that can be run: do its backend, options, failpoints and sabotage exist, and go together?"""
+"""Validation of a trial: its backend, options, failpoints and mutant must exist, and fit together."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stores.tasks import task
 
 
 def admitted(trial: Trial) -> Trial:
-    """``trial`` itself, its backend by its full name.
+    """Return ``trial`` with its backend's full name.
 
-    Raises: ConfigError for an unknown backend, option, failpoint or sabotage, the nearest one suggested, and for a
-    durability that the backend can't carry.
+    Raises: ConfigError for an unknown backend, option, failpoint or mutant, with the nearest name; and for a durability
+    level that the backend does not carry.
     """
     backend = backend_named(trial.backend)
     StoreConfig(backend=backend.name, durability=Durability(trial.durability), options=dict(trial.options))

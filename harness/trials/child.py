@@ -1,6 +1,6 @@
-"""A process of a trial, seen from outside: started clean, killed at its deadline, always waited for.
+"""A process of a trial, from outside: started with a clean environment, killed at its deadline, always waited for.
 
-And from inside: it ends when whoever started it is gone.
+From inside: it ends when the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import harness
 from harness.effects.nursery import Nursery
 
 ORPHANED = 86
-"""Exit status of a process whose starter has gone away."""
+"""The exit status of a process whose starter has died."""
 _NAMED_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 
 class Ending(NamedTuple):
-    """How a process ended: its status (negative: by that signal, None: at its deadline), and its last complaint."""
+    """The end of a process: its status (negative for a signal, None at its deadline), and its last complaint."""
 
     status: int | None
     complaint: str = ""
@@ -33,7 +33,7 @@ class Ending(NamedTuple):
 def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, code: str | None = None) -> Ending:
     """Run ``python -m module`` in the folder ``work`` until it ends; kill it at the deadline.
 
-    ``code`` is its entry of PYTHONPATH, this process's own unless given.
+    ``code`` is its PYTHONPATH; None is that of this process.
     """
     complaints = work / "complaints"
     with complaints.open("wb") as stderr:
@@ -58,9 +58,9 @@ def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, 
 
 
 def run_forked(nursery: Nursery, module: str, number: int, work: Path, deadline_s: float) -> Ending:
-    """As ``run_child``, for a process of a trial, in a child of the warm parent: it need not start an interpreter.
+    """Run a process of a trial as ``run_child`` does, but in a child of the fork server.
 
-    Raises: NurseryError where the warm parent has failed.
+    Raises: NurseryError if the fork server has failed.
     """
     arguments = {"module": module, "number": number, "work": str(work)}
     outcome = nursery.run(f"{__name__}:work_in", arguments, deadline_s=deadline_s)
@@ -69,14 +69,14 @@ def run_forked(nursery: Nursery, module: str, number: int, work: Path, deadline_
 
 
 def work_in(module: str, number: int, work: str) -> None:
-    """What a forked process does: the work of ``module`` in the folder ``work``, temporary files in there too."""
+    """Do the work of ``module`` in a forked process. Its working and temporary folder is ``work``."""
     os.chdir(work)
     tempfile.tempdir = work
     import_module(module).work(number)
 
 
 def end_with_starter() -> None:
-    """End this process as soon as its standard input does: that is when its starter has died."""
+    """End this process when its standard input ends, because its starter has died then."""
 
     def watch() -> None:
         while os.read(0, 64):
@@ -87,14 +87,14 @@ def end_with_starter() -> None:
 
 
 def _complaint(text: str) -> str:
-    """The line that names the error, if there is one: what comes after it are notes on it."""
+    """Return the line that names the error, if there is one; lines after it are notes."""
     lines = text.strip().splitlines()
     named = [line for line in lines if _NAMED_ERROR.match(line)]
     return (named or lines or [""])[-1]
 
 
 def _environment(code: str | None, work: Path) -> dict[str, str]:
-    # Nothing of the surrounding environment but what the interpreter itself may need to start.
+    # Pass only those variables that the interpreter may need to start.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT") if name in os.environ}
     path = code or str(Path(harness.__file__).parents[1])
     return kept | {"PYTHONPATH": path, "TMPDIR": str(work), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}

@@ -1,4 +1,4 @@
-"""The command that runs one trial again: ``python -m harness trial '<JSON>'``."""
+"""The command that repeats one trial: ``python -m harness trial '<JSON>'``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stores.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the trial given as JSON and print its verdicts; 0: all valid, 1: not all, 2: that is no trial."""
+    """Run the trial of the JSON argument, and print its verdicts. Return 0 if all are valid, else 1; 2 for bad JSON."""
     parser = argparse.ArgumentParser(prog="python -m harness trial", description="Run one crash trial again.")
     parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""What a process of a trial noted before it died: one JSON object per line, in the order in which things happened.
+"""The history of a trial's process: one JSON object per line, in the order of the events.
 
-Each process writes a file of its own. A line is one ``write`` to a file opened for appending, so that a kill
-leaves whole lines, and at worst a torn last one, which the reader drops.
+Each process writes its own file. A line is one ``write`` to a file opened for appending. So a kill leaves complete
+lines, and at worst a torn last one, which the reader drops.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Event = dict[str, Any]
 
 
 class History:
-    """An open history. Notes are never buffered: what was noted survives the process."""
+    """An open history. Events are never buffered: a noted event survives the process."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -29,7 +29,7 @@ class History:
             raise OSError(f"only {written} of {len(line)} bytes of an event were written")
 
     def close(self) -> None:
-        """Release the file. May be called more than once."""
+        """Close the file. May be called more than once."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -44,9 +44,9 @@ class History:
 
 
 def read_history(path: Path) -> list[Event]:
-    """The events of ``path`` in order; none where the process never wrote one. A torn last line is dropped.
+    """Return the events of ``path`` in order; none if the file does not exist. A torn last line is dropped.
 
-    Raises: ValueError where a line before the last one is no JSON object.
+    Raises: ValueError if a line before the last one is not a JSON object.
     """
     if not path.exists():
         return []

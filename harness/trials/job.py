@@ -1,4 +1,4 @@
-"""The task of a trial at work on its input: it commits, notes what it was promised, and dies where it is told to."""
+"""The task of a trial at work on its input: it commits, notes its acknowledgements, and dies as the fault says."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from stores.tasks.task import StreamTask
 TASK = TaskId(0, 0)
 INPUT = TopicPartition(INPUT_TOPIC, 0)
 PRESSURE: Mapping[str, object] = {"write_buffer_size_bytes": 16 << 10}
-"""Options that make an engine which has them flush in the background all the time."""
+"""Options that make engines that have them flush in the background all the time."""
 TIMEOUT_S = 30.0
 SHORT_TIMEOUT_S = 0.05
-"""Where a commit is to time out."""
+"""The timeout of the changelog if a commit is to time out."""
 FLUSH_TIME_S = 0.3
-"""How long flushes in the background get to end before a death under flush pressure: what they reach is then sure."""
+"""The time for background flushes before a death under flush pressure, so that they reach the files."""
 
 
 class ProvokedError(Exception):
-    """What the user's function raises where a trial asks for an abort."""
+    """The exception of the user's function if a trial asks for an abort."""
 
 
 class Job:
-    """One process's share of a trial: a task over the whole input, from where the last one left it."""
+    """One process's part of a trial: a task over the input, from where the last process stopped."""
 
     def __init__(
         self, trial: Trial, work: Path, step: Step | None, history: History, *, wipe_unclean: bool = True
@@ -66,14 +66,14 @@ class Job:
         self._wipe_unclean = wipe_unclean
         self._transactional: set[str] = set()
         timeout_s = SHORT_TIMEOUT_S if isinstance(step, Timeout) else TIMEOUT_S
-        # A killed process loses nothing of a log at PROCESS, and at DISK it would be several times slower.
+        # At PROCESS a kill loses nothing of the log. DISK would be several times slower.
         self._changelog = SqliteChangelog(work / CHANGELOG_FILE, Durability.PROCESS, timeout_s=timeout_s)
         for topic in (INPUT_TOPIC, OUTPUT_TOPIC):
             self._changelog.create_topic(topic)
         self._task = self._instance(STATE_FOLDER)
 
     def _instance(self, state_folder: str) -> StreamTask:
-        """An instance of the task, with its stores below a folder of its own."""
+        """Return an instance of the task, with its stores below a folder of its own."""
         trial = self._trial
         store = StoreConfig(
             backend=trial.backend,
@@ -100,11 +100,11 @@ class Job:
         return self._task.open()
 
     def states(self) -> dict[str, dict[str, str]]:
-        """All pairs of each store."""
+        """Return all pairs of each store."""
         return {store: dump(as_map(self._trial.records, self._task.store(store))) for store in STORES}
 
     def told(self, reports: Sequence[RestoreReport]) -> dict[str, dict[str, Any]]:
-        """Each store as it is once it is restored, and what was told of that."""
+        """Return each restored store with its restore report, as JSON values."""
         states = self.states()
         return {
             report.store: {
@@ -117,7 +117,7 @@ class Job:
         }
 
     def work(self) -> None:
-        """Process the input from where the task stands to its end or to where the fault strikes; then close."""
+        """Process the input from the task's offset to its end, or until the fault strikes; then close."""
         while self._stretch():
             pass
         if isinstance(self._step, Fence):
@@ -130,7 +130,7 @@ class Job:
         self._history.note("closed")
 
     def _stretch(self) -> bool:
-        """Work from where the task stands; True where an abort has set it back and it is to go on from there."""
+        """Process records from the task's offset. Return True if an abort reset it and it must continue from there."""
         for record in self._input(self._task.input_offsets()[INPUT]):
             early_commits = self._early_commits()
             try:
@@ -160,7 +160,7 @@ class Job:
             self._history.note("stopped")
 
     def _be_taken_over(self) -> None:
-        """Let another instance process as much as goes into a commit, from this one's last commit on."""
+        """Let another instance process the records of one commit, from this one's last commit on."""
         other = self._instance(OTHER_STATE_FOLDER)
         other.open()
         for record in islice(self._input(other.input_offsets()[INPUT]), self._trial.commit_every):
@@ -169,7 +169,7 @@ class Job:
         self._history.note("taken_over")
 
     def _commit_in_vain(self) -> None:
-        """Go on as one that knows of no other instance, and try to commit."""
+        """Continue without knowledge of the other instance, and try to commit."""
         try:
             for record in islice(self._input(self._task.input_offsets()[INPUT]), 1):
                 self._task.process(INPUT, record)
@@ -178,7 +178,7 @@ class Job:
             self._history.note("refused")
 
     def _input(self, first: int) -> Iterator[Record]:
-        """The input from record ``first`` on, made as it is read: it may be larger than memory."""
+        """Yield the input from record ``first`` on, generated one by one: it may be larger than memory."""
         for number, operations in enumerate(inputs(self._trial.mix, self._trial.seed)):
             if number >= first:
                 yield Record(number, output_key(number), encoded(operations))
@@ -219,7 +219,7 @@ class Job:
         )
 
     def _commit(self, next_input: int) -> bool:
-        """Whether the commit is made. Where it has timed out, the task is to go on from where it stands then."""
+        """Return True if the commit is made, False if it timed out: the task then continues from its last commit."""
         self._commits += 1
         if isinstance(self._step, Timeout) and self._commits == self._step.commit:
             try:
@@ -239,27 +239,27 @@ class Job:
 
 
 def changelog_partition(store: str) -> TopicPartition:
-    """The changelog partition of one of the task's stores."""
+    """Return the changelog partition of one of the task's stores."""
     return TopicPartition(changelog_topic(store), TASK.partition)
 
 
 def store_options(trial: Trial) -> dict[str, object]:
-    """The backend's options in this trial."""
+    """Return the backend's options in this trial."""
     known = backend_named(trial.backend).options
     pressure = PRESSURE if has_flush_pressure(trial.fault) else {}
     return {name: value for name, value in pressure.items() if name in known} | dict(trial.options)
 
 
 def dump(store: Any) -> dict[str, str]:
-    """All pairs of a store, or of a typed one as a map, as text that a history can hold."""
+    """Return all pairs of a store, or of a typed store as a map, as text for a history."""
     with store.all() as pairs:
         return {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
 
 
 def arm(step: Step | None, history: History) -> None:
-    """Let the failpoint of a ``Kill`` end this process when it is reached as often as the kill says.
+    """Make the failpoint of a ``Kill`` end this process when it is reached for the ``hit``-th time.
 
-    Raises: ValueError where no module that is loaded declares it.
+    Raises: ValueError if no loaded module declares the failpoint.
     """
     if not isinstance(step, Kill):
         return
@@ -275,7 +275,7 @@ def arm(step: Step | None, history: History) -> None:
 
 
 def die(history: History, at: str) -> None:
-    """End this process by SIGKILL; nothing of it runs afterwards."""
+    """End this process by SIGKILL, so that no cleanup runs."""
     history.note("killed", at=at)
     os.kill(os.getpid(), signal.SIGKILL)
     while True:

@@ -1,4 +1,4 @@
-"""Where the files of a trial lie in its work folder, and what its task, stores and topics are called."""
+"""The names of a trial's files in its work folder, and of its task, stores and topics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ TRIAL_FILE = "trial.json"
 CHANGELOG_FILE = "changelog.sqlite"
 STATE_FOLDER = "state"
 OTHER_STATE_FOLDER = "state-of-another"
-"""The stores of the instance that takes the task over."""
+"""The stores of the instance that takes over the task."""
 FOUND_FOLDER = "found"
-"""A copy of the stores as the last process left them, for the next one to look at."""
+"""A copy of the stores as the last process left them, which the next process reads."""
 
 APPLICATION = "trial"
 STORES = ("left", "right")
@@ -17,10 +17,10 @@ OUTPUT_TOPIC = "trial-output"
 
 
 def changelog_topic(store: str) -> str:
-    """The topic that is the changelog of ``store``."""
+    """Return the changelog topic of ``store``."""
     return f"{APPLICATION}-{store}-changelog"
 
 
 def history_file(process: int) -> str:
-    """The file in which the ``process``-th process notes its events."""
+    """Return the name of the file in which the ``process``-th process notes its events."""
     return f"history-{process}.jsonl"

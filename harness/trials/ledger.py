@@ -1,4 +1,4 @@
-"""The log of a trial as its file tells it, read with plain SQL: none of the code that wrote it has a say."""
+"""The content of a trial's log, read from its file with plain SQL, without the code that wrote it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.typed_maps import PLAIN, logged_key
 
 
 def read_ledger(path: Path, records: str = PLAIN) -> Log:
-    """The committed records of every topic of a trial, and the next input; an empty log where there is no file.
+    """Return the committed records of a trial's topics, and the next input; an empty log if there is no file.
 
-    Keys are those that the records of a store of the kind ``records`` are about; as they lie there unless it is given.
+    With ``records``, a kind of typed store, keys are those of the store's records; without it, keys are as stored.
 
-    Opening the file changes it (SQLite folds its write-ahead log in): give a copy.
+    Opening the file changes it, because SQLite checkpoints its WAL, so give a copy.
     """
     if not path.exists():
         return Log(dict.fromkeys(STORES, ()))

@@ -1,4 +1,4 @@
-"""What is left after the processes of a trial: their histories, their ends, and the log as it lay between them."""
+"""The observations of a trial: the histories and ends of its processes, and the log after each of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGKILLED = -9
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One entry per process that ran, in order; ``logs`` has the log after each of them."""
+    """One entry for each process that ran, in order; ``logs`` has the log after each of them."""
 
     histories: Sequence[Sequence[Event]]
     endings: Sequence[Ending]
@@ -27,9 +27,9 @@ class Observation:
 
 
 def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -> str:
-    """Why process ``number`` of the trial did not end as it should; empty where it did.
+    """Return the reason why process ``number`` of the trial did not end as planned, or "".
 
-    The words are the same on every run. What the process itself said is in its ending.
+    The words are the same in every run. The complaint of the process is in its ending.
     """
     planned = steps(trial.fault)
     step = planned[number] if number < len(planned) else None
@@ -54,7 +54,7 @@ def mishap(trial: Trial, number: int, ending: Ending, events: Sequence[Event]) -
 
 
 def missing(trial: Trial, observation: Observation) -> str:
-    """The first mishap of the trial, and so why it did not take its course; empty where it did."""
+    """Return the first mishap of the trial, which is the reason why the fault did not strike as planned, or ""."""
     mishaps = [
         mishap(trial, number, ending, events)
         for number, (ending, events) in enumerate(zip(observation.endings, observation.histories, strict=True))
@@ -63,7 +63,7 @@ def missing(trial: Trial, observation: Observation) -> str:
 
 
 def evidence(trial: Trial, observation: Observation) -> Evidence:
-    """The observation as checkers take it, beside what the seed says should have come of it."""
+    """Return the observation in the form for checkers, with the expected result that follows from the seed."""
     lives = []
     acknowledged: list[Acknowledged] = []
     fallen_back: list[FellBack] = []
@@ -92,7 +92,7 @@ def evidence(trial: Trial, observation: Observation) -> Evidence:
 
 
 def state(pairs: Mapping[str, str]) -> State:
-    """A state as a history holds it, in bytes again."""
+    """Return a state of a history as bytes."""
     return {key.encode("latin-1"): value.encode("latin-1") for key, value in pairs.items()}
 
 

@@ -1,4 +1,4 @@
-"""A changelog's file that somebody else is writing to: whoever commits to it then waits until its time is up."""
+"""A changelog file that another connection has locked: a commit to it waits until its timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def occupied(changelog: Path) -> Iterator[None]:
-    """Hold the file's write lock for the block, and write nothing."""
+    """Hold the file's write lock during the block, and write nothing."""
     with closing(sqlite3.connect(changelog, isolation_level=None)) as other:
         other.execute("begin immediate")
         yield

@@ -1,9 +1,9 @@
-"""The input of a crash trial: numbered records, each with a few operations on two stores, made from a seed.
+"""The input of a crash trial: numbered records, each with a few operations on two stores, generated from a seed.
 
-The mix is made to find crashes' damage: few keys, so that nearly every write overwrites; values that name the
-record and operation that wrote them, so that a wrong state says where it came from; deletes, range deletes and
-writes that depend on what is there; keys with zero and 0xff bytes; empty values. Each record yields one output,
-which tells what its reads saw.
+The mix is chosen to show crash anomalies. There are few keys, so nearly every write overwrites. Values name the record
+and operation that wrote them, so a wrong state shows its origin. There are deletes, range deletes, and writes that
+depend on the present value; keys with zero and 0xff bytes; empty values. Each record has one output with the results of
+its reads.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from stores.errors import ConfigError
 
 _KINDS = ("put", "put_if_absent", "delete", "delete_range", "get")
 READING = ("put_if_absent", "delete", "get")
-"""The operations whose answer the output tells."""
+"""The operations whose result is in the output."""
 _WEIGHTS = (50, 14, 14, 4, 18)
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How much input: ``records`` of it over ``keys`` keys, values of about ``value_bytes``."""
+    """The size of the input: ``records`` over ``keys`` keys, with values of about ``value_bytes``."""
 
     records: int = 240
     keys: int = 48
     value_bytes: int = 24
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError for anything that is not a whole number from 1 on."""
+        """Raise ConfigError for a value that is not a whole number from 1 on."""
         for name in ("records", "keys", "value_bytes"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
@@ -40,7 +40,7 @@ class Mix:
 
 
 class Operation(NamedTuple):
-    """One step on one store. ``end`` is the last key of a range delete, ``value`` what a put writes."""
+    """One operation on a store. ``end`` is the last key of a range delete, ``value`` the value of a put."""
 
     kind: str
     store: str
@@ -50,7 +50,7 @@ class Operation(NamedTuple):
 
 
 class Writable(Protocol):
-    """The part of a store that operations use."""
+    """The methods of a store that operations use."""
 
     def get(self, key: bytes) -> bytes | None: ...
     def put(self, key: bytes, value: bytes | None) -> None: ...
@@ -60,7 +60,7 @@ class Writable(Protocol):
 
 
 def inputs(mix: Mix, seed: int) -> Iterator[list[Operation]]:
-    """The operations of each input record, record 0 first. The same mix and seed give the same input."""
+    """Yield the operations of each input record from record 0 on. The same mix and seed give the same input."""
     rng = random.Random(f"operations {seed}")
     keys = sorted(_key(number) for number in range(mix.keys))
     for number in range(mix.records):
@@ -68,12 +68,12 @@ def inputs(mix: Mix, seed: int) -> Iterator[list[Operation]]:
 
 
 def encoded(operations: list[Operation]) -> bytes:
-    """The value of the input record that asks for ``operations``."""
+    """Return the value of the input record that asks for ``operations``."""
     return json.dumps([[_text(field) for field in operation] for operation in operations]).encode()
 
 
 def decoded(value: bytes) -> list[Operation]:
-    """The operations that ``encoded`` wrote."""
+    """Return the operations that ``encoded`` wrote."""
     return [
         Operation(kind, store, key.encode("latin-1"), _bytes(end), _bytes(written))
         for kind, store, key, end, written in json.loads(value)
@@ -81,7 +81,7 @@ def decoded(value: bytes) -> list[Operation]:
 
 
 def apply(operation: Operation, store: Writable) -> bytes | None:
-    """Carry out one operation, and return what it read: the value found, or None."""
+    """Carry out one operation, and return the value that it read, or None."""
     if operation.kind == "put":
         store.put(operation.key, operation.value)
     elif operation.kind == "put_if_absent":
@@ -96,7 +96,7 @@ def apply(operation: Operation, store: Writable) -> bytes | None:
 
 
 def output(reads: list[bytes | None]) -> bytes:
-    """The value of a record's output: what its operations read, in their order."""
+    """Return the value of a record's output: the results of its reads in order."""
     return b"|".join(b"-" if read is None else b"=" + read[:24] for read in reads)
 
 

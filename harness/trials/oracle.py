@@ -1,4 +1,4 @@
-"""What the input of a trial must lead to: worked out on dictionaries, from the seed alone."""
+"""The correct result of a trial's input, computed with dictionaries from the seed alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.trials.operations import READING, Operation, output
 
 
 def expected(input_records: Iterable[Sequence[Operation]]) -> Expected:
-    """Every change and every output that the input asks for, each input record's after the one before."""
+    """Return every change and every output of the input, in the order of its records."""
     states: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
     changes: list[Change] = []
     outputs: list[tuple[bytes, bytes]] = []
@@ -32,7 +32,7 @@ def expected(input_records: Iterable[Sequence[Operation]]) -> Expected:
 
 
 def output_key(number: int) -> bytes:
-    """The key of input record ``number``, and of its output."""
+    """Return the key of input record ``number``, and of its output."""
     return b"%06d" % number
 
 

@@ -1,6 +1,6 @@
-"""Which trials there are to run: every failpoint of every backend, of the task and of the log, and deaths elsewhere.
+"""The trials of a profile: every failpoint of every backend, of the task and of the log, and other faults.
 
-Where a fault strikes is chosen by the seed. In its default shape a trial commits ten times to two stores.
+The seed chooses where a fault strikes. In its default shape a trial makes ten commits to two stores.
 """
 
 from __future__ import annotations
@@ -10,41 +10,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
+from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate, failpoint_of
 from harness.faults.registry import check_known
 from harness.trials.operations import Mix
 from harness.trials.trial import DURABILITIES, Trial
 from harness.typed_maps import IN_TURN
 from stores.changelog import producer
+from stores.failpoints import Failpoint, Part
+from stores.failpoints import failpoint as declaration
 from stores.registry import Backend, backend_named, backends
 from stores.tasks import task
 
 PROFILES = ("smoke", "default", "full")
 LOG_FAILPOINTS = (producer.BEFORE_COMMIT, producer.AFTER_COMMIT)
 
-# Where a death leaves something to recover from or to restore: the failpoints of recoveries are reached after one.
 _BEFORE_LOG, _AFTER_LOG, _AFTER_STORES = "task.before_log_commit", "task.after_log_commit", "task.after_store_commit"
 _BEFORE_PIECE, _AFTER_PIECE = "task.restore.before_write", "task.restore.after_write"
-_READY, _IN_PART, _RECOVERED = "dual_store.marker_synced", "dual_store.mid_copy", "dual_store.recover.truncated"
-_TWICE = ("dual_store.recover.before_copy", "dual_store.recover.truncated", "indexed_batch.recover.before_copy")
-_SPILLED_IN_PART = "indexed_batch.mid_copy"
 
 Shape = Mapping[str, Any]
-"""Settings of a trial beside its backend, fault and seed."""
+"""Settings of a trial other than its backend, fault and seed."""
 
 UNDER_PRESSURE: Shape = {"mix": Mix(value_bytes=4096), "commit_every": 120}
 """Transactions so large that an engine under flush pressure writes them out before they are committed."""
 
-IN_PARTS: Shape = {
-    "mix": Mix(records=120, value_bytes=256 << 10),
-    "commit_every": 60,
-    "options": (("staging_buffer_bytes", 1 << 20),),
-}
-"""Transactions that a dual store spills, and copies in several parts."""
-
-
-SPILLED: Shape = {"mix": Mix(records=96), "options": (("copy_part_bytes", 200), ("staging_buffer_bytes", 200))}
-"""Four commits, of which nearly all outgrow an indexed batch, which spills them and copies them in several parts."""
+_LARGE_VALUE_BYTES = 256 << 10
 
 
 def crash_matrix(
@@ -53,13 +42,13 @@ def crash_matrix(
     seeds: Sequence[int] = (0, 1, 2),
     profile: str = "default",
 ) -> list[Trial]:
-    """The trials of a profile; all backends unless some are named. The same arguments give the same trials.
+    """Return the trials of a profile, for all backends unless some are named. They depend on the arguments alone.
 
-    ``full``: every fault at every durability with every seed. ``default``: every failpoint with every seed, all other
-    faults with the first one, the durabilities taking turns. ``smoke``: every fault once, backends taking turns too.
-    In all of them stores of bytes and typed ones take turns.
+    ``full``: every fault at every durability level with every seed. ``default``: every failpoint with every seed, all
+    other faults with the first one; the levels rotate. ``smoke``: every fault once; the backends rotate too. In all of
+    them, stores of bytes and typed stores rotate.
 
-    Raises: ConfigError for an unknown backend, durability or profile.
+    Raises: ConfigError for an unknown backend, durability level or profile.
     """
     check_known("profile", PROFILES, profile)
     check_known("durability", DURABILITIES, *durabilities)
@@ -102,12 +91,15 @@ def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Se
         for case, trial in trial_of.items():
             able.setdefault(case, []).append(trial)
     for number, trials in enumerate(able.values()):
-        # A step that shares no factor with the number of levels, so that levels change along with backends.
+        # A step without a common factor with the number of levels, so that levels change along with backends.
         yield _of_kind(trials[7 * number % len(trials)], number)
 
 
 def _of_kind(trial: Trial, turn: int) -> Trial:
-    """``trial`` with stores of the kind whose turn it is."""
+    """Return ``trial`` with the kind of store at ``turn``; bytes if no typed store reaches its failpoint."""
+    about = failpoint_of(trial.fault)
+    if trial.durability == "CHANGELOG" and about and declaration(about).nothing_before:
+        return trial
     return replace(trial, records=IN_TURN[turn % len(IN_TURN)])
 
 
@@ -116,19 +108,18 @@ def _failpoints(backend: Backend) -> tuple[str, ...]:
 
 
 def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
-    """The trials of one backend, durability and seed, by what they are about; a failpoint's own by its name."""
+    """Return the trials of one backend, level and seed, by their description; that of a failpoint is its name."""
 
     def trial(fault: Fault, shape: Shape | None = None, **settings: Any) -> Trial:
         return Trial(backend.name, fault, durability=durability, seed=seed, **(shape or {}), **settings)
 
     choose = random.Random(f"plan {backend.name} {durability} {seed}")
     cases = {}
-    for failpoint in _failpoints(backend):
-        if failpoint in backend.load_strategy().persistent_failpoints:
-            cases[failpoint] = trial(_kill_at_spill(failpoint, choose), SPILLED)
-            continue
-        fault, shape = _kill_at(failpoint, durability, choose)
-        cases[failpoint] = trial(fault, shape)
+    reached = [declaration(name) for name in _failpoints(backend)]
+    at_end = tuple(Kill(each.name) for each in reached if each.always)
+    for failpoint in reached:
+        fault, shape = _kill_at(failpoint, durability, at_end, choose)
+        cases[failpoint.name] = trial(fault, shape)
     tail = Kill(_AFTER_LOG, choose.randint(2, 9))
     cases |= {
         "kill inside a transaction": trial(KillAfter(_inside(choose))),
@@ -156,32 +147,46 @@ def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
     return cases
 
 
-def _kill_at(failpoint: str, durability: str, choose: random.Random) -> tuple[Fault, Shape | None]:
-    """The fault that has a process die at ``failpoint``, and the shape in which it gets there."""
-    if failpoint == _IN_PART:
-        return Kill(failpoint), IN_PARTS
-    if ".recover." in failpoint:
-        # A copy that was complete is not made again: only what comes before it can be interrupted twice.
-        again = (Kill(failpoint),) * (2 if failpoint in _TWICE else 1)
-        if durability == "CHANGELOG":
-            # Without a log of the engine's own, only a commit in parts outlives a killed process to be carried out.
-            return KillInRecovery(Kill(_IN_PART), (*again, Kill(_RECOVERED))), IN_PARTS
-        return KillInRecovery(Kill(_READY, choose.randint(1, 18)), (*again, Kill(_RECOVERED))), None
-    if "restore." in failpoint:
-        return KillInRecovery(Kill(_AFTER_LOG, choose.randint(2, 9)), (Kill(failpoint), Kill(failpoint))), None
-    if failpoint.startswith("create."):
-        return Kill(failpoint, choose.randint(1, 2)), None
-    return Kill(failpoint, choose.randint(1, 9)), None
+def _kill_at(
+    failpoint: Failpoint, durability: str, at_end: tuple[Kill, ...], choose: random.Random
+) -> tuple[Fault, Shape]:
+    """Return the fault in which a process dies at ``failpoint``, and the shape in which it is reached.
+
+    ``at_end`` are kills that every opening reaches: a recovery that was killed earlier is killed there as well.
+    """
+    if failpoint.part not in (Part.RECOVERY, Part.RESTORE):
+        most = 2 if failpoint.part is Part.CREATION else 9
+        return Kill(failpoint.name, _hit(failpoint, most, choose)), shape(failpoint)
+    again = (Kill(failpoint.name),) * (2 if failpoint.twice else 1)
+    if failpoint.part is Part.RECOVERY:
+        again += at_end
+    earlier = failpoint.after_at(durability)
+    if not earlier:
+        return KillInRecovery(Kill(_AFTER_LOG, choose.randint(2, 9)), again), {}
+    first = declaration(earlier)
+    return KillInRecovery(Kill(first.name, _hit(first, 18, choose)), again), shape(first)
 
 
-def _kill_at_spill(failpoint: str, choose: random.Random) -> Fault:
-    """The fault that has a process die at ``failpoint`` of a commit that was spilled."""
-    if ".recover." not in failpoint:
-        return Kill(failpoint, choose.randint(1, 6))
-    again = (Kill(failpoint),) * (2 if failpoint in _TWICE else 1)
-    return KillInRecovery(Kill(_SPILLED_IN_PART, choose.randint(1, 6)), again)
+def _hit(failpoint: Failpoint, most: int, choose: random.Random) -> int:
+    """Draw which hit of the failpoint kills: up to ``most``, or to the number that its shape certainly reaches."""
+    if failpoint.transaction_bytes:
+        return 1
+    return choose.randint(1, min(most, 6) if failpoint.options else most)
+
+
+def shape(failpoint: Failpoint) -> Shape:
+    """Return the shape in which a trial reaches ``failpoint``: the default one unless it declares requirements.
+
+    With options of its own a trial makes four commits; with a transaction size, two commits of large values.
+    """
+    options = tuple(sorted(failpoint.options.items()))
+    if failpoint.transaction_bytes:
+        commit_every = -(-failpoint.transaction_bytes // _LARGE_VALUE_BYTES)
+        mix = Mix(records=2 * commit_every, value_bytes=_LARGE_VALUE_BYTES)
+        return {"mix": mix, "commit_every": commit_every, "options": options}
+    return {"mix": Mix(records=96), "options": options} if options else {}
 
 
 def _inside(choose: random.Random) -> int:
-    """A number of records at which a transaction is open, in the default shape."""
+    """Return a number of records after which a transaction is open, in the default shape."""
     return choose.randint(0, 9) * 24 + choose.randint(1, 23)

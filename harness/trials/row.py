@@ -1,4 +1,4 @@
-"""An outcome as a row: what reports and comparisons of runs are made from."""
+"""An outcome as a row, for reports and comparisons of runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXT_COLUMNS = (
 
 
 def row(outcome: Outcome, attempt: int = 0) -> Row:
-    """One row per trial. ``attempt`` counts from 0, ``verdicts`` is JSON, ``repeat`` the command that runs it again."""
+    """Return the row of a trial. ``attempt`` counts from 0, ``verdicts`` is JSON, ``repeat`` a command."""
     trial = outcome.trial
     return {
         "trial": trial.id,
@@ -53,7 +53,7 @@ def row(outcome: Outcome, attempt: int = 0) -> Row:
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What to print of the rows that are not valid: why, and the command that repeats each."""
+    """Return a text for each row that is not valid: its verdicts, and the command that repeats it."""
     return [_failure(found) for found in rows if found["result"] != "valid"]
 
 
@@ -61,7 +61,7 @@ def _failure(found: Mapping[str, Any]) -> str:
     told = []
     for verdict in json.loads(found["verdicts"]):
         if verdict["result"] != "valid":
-            # Where a trial did not take its course most checkers say the same: once is enough.
+            # If the fault did not strike as planned, most checkers report the same. It is printed once.
             who = verdict["checker"] if verdict["result"] == "anomaly" else "trial"
             told.append(f"  {who}: {verdict['result']}: {verdict['detail']}")
     told = list(dict.fromkeys(told))

@@ -1,4 +1,4 @@
-"""Run a trial: one process after another, each of which dies as its fault says, until one gets to the end."""
+"""The processes of a trial: each dies as its fault says, and the next continues, until one completes the input."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from harness.trials.truncation import truncate
 from harness.typed_maps import PLAIN
 
 DEADLINE_S = 60.0
-"""How long one process of a trial may take. RocksDB may loop for ever while it opens what a crash has left."""
+"""The deadline of one process of a trial. RocksDB may loop for ever while it opens a store after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A trial that was run and judged.
+    """The result of a trial.
 
-    ``verdicts`` are the same on every run of the same trial; ``complaint``, the last thing that a failed process
-    said, and ``seconds`` are not.
+    ``verdicts`` are the same in every run of the same trial. ``seconds`` and ``complaint``, the last output of a failed
+    process, are not.
     """
 
     trial: Trial
@@ -46,17 +46,17 @@ class Outcome:
 
     @property
     def verdicts_text(self) -> str:
-        """The verdicts as one line of JSON: the bytes that two runs have in common."""
+        """The verdicts as one line of JSON, with equal bytes for equal trials."""
         return json.dumps([verdict._asdict() for verdict in self.verdicts], separators=(",", ":"))
 
 
 def run(
     trial: Trial, work: Path, *, code: str | None = None, deadline_s: float = DEADLINE_S, nursery: Nursery | None = None
 ) -> Observation:
-    """Run the processes of ``trial`` in the empty folder ``work``, and keep what they leave.
+    """Run the processes of ``trial`` in the empty folder ``work``, and return the observations.
 
-    They are forked in ``nursery`` where one is given, else started; ``code`` is then their PYTHONPATH entry, that of
-    this process unless given.
+    With ``nursery`` they are forked from that fork server. Without it they are started, with ``code`` as their
+    PYTHONPATH; None is that of this process.
     """
     (work / TRIAL_FILE).write_text(trial.text)
     histories, endings, logs = [], [], []
@@ -80,7 +80,7 @@ def run(
 
 
 def judge(trial: Trial, observation: Observation) -> tuple[Verdict, ...]:
-    """What each checker says, after whether the fault took its course at all."""
+    """Return the verdict of each checker, after one that says if the fault struck as planned."""
     gap = missing(trial, observation)
     course = Verdict("course", Result.UNKNOWN if gap else Result.VALID, gap)
     judged = evidence(trial, observation)
@@ -95,9 +95,9 @@ def examine(
     deadline_s: float = DEADLINE_S,
     nursery: Nursery | None = None,
 ) -> Outcome:
-    """Run and judge ``trial``, and never raise: what goes wrong is a verdict of its own.
+    """Run and check ``trial``. Never raise: an error becomes a verdict.
 
-    It works in ``work``, an empty folder that is then left as it is, or else in a temporary one that is removed.
+    The trial uses ``work``, an empty folder that is kept, or else a temporary folder that is removed.
     """
     begun = time.monotonic()
     folder = work or Path(tempfile.mkdtemp(prefix=f"trial-{trial.id}-"))
@@ -116,7 +116,7 @@ def examine(
 
 
 def _log(work: Path, records: str = PLAIN) -> Log:
-    """The committed log, read from a copy: even looking at the file itself would change it."""
+    """Return the committed log, read from a copy, because reading the file itself would change it."""
     with tempfile.TemporaryDirectory(dir=work) as aside:
         for file in work.glob(f"{CHANGELOG_FILE}*"):
             if not file.name.endswith("-shm"):
@@ -125,7 +125,7 @@ def _log(work: Path, records: str = PLAIN) -> Log:
 
 
 def _copy_state(work: Path) -> None:
-    """Set a copy of the stores aside to look at: opening a store recovers it, and that is the next process's part."""
+    """Copy the stores so that the copy can be opened: opening recovers a store, and the next process must do that."""
     shutil.rmtree(work / FOUND_FOLDER, ignore_errors=True)
     if (work / STATE_FOLDER).exists():
         shutil.copytree(work / STATE_FOLDER, work / FOUND_FOLDER)

@@ -1,6 +1,6 @@
-"""Defects that are built into a real backend, task or log on purpose: each checker must notice the one meant for it.
+"""Mutants of a real backend, task or log: each must be detected by the checker that it names.
 
-They are patched into the processes of a trial that asks for one, and exist nowhere else: no backend carries them.
+They are patched into the processes of a trial that asks for one, and exist nowhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stores.tasks.restore import restore
 from stores.tasks.store_group import StoreGroup
 
 SEGMENT_BYTES = 8
-"""What a key of a window or session store begins with."""
+"""The length of the prefix of a key in a window or session store that names its segment."""
 
 HALF_WRITTEN = declare("sabotage.half_written", "a commit that should be one write has done the first of two")
 BETWEEN = declare("sabotage.between", "of outputs and input offsets, one is committed and the other is not")
@@ -37,7 +37,7 @@ Settings = dict[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
-    """A defect: what it does, the checker that must convict it, and how it gets in."""
+    """A defect: its description, the checker that must detect it, and the function that builds it in."""
 
     meaning: str
     convicted_by: str
@@ -45,7 +45,7 @@ class Sabotage:
 
 
 def sabotage(name: str | None, backend: Backend) -> Settings:
-    """Build the defect ``name`` into this process; None builds in nothing. Raises: ConfigError for an unknown name."""
+    """Build the mutant ``name`` into this process; None builds in none. Raises: ConfigError for an unknown name."""
     if name is None:
         return {}
     check_known("sabotage", SABOTAGES, name)
@@ -172,7 +172,7 @@ def _one_offset_for_all(engine: type[Engine], strategy: type[EngineStore]) -> Se
     commit = StoreGroup.commit
 
     def broken(self: StoreGroup, offsets: Mapping[TopicPartition, int], position: Position) -> None:
-        # Of outputs there are offsets as well, which a store never is given.
+        # Outputs have offsets as well, which are never passed to a store.
         logged = [offsets[partition] for partition in self.partitions if partition in offsets]
         commit(self, dict.fromkeys(self.partitions, max(logged)) if logged else offsets, position)
 

@@ -1,7 +1,7 @@
 """A later process of a trial: ``python -m harness.trials.survivor NUMBER`` in the trial's work folder.
 
-It looks at what the last one left, in a copy; then it recovers, restores, and works to the end of the input, unless
-the trial's fault has it killed as well on the way.
+It reads a copy of the stores that the last process left. Then it recovers, restores, and works to the end of the input,
+unless the trial's fault kills it on the way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stores.tasks import StateDirectory
 
 
 def work(number: int) -> None:
-    """Tell what there is, go on from it, and tell what came of it."""
+    """Note the state that is found, continue from it, and note the final state."""
     folder = Path.cwd()
     trial = from_text((folder / TRIAL_FILE).read_text())
     planned = steps(trial.fault)
@@ -44,7 +44,7 @@ def work(number: int) -> None:
 
 
 def found(trial: Trial, folder: Path, store: str) -> dict[str, Any]:
-    """One store below ``folder``, opened by itself: what it holds once it has recovered, and what it says it is."""
+    """Open one store below ``folder`` alone, and return its content after recovery and its declared properties."""
     path = StateDirectory(folder).store_folder(TASK, trial.backend, store)
     with open_store(
         trial.backend, path, name=store, durability=trial.durability, options=store_options(trial)

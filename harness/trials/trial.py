@@ -1,4 +1,4 @@
-"""One crash trial, as a plain value: a backend, what its task is asked to do, what goes wrong, and a seed."""
+"""One crash trial as a plain value: a backend, the work of its task, a fault, and a seed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GUARANTEES = ("exactly_once", "at_least_once")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one trial does. Equal trials have equal ids, and lead to equal verdicts.
+    """The parameters of one trial. Equal trials have equal ids, and lead to equal verdicts.
 
-    The task commits after every ``commit_every`` records, and where its stores may not stage more
-    (``uncommitted_max_bytes``, -1 for no limit). ``options`` are the backend's own. ``records`` is the kind of its
-    stores, one of ``harness.typed_maps.KINDS``, and empty for bytes. ``sabotage`` names a defect that is built in on
-    purpose (``harness.trials.sabotage``), to see that a checker notices.
+    The task commits after every ``commit_every`` records, and early because of ``uncommitted_max_bytes`` (-1 for no
+    limit). ``options`` are the backend's own. ``records`` is the kind of its stores: one of
+    ``harness.typed_maps.KINDS``, or empty for bytes. ``sabotage`` names a mutant of ``harness.trials.sabotage`` that is
+    built in, which a checker must detect.
     """
 
     backend: str
@@ -43,7 +43,7 @@ class Trial:
     records: str = PLAIN
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError for what is out of its bounds or of another type; a trial may come from a user's file."""
+        """Raise ConfigError for a value out of bounds or of a wrong type; a trial may come from a user's file."""
         for name, type_ in (("backend", str), ("seed", int), ("commit_every", int), ("uncommitted_max_bytes", int)):
             if type(getattr(self, name)) is not type_:
                 raise ConfigError(f"a trial's {name!r} is of type {type_.__name__}, not {getattr(self, name)!r}")
@@ -61,7 +61,7 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """A short name made from all that the trial is: the same wherever and whenever it is built."""
+        """A short name derived from all parameters of the trial, the same in every process and on every machine."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     @property
@@ -71,12 +71,12 @@ class Trial:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether the task promises to process each input exactly once."""
+        """True if the task promises to process each input exactly once."""
         return self.guarantee == "exactly_once"
 
 
 def to_json(trial: Trial) -> dict[str, Any]:
-    """A trial as plain JSON values; settings at their defaults are left out."""
+    """Return a trial as plain JSON values. Settings at their defaults are left out."""
     row: dict[str, Any] = {"backend": trial.backend, "fault": faults.to_json(trial.fault)}
     for name in ("durability", "guarantee", "seed", "commit_every", "sabotage", "uncommitted_max_bytes", "records"):
         value = getattr(trial, name)
@@ -95,9 +95,9 @@ def to_json(trial: Trial) -> dict[str, Any]:
 
 
 def from_json(row: object) -> Trial:
-    """The trial that ``to_json`` wrote.
+    """Return the trial that ``to_json`` wrote.
 
-    Raises: ConfigError for whatever is unknown, missing or out of its bounds.
+    Raises: ConfigError for a setting that is unknown, missing or out of bounds.
     """
     if not isinstance(row, Mapping):
         raise ConfigError(f"a trial is a JSON object, not {row!r}")
@@ -117,7 +117,7 @@ def from_json(row: object) -> Trial:
 
 
 def from_text(text: str) -> Trial:
-    """The trial in one line of JSON. Raises: ConfigError."""
+    """Return the trial of one line of JSON. Raises: ConfigError."""
     try:
         return from_json(json.loads(text))
     except ValueError as error:
@@ -127,7 +127,7 @@ def from_text(text: str) -> Trial:
 
 
 def repeat_command(trial: Trial) -> str:
-    """The one command that runs ``trial`` again."""
+    """Return the command that runs ``trial`` again."""
     return f"python -m harness trial {shlex.quote(trial.text)}"
 
 

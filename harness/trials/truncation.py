@@ -1,4 +1,4 @@
-"""Changelogs that are cut: they say in fewer records what they said, and no longer reach back to any store."""
+"""Truncation of changelogs: the same state in fewer records, which no longer reach back to any store's offset."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NO_KEY = b"no store has this key"
 
 
 def truncate(changelog: Path, log: Log, records: str = PLAIN) -> None:
-    """Append to each store's changelog the state that ``log`` leads to, and cut off all that was there before.
+    """Append the state of ``log`` to each store's changelog, and truncate all records before.
 
-    ``log`` has the keys as they lie there, of stores of the kind ``records``. No process may have the changelog open.
-    Between the old records and the new ones a removal of no key is cut off as well: even a store that has seen every
-    old record is left behind.
+    ``log`` has the keys as stored, of stores of the kind ``records``. No process may have the changelog open. Between
+    the old records and the new ones, a deletion of an unused key is truncated too. So even a store that has every old
+    record is out of reach.
     """
     with SqliteChangelog(changelog, Durability.PROCESS) as opened:
         for store in STORES:

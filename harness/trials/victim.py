@@ -1,6 +1,6 @@
 """The first process of a trial: ``python -m harness.trials.victim 0`` in the trial's work folder.
 
-It creates everything, works, and dies where the trial's fault says.
+It creates all files, works, and dies where the trial's fault says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stores.registry import backend_named
 
 
 def work(number: int) -> None:
-    """Work until death, or to the end of the input."""
+    """Work until the fault kills this process, or to the end of the input."""
     folder = Path.cwd()
     trial = from_text((folder / TRIAL_FILE).read_text())
     step = steps(trial.fault)[0]

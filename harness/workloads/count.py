@@ -18,7 +18,7 @@ _CHUNK_EVENTS = 10_000
 
 
 class KeyChoice(StrEnum):
-    """How often each key comes."""
+    """The distribution of keys."""
 
     UNIFORM = "uniform"
     ZIPFIAN = "zipfian"
@@ -26,13 +26,13 @@ class KeyChoice(StrEnum):
 
 @dataclass(frozen=True)
 class Count:
-    """Counts the events of each key. State: the count, eight bytes, highest first; then the latest event's value."""
+    """Counts the events of each key. State: the count, eight bytes, big-endian; then the latest event's value."""
 
     keys: int = 100_000
     key_choice: KeyChoice = KeyChoice.UNIFORM
     key_bytes: int = KEY_BYTES
     value_bytes: int = VALUE_BYTES
-    """Length of a value in the store; an event's is eight bytes shorter."""
+    """The length of a value in the store; an event's value is eight bytes shorter."""
     name: str = "count"
     store_names: tuple[str, ...] = ("counts",)
     output_topic: str = "counts-out"
@@ -47,7 +47,7 @@ class Count:
             )
 
     def process(self, record: Record, context: Context) -> None:
-        """Add one to the count of the record's key, and forward what is now kept."""
+        """Add one to the count of the record's key, and forward the new value."""
         key, value = keyed(record)
         store = context.store("counts")
         kept = store.get(key)
@@ -57,7 +57,7 @@ class Count:
         context.forward(self.output_topic, key, counted, record.timestamp_ms)
 
     def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
-        """Events one millisecond apart; each has a value of its own."""
+        """Yield events one millisecond apart, each with a different value."""
         values = Values(seed, self.value_bytes - COUNT_BYTES)
         number, end = first, first + count
         while number < end:
@@ -67,6 +67,6 @@ class Count:
                 number += 1
 
     def _chunk_keys(self, seed: int, chunk: int) -> list[bytes]:
-        # Each chunk has randomness of its own, so that events from the middle on cost nothing before them.
+        # Each chunk has its own random source, so that events from the middle on need no earlier ones.
         choose = uniform if self.key_choice is KeyChoice.UNIFORM else scrambled_zipfian
         return keys_of(choose(Source(seed, chunk), self.keys, _CHUNK_EVENTS), self.key_bytes)

@@ -9,18 +9,18 @@ from harness.workloads.workload import Event
 
 
 class Departures:
-    """An ``EventSource`` of what really happened. An event's value is described at the data set's ``FIELDS``."""
+    """An ``EventSource`` of real events. The value of an event is described at the data set's ``FIELDS``."""
 
     late_ms: ClassVar[int] = 0
-    """Each event comes late by less than this. Its timestamp stays that of its schedule, so events are out of order."""
+    """Each event comes less than this late. Its timestamp is that of its schedule, so events are out of order."""
 
     def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
-        """Departures from number ``first`` on, in the order in which they come: that of their schedule, or, where they
-        may come late, one that the seed decides on.
+        """Yield departures from number ``first`` on, in their order of arrival.
 
-        Ends early where the year does. Raises: DatasetMissingError.
+        That is the order of the schedule, or, for a workload with late events, one that the seed chooses. There may be
+        fewer than ``count``, at the end of the year. Raises: DatasetMissingError.
         """
-        # A task doesn't need pyarrow, which is slow to import.
+        # Imported here, because a task does not need pyarrow, which is slow to import.
         from harness.datasets.new_york_flights import arrivals
 
         for batch in arrivals(self.late_ms, seed).slice(first, count).to_batches(max_chunksize=10_000):

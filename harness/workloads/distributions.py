@@ -1,7 +1,7 @@
-"""Which key a request picks: uniform, zipfian, scrambled zipfian, latest, as YCSB has them.
+"""The distributions of requests over keys: uniform, zipfian, scrambled zipfian and latest, as in YCSB.
 
-Every number comes from raw PCG64 bits by additions, multiplications and comparisons of doubles alone, which IEEE 754
-fixes to the last bit, so a seed gives the same requests with every version of numpy and on every machine.
+Every number is computed from raw PCG64 bits by additions, multiplications and comparisons of doubles only. IEEE 754
+defines these to the last bit, so a seed gives the same requests with every version of numpy and on every machine.
 Arrays are of int64 and belong to the caller.
 """
 
@@ -19,9 +19,9 @@ Doubles = NDArray[np.float64]
 ZIPFIAN_CONSTANT = 0.99
 """The skew. Source: YCSB, section 5.2 (core workloads)."""
 ALPHA = 100
-"""1 / (1 - ZIPFIAN_CONSTANT): whole, so that the power in Gray's formula is a product."""
+"""1 / (1 - ZIPFIAN_CONSTANT): an integer, so that the power in Gray's formula is a product."""
 SCRAMBLED_ITEMS = 10_000_000_000
-"""Ranks drawn before hashing folds them onto the keys. Source: YCSB, ScrambledZipfianGenerator."""
+"""The number of ranks before hashing maps them to keys. Source: YCSB, ScrambledZipfianGenerator."""
 
 _FNV_OFFSET_BASIS = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
@@ -30,30 +30,30 @@ _DECIMALS = 12
 
 
 class Source:
-    """Seeded randomness: the same seed and the same calls give the same numbers everywhere."""
+    """A seeded random source: the same seed and the same calls give the same numbers everywhere."""
 
     def __init__(self, *seed: int) -> None:
         self._bits = np.random.PCG64(np.random.SeedSequence(seed))
 
     def fractions(self, count: int) -> Doubles:
-        """``count`` numbers, 0 included and 1 excluded, of 53 random bits each."""
+        """Return ``count`` numbers, 0 included and 1 excluded, of 53 random bits each."""
         raw = np.asarray(self._bits.random_raw(count), dtype=np.uint64)
         return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def below(self, bound: int | Integers, count: int) -> Integers:
-        """``count`` whole numbers from 0 to ``bound`` - 1, uniform; one bound for all, or one for each."""
+        """Return ``count`` uniform integers from 0 to ``bound`` - 1, with one bound for all, or one for each."""
         return (self.fractions(count) * bound).astype(np.int64)
 
     def random_bytes(self, count: int) -> bytes:
-        """``count`` bytes that do not compress."""
+        """Return ``count`` bytes that do not compress."""
         return np.asarray(self._bits.random_raw(-(-count // 8)), dtype="<u8").tobytes()[:count]
 
 
 def zeta(items: int) -> float:
-    """The sum of i ** -0.99 for i from 1 to ``items``, within 1e-12 relative: what zipfian frequencies are divided by.
+    """Return the sum of i ** -0.99 for i from 1 to ``items``, within 1e-12 relative, which zipfian frequencies need.
 
-    Terms beyond the first thousand are summed by the Euler-Maclaurin formula. Rounded, so that the last bit of a
-    machine's power function doesn't reach the requests.
+    Terms after the first thousand are summed by the Euler-Maclaurin formula. The sum is rounded, so that the last bit
+    of a machine's power function does not affect the requests.
     """
     exact = min(items, _EXACT_TERMS)
     total = _first_terms(exact)
@@ -66,7 +66,7 @@ def zeta(items: int) -> float:
 
 
 def zipfian(source: Source, items: int | Integers, count: int) -> Integers:
-    """``count`` ranks, 0 the most frequent, below ``items`` (1 or more): one number of items for all, or one for each.
+    """Return ``count`` ranks below ``items`` (1 or more, one number for all or one for each), 0 the most frequent.
 
     Source: Gray et al. 1994, "Quickly generating billion-record synthetic databases", section 4.
     """
@@ -82,7 +82,7 @@ def zipfian(source: Source, items: int | Integers, count: int) -> Integers:
 
 
 def scrambled_zipfian(source: Source, items: int, count: int) -> Integers:
-    """``count`` numbers below ``items``: zipfian popularity, with the popular ones scattered over the whole range.
+    """Return ``count`` numbers below ``items`` with zipfian popularity; the popular ones are scattered.
 
     Source: YCSB, ScrambledZipfianGenerator: ranks of 10 billion items, hashed, modulo the number of items.
     """
@@ -90,7 +90,7 @@ def scrambled_zipfian(source: Source, items: int, count: int) -> Integers:
 
 
 def latest(source: Source, newest: Integers) -> Integers:
-    """For each newest key number (1 or more) one from 1 to it, the newest most often.
+    """Return, for each newest key number (1 or more), a number from 1 to it; the newest is the most frequent.
 
     Source: YCSB, SkewedLatestGenerator.
     """
@@ -98,7 +98,7 @@ def latest(source: Source, newest: Integers) -> Integers:
 
 
 def uniform(source: Source, items: int, count: int) -> Integers:
-    """``count`` numbers below ``items``, each as likely as the other."""
+    """Return ``count`` numbers below ``items`` with equal probabilities."""
     return source.below(items, count)
 
 

@@ -1,4 +1,4 @@
-"""`event_log`: a user's own events. Per key, how many there were and the latest of them."""
+"""`event_log`: a user's own events. The state is the number of events of each key, and the latest one."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _PATTERN_SIGNS = re.compile(r"[\\*?\[\]{}]")
 
 
 class EventLogError(ConfigError):
-    """A user's event log can't be used as it is. Correct the file or how it is described; nothing was written."""
+    """A user's event log cannot be used. Correct the file or its description; nothing was written."""
 
 
 class EventLogNotFoundError(EventLogError):
-    """There is no file or folder at the path. Give the path of one."""
+    """There is no file or folder at the path. Give an existing path."""
 
 
 class EventLogFormatError(EventLogError):
-    """Not CSV, JSON lines or Parquet by its name, or not readable as what its name says. Name or mend the file."""
+    """The file is not CSV, JSON lines or Parquet by its name, or cannot be read as that. Rename or correct the file."""
 
 
 class EventLogEmptyError(EventLogError):
-    """The log has no events. Give one that has."""
+    """The log has no events. Give a log with events."""
 
 
 class EventLogColumnError(EventLogError):
-    """The log has no such column, or one that can't be a key or a time. Name another of its columns."""
+    """The log has no such column, or the column cannot be a key or a time. Name another one."""
 
 
 class EventLogValueError(EventLogError):
-    """Some rows have no key, or no readable time. Mend them, or leave them out of the file."""
+    """Some rows have no key, or no readable time. Correct or remove them."""
 
 
 class EventLogFormat(StrEnum):
-    """The formats that are read; each value is also what Spark calls it."""
+    """The supported formats; each value is also Spark's name of the format."""
 
     CSV = "csv"
     JSON_LINES = "json"
@@ -62,10 +62,10 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class EventLog:
-    """Where a user's events are and what they mean.
+    """The path and the columns of a user's events.
 
-    ``path`` is a file or a folder of files of one format; ``time`` names a column with milliseconds since the epoch or
-    a date and time. Without it events keep the order of the file, and of the files' names.
+    ``path`` is a file, or a folder with files of one format. ``time`` names a column with milliseconds since the epoch
+    or a date and time. Without it, events keep the order of the file, and of the files' names.
     """
 
     path: str
@@ -74,25 +74,25 @@ class EventLog:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the path names a file system of Spark's, such as ``s3a://``, and not one of this machine's."""
+        """True if the path is in a file system of Spark, such as ``s3a://``, and not on this machine."""
         return "://" in self.path
 
     @property
     def is_one_file(self) -> bool:
-        """Whether the path is a single file of this machine."""
+        """True if the path is a single file of this machine."""
         return not self.is_remote and Path(self.path).is_file()
 
     def location(self) -> str:
-        """The path as a URI: neither another working folder nor another default file system changes its meaning.
+        """Return the path as a URI that depends neither on the working folder nor on the default file system.
 
-        Signs in a name of this machine that Spark would take for a pattern stand for themselves.
+        Characters of a local name that Spark would take for a pattern are escaped.
         """
         if self.is_remote:
             return self.path
         return "file://" + _PATTERN_SIGNS.sub(r"\\\g<0>", str(Path(self.path).resolve()))
 
     def format(self) -> EventLogFormat:
-        """The format by the name's ending, for a folder by its files' names.
+        """Return the format from the name's ending, for a folder from the names of its files.
 
         Raises: EventLogNotFoundError, EventLogEmptyError, EventLogFormatError.
         """
@@ -121,7 +121,7 @@ class EventLog:
 class EventLogWorkload:
     """Keeps each key's number of events and the latest one, as JSON: ``{"events":3,"latest":{...}}``.
 
-    An event's value is its row as a JSON object, which is kept as it came.
+    An event's value is its row as a JSON object, which is kept unchanged.
     """
 
     name: str = "event_log"
@@ -129,7 +129,7 @@ class EventLogWorkload:
     output_topic: str = "events-out"
 
     def process(self, record: Record, context: Context) -> None:
-        """Count the record under its key, keep it as the latest, and forward what is now kept."""
+        """Count the record under its key, keep it as the latest, and forward the new value."""
         key, value = keyed(record)
         store = context.store("events")
         kept = store.get(key)

@@ -1,4 +1,4 @@
-"""`flights`: departures from New York in 2013, keyed by aircraft; what became of each aircraft and of each route."""
+"""`flights`: departures from New York in 2013, keyed by aircraft, and summed up by aircraft and by route."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from stores.changelog.interface import Record
 
 @dataclass(frozen=True)
 class Flights(Departures):
-    """Sums up departures, by aircraft and by route. An event's value is described at the data set's ``FIELDS``.
+    """Sums up departures, by aircraft and by route. The value of an event is described at the data set's ``FIELDS``.
 
-    The store ``aircraft`` keeps of each tail number, separated by commas: departures, cancelled flights, distance
-    (miles), air time, departure delay (minutes), last destination (empty before the first departure), such as
-    ``111,0,171713,23641,1585,DEN``. The store ``routes`` keeps of each route (``JFK-LAX``): departures, cancelled
-    flights, distance, arrivals whose delay is known, the sum of these delays (negative where early), and the longest
-    of them (empty before the first). Sums are over the flights that have the figure; a cancelled one has none.
+    The store ``aircraft`` has, for each tail number, separated by commas: departures, cancelled flights, distance
+    (miles), air time, departure delay (minutes), last destination (empty before the first departure). An example is
+    ``111,0,171713,23641,1585,DEN``.
+
+    The store ``routes`` has, for each route (``JFK-LAX``): departures, cancelled flights, distance, arrivals with a
+    known delay, the sum of these delays (negative if early), and the longest one (empty before the first). Sums are
+    over the flights that have the figure; a cancelled flight has none.
     """
 
     name: str = "flights"

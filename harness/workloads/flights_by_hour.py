@@ -1,4 +1,4 @@
-"""`flights_by_hour`: departures and their mean delay per origin and hour, in windows; some of them come late."""
+"""`flights_by_hour`: departures and their mean delay per origin and hour, in windows; some events come late."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from stores.records import INT64, JSON, STR, KeyValue, RecordKind, Window
 HOUR_MS = 3_600_000
 _DAY_MS = 24 * HOUR_MS
 RECENT_MS = 3 * HOUR_MS
-"""How long ``recent`` keeps a window: less than events may be late."""
+"""The retention of ``recent``: less than the largest lateness of events."""
 
 
 @dataclass(frozen=True)
 class FlightsByHour(Departures):
-    """Counts departures in windows of one hour by their schedule, per origin; an event may come six hours late.
+    """Counts departures in windows of one hour by their schedule, per origin. An event may come six hours late.
 
     The store ``hours`` keeps every window. Its value is ``[departures, known delays, their sum in minutes, their mean
-    in thousandths of a minute]``; the mean is rounded down, and None where no delay is known. ``recent`` keeps the same
-    with timestamps, for three hours, so that many an event comes too late for it; ``late`` counts these by origin.
+    in thousandths of a minute]``. The mean is rounded down, and None without a known delay. The store ``recent`` keeps
+    the same with timestamps, for three hours, so that some events come too late for it; ``late`` counts these by
+    origin.
     """
 
     late_ms: ClassVar[int] = 6 * HOUR_MS
@@ -35,7 +36,7 @@ class FlightsByHour(Departures):
 
     @property
     def records(self) -> Mapping[str, RecordKind]:
-        """What the stores hold. Segments are short, so that late events fall into older ones."""
+        """The kinds of the stores. Segments are short, so that late events fall into older ones."""
         return MappingProxyType(
             {
                 "hours": Window(STR, JSON, size_ms=HOUR_MS, retention_ms=400 * _DAY_MS, segment_ms=7 * _DAY_MS),
@@ -47,7 +48,7 @@ class FlightsByHour(Departures):
         )
 
     def process(self, record: Record, context: Context) -> None:
-        """Count one departure in its window, and forward what is now kept of that."""
+        """Count one departure in its window, and forward the new value."""
         _, value = keyed(record)
         _, _, origin, _, dep_time, dep_delay, *_ = value.decode().split(",")
         start_ms = record.timestamp_ms // HOUR_MS * HOUR_MS

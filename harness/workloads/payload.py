@@ -13,10 +13,11 @@ _POOL_BYTES = 1 << 20
 
 
 def keys_of(numbers: Integers, key_bytes: int = KEY_BYTES) -> list[bytes]:
-    """The key of each key number: its hash, so that neighbours in number lie far apart in the store.
+    """Return the key of each key number: its hash, so that adjacent numbers are far apart in the store.
 
-    Sixteen hexadecimal digits padded with zeros on the left; below 16 bytes the eight bytes of the hash, padded so.
-    Raises: ConfigError for fewer than 8 bytes. Source: YCSB, CoreWorkload.buildKeyName (hashed insert order).
+    It has sixteen hexadecimal digits, padded with zeros on the left; below 16 bytes, the eight bytes of the hash,
+    padded with zero bytes. Raises: ConfigError for fewer than 8 bytes. Source: YCSB, CoreWorkload.buildKeyName (hashed
+    insert order).
     """
     if key_bytes < KEY_BYTES_MIN:
         raise ConfigError(f"a key of {key_bytes} bytes can't tell the keys apart: ask for {KEY_BYTES_MIN} or more")
@@ -28,10 +29,10 @@ def keys_of(numbers: Integers, key_bytes: int = KEY_BYTES) -> list[bytes]:
 
 
 class Values:
-    """Values of one length, no two alike: each begins with the number of its write, and random bytes follow."""
+    """Values of one length, all different: each begins with the number of its write, and random bytes follow."""
 
     def __init__(self, seed: int, value_bytes: int = VALUE_BYTES) -> None:
-        """Raises: ConfigError for fewer than 8 bytes, where the number would not fit."""
+        """Create the source of values. Raises: ConfigError for fewer than 8 bytes, which the number needs."""
         if value_bytes < VALUE_BYTES_MIN:
             raise ConfigError(
                 f"a value of {value_bytes} bytes can't differ with each write: ask for {VALUE_BYTES_MIN} or more"
@@ -40,6 +41,6 @@ class Values:
         self._pool = Source(seed, value_bytes).random_bytes(_POOL_BYTES + self._filler_bytes)
 
     def value(self, key: bytes, write: int) -> bytes:
-        """The value that write number ``write`` (0 or more) puts under ``key``."""
+        """Return the value that write number ``write`` (0 or more) puts under ``key``."""
         start = (int.from_bytes(key[-4:], "big") + write * 7919) % _POOL_BYTES
         return write.to_bytes(VALUE_BYTES_MIN, "big") + self._pool[start : start + self._filler_bytes]

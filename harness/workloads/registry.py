@@ -16,17 +16,17 @@ from stores.errors import ConfigError
 
 
 class UnknownWorkloadError(ConfigError):
-    """No workload has that name. Choose one of those the message lists."""
+    """No workload has that name. Choose one that the message lists."""
 
 
 def workloads() -> Mapping[str, Workload]:
-    """Every workload, in its default shape, by name."""
+    """Return every workload in its default shape, by name."""
     known: tuple[Workload, ...] = (Count(), EventLogWorkload(), Flights(), FlightsByHour(), AircraftSessions())
     return MappingProxyType({workload.name: workload for workload in known})
 
 
 def workload(name: str) -> Workload:
-    """The workload of that name, in its default shape. Raises: UnknownWorkloadError."""
+    """Return the workload of that name, in its default shape. Raises: UnknownWorkloadError."""
     known = workloads()
     if name not in known:
         raise UnknownWorkloadError(f"no workload {name!r}: there are {', '.join(known)}{nearest(name, known)}")

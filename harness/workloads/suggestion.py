@@ -1,4 +1,4 @@
-"""What was probably meant by a name that doesn't exist."""
+"""Suggestions for names that do not exist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about an unknown ``name``: the most alike of ``names``; empty if none is."""
+    """Return the end of a message about an unknown ``name``: the most similar one of ``names``, or ""."""
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""A typed store's content as plain pairs of bytes, the same on every backend: what end states are compared as."""
+"""A typed store's content as plain pairs of bytes, equal on every backend, for the comparison of end states."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stores.records import RecordKind, Session, ValueAndTimestamp, Windowed
 
 
 def plain_pairs(kind: RecordKind | None, view: Any) -> Iterator[tuple[bytes, bytes]]:
-    """Every pair of ``view``, the read-only view of a store of ``kind``, None for bytes, which stay as they are.
+    """Yield every pair of ``view``, a view of a store of ``kind``; None is a store of bytes, left unchanged.
 
-    A key is text, such as ``JFK`` or, with its window or session, ``JFK@0-3600000``. A value is JSON without blanks,
-    such as ``[1,2]`` or, with its timestamp, ``[1,2]@1357034400000``. Keys and values of the store must be JSON's.
+    A key becomes text, such as ``JFK`` or, with its window or session, ``JFK@0-3600000``. A value becomes JSON without
+    blanks, such as ``[1,2]`` or, with its timestamp, ``[1,2]@1357034400000``. Values of the store must be JSON values.
     """
     with view.fetch_range(None, None) if isinstance(kind, Session) else view.all() as pairs:
         for key, value in pairs:

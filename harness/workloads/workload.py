@@ -1,4 +1,4 @@
-"""What a task does with its input, and where the input comes from."""
+"""The interfaces of a workload: the work of a task on its input, and the source of that input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Event(NamedTuple):
 
 
 class Context(Protocol):
-    """What a workload needs of the task that runs it."""
+    """The methods of a task that a workload uses."""
 
     def store(self, name: str) -> Any: ...
 
@@ -26,7 +26,7 @@ class Context(Protocol):
 
 
 class Workload(Protocol):
-    """The work of a task: which stores it keeps, and what one record does to them. One output per input."""
+    """The work of a task: its stores, and the changes that one record makes to them. One output per input."""
 
     @property
     def name(self) -> str: ...
@@ -43,28 +43,28 @@ class Workload(Protocol):
 
 @runtime_checkable
 class EventSource(Protocol):
-    """A workload that brings its own input."""
+    """A workload with an input of its own."""
 
     def events(self, seed: int, count: int, first: int = 0) -> Iterator[Event]:
-        """At most ``count`` events, in order, from number ``first`` on: always the same ones for the same seed."""
+        """Yield at most ``count`` events in order, from number ``first`` on; the same ones for the same seed."""
 
 
 @runtime_checkable
 class TypedWorkload(Protocol):
-    """A workload some of whose stores are typed."""
+    """A workload with typed stores."""
 
     @property
     def records(self) -> Mapping[str, RecordKind]:
-        """What these hold, by name."""
+        """The kinds of the typed stores, by name."""
 
 
 def records_of(workload: Workload) -> Mapping[str, RecordKind]:
-    """What the typed stores of ``workload`` hold, by name; none where all hold bytes."""
+    """Return the kinds of the typed stores of ``workload`` by name; none if all stores are of bytes."""
     return workload.records if isinstance(workload, TypedWorkload) else {}
 
 
 def keyed(record: Record) -> tuple[bytes, bytes]:
-    """Key and value of an input record. Raises: ValueError where one is missing, which no workload's input has."""
+    """Return the key and the value of an input record. Raises: ValueError if one is missing."""
     if record.key is None or record.value is None:
         missing = "key" if record.key is None else "value"
         raise ValueError(f"the input record at offset {record.offset} has no {missing}")

@@ -25,7 +25,7 @@ LOAD_COMMIT_RECORDS = 10_000
 
 
 class OperationKind(StrEnum):
-    """What an operation does, in the order in which YCSB lays out its mix."""
+    """The kinds of operations, in the order in which YCSB lists its mix."""
 
     READ = "read"
     UPDATE = "update"
@@ -35,7 +35,7 @@ class OperationKind(StrEnum):
 
 
 class RequestDistribution(StrEnum):
-    """Which records operations choose."""
+    """The distribution of requests over records."""
 
     ZIPFIAN = "zipfian"
     LATEST = "latest"
@@ -43,7 +43,7 @@ class RequestDistribution(StrEnum):
 
 
 class Operation(NamedTuple):
-    """One request. ``value`` is None where nothing is written; ``scan_length`` is in records, 0 for all but scans."""
+    """One request. ``value`` is None if nothing is written; ``scan_length`` is in records, and 0 if it is no scan."""
 
     kind: OperationKind
     key: bytes
@@ -53,7 +53,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class CoreWorkload:
-    """A mix of operations: the share of each kind, together 1, and how they choose their records."""
+    """A mix of operations: the share of each kind (their sum is 1), and the distribution over records."""
 
     name: str
     mix: Mapping[OperationKind, float]
@@ -78,7 +78,7 @@ CORE_WORKLOADS = _core_workloads()
 
 @dataclass(frozen=True)
 class Ycsb:
-    """A core workload over ``records`` loaded records (2 or more): a seed always gives the same operations."""
+    """A core workload over ``records`` loaded records (2 or more). The same seed gives the same operations."""
 
     workload: CoreWorkload
     records: int
@@ -91,7 +91,7 @@ class Ycsb:
             raise ConfigError(f"{self.records} records leave no choice: ask for 2 or more")
 
     def load_records(self) -> Iterator[tuple[bytes, bytes]]:
-        """The records that a store holds before the first operation, in the order they are inserted."""
+        """Yield the records of a store before the first operation, in the order of their insertion."""
         values = Values(self.seed, self.value_bytes)
         for start in range(0, self.records, LOAD_COMMIT_RECORDS):
             numbers = np.arange(start, min(start + LOAD_COMMIT_RECORDS, self.records), dtype=np.int64)
@@ -99,9 +99,9 @@ class Ycsb:
                 yield key, values.value(key, number)
 
     def operations(self, count: int) -> list[Operation]:
-        """``count`` operations on the loaded records, made before anything is measured.
+        """Return ``count`` operations on the loaded records, generated before the measurement.
 
-        A value that is written differs from every other one, those loaded included.
+        A written value differs from all others, also from the loaded ones.
         """
         source = Source(self.seed, ord(self.workload.name[0]))
         kinds = self._kinds(source, count)
@@ -132,8 +132,9 @@ class Ycsb:
             return latest(source, newest)
         if self.workload.distribution is RequestDistribution.UNIFORM:
             return source.below(newest + 1, count)
-        # Popularity is spread over the keys still to come too, twice as many as expected, and a record that isn't there
-        # yet is drawn again: so that inserts don't move the popular keys. Source: YCSB, CoreWorkload.init, nextKeynum.
+        # Popularity is spread over the keys to be inserted too, twice as many as expected, and a record that does not
+        # exist yet is drawn again. So inserts do not move the popular keys. Source: YCSB, CoreWorkload.init,
+        # nextKeynum.
         items = self.records + int(count * self.workload.mix.get(OperationKind.INSERT, 0) * 2)
         numbers = scrambled_zipfian(source, items, count)
         while (absent := np.flatnonzero(numbers > newest)).size:
@@ -142,7 +143,7 @@ class Ycsb:
 
 
 def core_workload(name: str) -> CoreWorkload:
-    """The core workload of that letter, either case. Raises: ConfigError for any other."""
+    """Return the core workload of that letter, in either case. Raises: ConfigError for any other name."""
     try:
         return CORE_WORKLOADS[name.upper()]
     except KeyError:
@@ -150,7 +151,7 @@ def core_workload(name: str) -> CoreWorkload:
 
 
 def load(store: KeyValueStore, records: Iterable[tuple[bytes, bytes]]) -> int:
-    """Put ``records`` into ``store`` and commit every 10,000; returns how many there were."""
+    """Put ``records`` into ``store``, with a commit after every 10,000. Return their number."""
     rest = iter(records)
     loaded = 0
     while batch := list(islice(rest, LOAD_COMMIT_RECORDS)):
@@ -161,7 +162,7 @@ def load(store: KeyValueStore, records: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 def apply(operation: Operation, store: KeyValueStore) -> int:
-    """Perform one operation, without a commit; returns how many records it found."""
+    """Perform one operation without a commit. Return the number of records that it found."""
     kind, key, value, scan_length = operation
     if kind is OperationKind.READ:
         return int(store.get(key) is not None)

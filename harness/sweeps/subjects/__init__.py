@@ -1,4 +1,4 @@
-"""What is put to the sweeps: every persistent backend, and the library's own protocols that keep state beside them."""
+"""The subjects of fault injection: every persistent backend, and the library's protocols that keep state beside it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from harness.sweeps.passing import PASSING_KINDS, with_passing
 from harness.sweeps.subjects.adoption import ADOPTED, AdoptionSubject
 from harness.sweeps.subjects.changelog import ChangelogSubject
 from harness.sweeps.subjects.checkpoint import CheckpointSubject
+from harness.sweeps.subjects.layout_change import LayoutChangeSubject
 from harness.sweeps.subjects.lazy_upgrade import LazyUpgradeSubject
 from harness.sweeps.subjects.migration import MigrationSubject
+from harness.sweeps.subjects.online_upgrade import OnlineUpgradeSubject
 from harness.sweeps.subjects.punctuated import PunctuatedTaskSubject
 from harness.sweeps.subjects.relocation import RelocationSubject
 from harness.sweeps.subjects.state_directory import StateDirectorySubject
@@ -30,8 +32,10 @@ __all__ = [
     "ADOPTIONS",
     "CHANGELOG",
     "CHECKPOINT",
+    "LAYOUT_CHANGE",
     "LAZY_UPGRADE",
     "MIGRATION",
+    "ONLINE_UPGRADE",
     "PUNCTUATION",
     "RELOCATION",
     "STATE_DIRECTORY",
@@ -47,14 +51,15 @@ __all__ = [
 ]
 
 CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
-MIGRATION, STATE_DIRECTORY, RELOCATION = "format-migration", "state-directory", "relocation"
+MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
+RELOCATION, LAYOUT_CHANGE = "relocation", "layout-change"
 LAZY_UPGRADE, UPGRADE = "lazy-upgrade", "format-upgrade"
-PUNCTUATION = "task-punctuation"
-TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION), tuple(ADOPTED)
+PUNCTUATION, ONLINE_UPGRADE = "task-punctuation", "task-online-upgrade"
+TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION, ONLINE_UPGRADE), tuple(ADOPTED)
 
 
 class _Own(NamedTuple):
-    """A subject that is no backend, and the levels of durability between which it makes a difference."""
+    """A subject that is no backend, and the durability levels at which it behaves differently."""
 
     make: Callable[[Path, Durability], Subject]
     expected: Callable[[State], State]
@@ -62,10 +67,11 @@ class _Own(NamedTuple):
 
 
 _OWN: Mapping[str, _Own] = {
-    # These two make no difference between levels: they vouch for what power loss must not undo.
+    # The next four behave the same at all levels: other data depends on them, so they must survive power loss.
     CHECKPOINT: _Own(CheckpointSubject, CheckpointSubject.expected, (Durability.DISK,)),
     STATE_DIRECTORY: _Own(StateDirectorySubject, StateDirectorySubject.expected, (Durability.DISK,)),
     RELOCATION: _Own(RelocationSubject, RelocationSubject.expected, (Durability.DISK,)),
+    LAYOUT_CHANGE: _Own(LayoutChangeSubject, LayoutChangeSubject.expected, (Durability.DISK,)),
     **{
         name: _Own(
             partial(AdoptionSubject, backend=backend, left_by=left_by), AdoptionSubject.expected, tuple(Durability)
@@ -85,23 +91,24 @@ _OWN: Mapping[str, _Own] = {
         for name, pair in PAIRS.items()
     },
     PUNCTUATION: _Own(PunctuatedTaskSubject, PunctuatedTaskSubject.expected, tuple(Durability)),
+    ONLINE_UPGRADE: _Own(OnlineUpgradeSubject, OnlineUpgradeSubject.expected, tuple(Durability)),
 }
 
 
 def subject(name: str, root: Path, level: str, records: str = PLAIN) -> Subject:
-    """The subject called ``name``: a backend's, with stores of the kind ``records``, or a protocol of the library's."""
+    """Return the subject ``name``: a backend with stores of the kind ``records``, or a protocol of the library."""
     if name in _OWN:
         return _OWN[name].make(root, Durability(level))
     return StoreSubject(root, Durability(level), name, records)
 
 
 def subject_named(name: str) -> str:
-    """The full name of a subject: that of a backend may be an alias. Raises: ConfigError where there is none."""
+    """Return the full name of a subject; a backend may have an alias. Raises: ConfigError if it does not exist."""
     return name if name in _OWN else backend_named(name).name
 
 
 def subjects() -> list[tuple[str, str]]:
-    """Every subject there is, with each level of durability that it carries, in a fixed order."""
+    """Return every subject with each of its durability levels, in a fixed order."""
     carried = [
         (name, str(level))
         for name, backend in backends().items()
@@ -113,21 +120,21 @@ def subjects() -> list[tuple[str, str]]:
 
 
 def shown(name: str, state: State, records: str = PLAIN) -> State:
-    """What the subject called ``name`` must show where the workload's model says ``state``."""
+    """Return the state that the subject called ``name`` must show for the workload's ``state``."""
     if name in _OWN:
         return _OWN[name].expected(state)
     return with_passing(state) if records in PASSING_KINDS else state
 
 
 def is_transactional(name: str) -> bool:
-    """Whether the subject called ``name`` keeps uncommitted writes apart."""
+    """Return True if the subject called ``name`` isolates uncommitted writes."""
     backend = backends().get(name)
-    # The property is a constant of the class; there is no store to ask.
+    # The property is a constant of the backend, so no store is needed.
     return backend is None or backend.transactional
 
 
 def check_subject(name: str, level: str, records: str = PLAIN) -> None:
-    """Raises: ConfigError where there is no such subject, or it does not carry the level or that kind of stores."""
+    """Raise ConfigError if the subject does not exist, or does not have that level or kind of stores."""
     check_kind(records)
     if records and name in _OWN:
         raise ConfigError(f"{name} has the kinds of stores that it has: leave out {records!r}, or choose a backend")

@@ -1,7 +1,7 @@
-"""A store that keeps its offsets, taken over again and again from one that left them to a checkpoint file.
+"""A store that keeps its offsets, and that imports them repeatedly from a checkpoint file.
 
-At the fifth commit and every ninth after it the state is put into a new folder, as a store without offsets leaves it
-when it is closed, and that is opened in place of the old one, which adopts it.
+After the fifth commit and every ninth after it, the state is copied into a new folder. There it looks as a store
+without offsets leaves it when it is closed. The new store is opened in place of the old one, and imports its offset.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from stores.files import make_folder, sync_folder, system_errors_told
 from stores.interface import Durability
 from stores.registry import Backend, backend_named, backends, open_store
 from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.origin_file import Origin
 from stores.tasks.task_store import TaskStore
 
 ADOPTED: Mapping[str, tuple[str, str]] = {
     "store-adoption": ("lmdb-indexed-batch", "lmdb-direct"),
     "store-adoption-rocksdb": ("rocksdb-indexed-batch", "rocksdb-direct"),
 }
-"""The backend that adopts and the one that keeps no offsets, by the subject's name."""
+"""By the subject's name: the backend that imports the offset, and the backend that keeps no offsets."""
 _ANY_DIRECT = "rocksdb-direct"
-"""Of another engine such a backend is made up here, with the strategy of this one."""
-_ADOPT_EVERY, _ADOPT_FIRST = 9, 5
+"""The source of the strategy ``direct``, for a backend without offsets on an engine that has none registered."""
 
 
 class AdoptionSubject(StoreSubject):
-    """Folders named by the number of the commit that they were made at; the last one counts."""
+    """The folders are named by the number of the commit that they were made at; the highest number counts."""
+
+    REOPENED_FROM = 5
 
     def __init__(self, root: Path, level: Durability, backend: str, left_by: str) -> None:
         super().__init__(root, level, backend)
@@ -43,7 +43,7 @@ class AdoptionSubject(StoreSubject):
         direct = backend_named(_ANY_DIRECT).load_strategy
         known = cast(dict[str, Backend], backends())
         known.setdefault(left_by, Backend(left_by, self._backend.load_engine, direct))
-        # Both must take them.
+        # Keep only the options that both backends accept.
         self._options = {name: value for name, value in self._options.items() if name in known[left_by].options}
 
     def open(self) -> int | None:
@@ -55,28 +55,25 @@ class AdoptionSubject(StoreSubject):
         checkpoint = CheckpointFile(folder / ".checkpoint")
         config = StoreConfig(self._backend.name, self.level, options=self._options)
         opened = TaskStore(NAME, folder / NAME, config, COMMITS, MemoryChangelog(), checkpoint, exactly_once=True)
-        opened.open(checkpoint.read().get(COMMITS), Origin.CLEAN)
-        self._store = opened.store
+        self._take(opened, checkpoint.read().get(COMMITS))
         if opened.counters.wipe_total:
-            # A task would now restore it from a changelog, which there is none of here.
+            # A task would restore it from a changelog now, but here is none.
             self.close()
             raise StoreCorruptedError(f"the store in {folder} could not be trusted, and was wiped")
         return opened.offset or 0
 
-    def commit(self, number: int) -> None:
-        super().commit(number)
-        if number % _ADOPT_EVERY == _ADOPT_FIRST:
-            state = self.read()[0]
-            self.close()
-            self._leave(state, number)
-            self.open()
+    def reopen(self, number: int) -> None:
+        state = self.read()[0]
+        self.close()
+        self._leave(state, number)
+        self.open()
 
     def wipe(self) -> None:
         with system_errors_told(self.path):
             shutil.rmtree(self.path)
 
     def _leave(self, state: State, number: int) -> None:
-        """A folder as a store that keeps no offsets has left it, at its place as a whole or not at all."""
+        """Create a folder as a store without offsets leaves it, and rename it to its place in one step."""
         folder = self.path / f"{number:03}"
         new = folder.with_suffix(".new")
         try:

@@ -18,7 +18,7 @@ _BESIDE = ("-wal", "-shm", "-journal")
 
 
 class ChangelogSubject(Subject):
-    """The log: each commit is a transaction of the records that lead from one state to the next."""
+    """The changelog: each commit is a transaction of the records that lead from one state to the next."""
 
     _LOG = TopicPartition("log", 0)
     _GROUP = "victim"
@@ -30,7 +30,7 @@ class ChangelogSubject(Subject):
         self._neighbours = Neighbours(self.path)
 
     def open(self) -> int | None:
-        # Compacted at each commit, as far as there is anything to remove.
+        # Each commit compacts the log, if a record can be removed.
         self._log = SqliteChangelog(self.path, self.level, dirty_ratio=0, compact_from_records=1)
         self._log.create_topic(self._LOG.topic)
         self._producer = self._log.producer("victim")
@@ -89,7 +89,7 @@ class ChangelogSubject(Subject):
         self.commit(number)
 
     def must_reopen(self, error: StoreError) -> bool:
-        # After an error the outcome is read back by opening a new producer.
+        # After an error the outcome is read by opening a new producer.
         return isinstance(error, ChangelogError) or super().must_reopen(error)
 
     def _number(self) -> int:

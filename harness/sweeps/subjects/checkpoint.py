@@ -13,7 +13,7 @@ from stores.tasks.checkpoint import CheckpointFile
 
 
 class CheckpointSubject(Subject):
-    """The file: each key is a topic, and the checksum of its value an offset."""
+    """The checkpoint file: each key is a topic, and the checksum of its value an offset."""
 
     def __init__(self, root: Path, level: Durability) -> None:
         super().__init__(root, level)
@@ -38,7 +38,7 @@ class CheckpointSubject(Subject):
         return {topic.encode(): b"%d" % offset for (topic, _), offset in offsets.items()}, number, number
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no file is kept open."""
 
     def wipe(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""A plain store that is opened as a timestamped one after some commits, and upgraded by what is read and written then.
+"""A plain store that is opened as a timestamped store after some commits, and upgraded by its reads and writes.
 
-Each commit moves some records by lookups, beside those that it writes. The store is opened again and again: it is split
-for some openings, and whole once its last old record has gone.
+Each commit upgrades some records by lookups, beside those that it writes. The store is reopened repeatedly. It is
+split into an old and a new part for some openings, and in one part again after its last old record has gone.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ _BACKENDS: Mapping[Durability, str] = {
     Durability.PROCESS: "sqlite-indexed-batch",
     Durability.DISK: "lmdb-indexed-batch",
 }
-"""Of each engine that keeps two formats apart one; DISK, swept most, has the fastest."""
+"""One backend for each engine that keeps two formats apart. DISK, where most trials run, has the fastest."""
 _KIND = TimestampedKeyValue(BYTES, BYTES)
 _PLAIN_COMMITS = 4
-_OPEN_EVERY, _OPEN_FIRST = 9, 4
 _MOVED_PER_COMMIT = 6
 
 
 class LazyUpgradeSubject(StoreSubject):
-    """The store is plain up to its fourth commit. It is opened again at the fourth and every ninth after it."""
+    """The store is plain up to its fourth commit. It is reopened after the fourth and every ninth after it."""
+
+    REOPENED_FROM = 4
 
     def __init__(self, root: Path, level: Durability) -> None:
         super().__init__(root, level, _BACKENDS[level])
@@ -43,6 +44,7 @@ class LazyUpgradeSubject(StoreSubject):
         return offset
 
     def stage(self, made: Sequence[Change], after: State) -> None:
+        self.reopen_where_due()
         timed = self._timed
         if timed is None:
             super().stage(made, after)
@@ -58,12 +60,6 @@ class LazyUpgradeSubject(StoreSubject):
             old = [key for key, found in pairs if found.timestamp_ms < 0]
         for key in old[:_MOVED_PER_COMMIT]:
             timed.get(key)
-
-    def commit(self, number: int) -> None:
-        super().commit(number)
-        if number % _OPEN_EVERY == _OPEN_FIRST:
-            self.close()
-            self.open()
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         if self._timed is None:

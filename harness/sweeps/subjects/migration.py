@@ -1,6 +1,6 @@
-"""A store whose format changes: each time it is opened it is migrated to the next version.
+"""A store whose format changes: each time it is opened it is migrated to the next format version.
 
-A version's values begin with its number; a step puts that of the next there, some keys in each write.
+The values of a version begin with its number. A migration step replaces that number, some keys in each write.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ _BACKENDS: Mapping[Durability, str] = {
     Durability.PROCESS: "lmdb-indexed-batch",
     Durability.DISK: "lmdb-indexed-batch",
 }
-"""One that may be taken back to an earlier commit, and one that may be torn; DISK, swept most, has the faster one."""
-_OPEN_EVERY, _OPEN_FIRST = 9, 5
+"""One backend that may return to an earlier commit, and one that may be torn. DISK, where most trials run, has the
+faster one."""
 _KEYS_PER_WRITE = 20
 
 
 class MigrationSubject(StoreSubject):
-    """The store is closed and opened again at the fifth commit and every ninth after it, and migrated then."""
+    """The store is closed, opened again and migrated after the fifth commit and every ninth after it."""
+
+    REOPENED_FROM = 5
 
     def __init__(self, root: Path, level: Durability) -> None:
         super().__init__(root, level, _BACKENDS[level])
@@ -35,21 +37,16 @@ class MigrationSubject(StoreSubject):
     def open(self) -> int | None:
         with system_errors_told(self.path):
             is_there = counts(self.path)
-        # One step more than has been made: who comes upon an interrupted one makes that.
+        # Offer one step more than was made: an opening that finds an interrupted step repeats it.
         STEPS[:] = [_restamp] * (read_identity(self.path).format_version if is_there else 0)
         return super().open()
 
     def stage(self, made: Sequence[Change], after: State) -> None:
+        self.reopen_where_due()
         stamp = _stamp(present_version())
         super().stage(
             [change if change.value is None else change._replace(value=stamp + change.value) for change in made], after
         )
-
-    def commit(self, number: int) -> None:
-        super().commit(number)
-        if number % _OPEN_EVERY == _OPEN_FIRST:
-            self.close()
-            self.open()
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         state, offset, position = super().read()

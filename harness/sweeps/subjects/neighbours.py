@@ -1,23 +1,23 @@
-"""Files of somebody else, beside a subject and in its folder, which making and wiping the subject must not touch."""
+"""Foreign files, beside a subject and in its folder, that creating and wiping the subject must not touch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _BESIDE = (".new", ".wiped", ".tmp")
-"""How names end that a library is tempted to take for its own."""
+"""Endings of names that a library may take for its own."""
 _LETTER = b"not the library's"
 
 
 class Neighbours:
-    """Files and folders around ``path``, put there by ``place``."""
+    """Foreign files and folders around ``path``, created by ``place``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._placed: list[Path] = []
 
     def place(self, *, inside: bool = False) -> None:
-        """Put them there; ``inside``, with a file in the folder ``path``, too."""
+        """Create them; with ``inside``, create a file in the folder ``path`` too."""
         folders = [self._path.with_name(f"{self._path.name}{end}") for end in _BESIDE]
         for folder in folders:
             folder.mkdir(exist_ok=True)
@@ -28,7 +28,7 @@ class Neighbours:
             file.write_bytes(_LETTER)
 
     def check(self) -> None:
-        """Raises: AssertionError where one of those that were placed is gone, or another."""
+        """Raise AssertionError if a placed file is gone or has changed."""
         for file in self._placed:
             if not file.is_file() or file.read_bytes() != _LETTER:
                 raise AssertionError(f"{file} is a foreign file, and was removed")

@@ -1,7 +1,7 @@
-"""A stream task with punctuators: by stream time and by wall clock, each writes to every store and to an output.
+"""A stream task with punctuators, by stream time and by wall clock. Each writes to every store and to an output.
 
-What a punctuator by stream time has done follows from the records that are committed. How often the one by wall clock
-was called does not: it begins anew when the task is opened. Of both, stores and outputs must tell the same.
+The calls by stream time follow from the committed records. The calls by wall clock do not: the clock's schedule starts
+over when the task is opened. For both kinds, stores and outputs must agree.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BACKENDS = ("rocksdb-indexed-batch", "sqlite-native")
 _STREAM, _WALL = b"by stream time", b"by wall clock"
 _OUTPUT = TopicPartition("punctuated", 0)
 _RECORD_MS, _STREAM_MS = 10, 30
-"""Between the timestamps of two commits' records, and between two calls by stream time."""
+"""The time between the timestamps of two commits' records, and between two calls by stream time."""
 _WALL_MS = 2_000
-"""Between two calls by wall clock; a second passes with each commit."""
+"""The time between two calls by wall clock; each commit advances the clock by a second."""
 
 
 class _Clock:
-    """Stands still but for ``advance``."""
+    """A clock that changes only in ``advance`` and ``sleep``."""
 
     def __init__(self) -> None:
         self._now_ms = 0
@@ -46,7 +46,7 @@ class _Clock:
 
 
 class PunctuatedTaskSubject(TaskSubject):
-    """As a stream task; its state has the number of calls by stream time beside the workload's."""
+    """A stream task. Its state has the number of calls by stream time beside the workload's keys."""
 
     def __init__(self, root: Path, level: Durability) -> None:
         super().__init__(root, level, BACKENDS)
@@ -96,7 +96,7 @@ class PunctuatedTaskSubject(TaskSubject):
             sent[record.key].append(record.value)
         for key in (_STREAM, _WALL):
             if sent[key] != [b"%d" % calls for calls in range(1, int(state.get(key, b"0")) + 1)]:
-                # No model is to fit.
+                # Make a state that equals no model.
                 state[key] = b"stores and outputs differ"
             elif key == _WALL:
                 state.pop(key, None)

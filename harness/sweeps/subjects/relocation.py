@@ -1,6 +1,6 @@
 """A state directory whose stores move: every sixth commit gives their sub-topology another number.
 
-The two stores of a task part then, and meet again in another one, with what the checkpoint file says of each.
+The two stores move from their task into two tasks, and then into one again, with their offsets of the checkpoint file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MOVE_EVERY = 6
 
 
 class RelocationSubject(CheckpointSubject):
-    """Each key is an offset of one of two stores, which look like stores and hold nothing.
+    """Each key is an offset of one of two stores. They have the files of a store, but no data.
 
-    An offset counts where its store lies. One without its store would have a task go on from data that it lacks.
+    An offset counts where its store is. With an offset but no store, a task would continue from data that it lacks.
     """
 
     def __init__(self, root: Path, level: Durability) -> None:
@@ -42,7 +42,7 @@ class RelocationSubject(CheckpointSubject):
     def open(self) -> int | None:
         with system_errors_told(self.path):
             if self.path.exists():
-                # As a task does that opens, whatever topology it has.
+                # A task does this when it opens, with any topology.
                 with relocating(self._state):
                     pass
         return self.read()[1] or 0
@@ -75,14 +75,14 @@ class RelocationSubject(CheckpointSubject):
             for name in _STORES:
                 store = self._state.store_folder(here, _ENGINE, name)
                 if not counts(store):
-                    _make_store(store)
+                    make_store(store)
             told = {TopicPartition(_logged(topic), 0): offset for (topic, _), offset in offsets.items()}
             CheckpointFile(self._state.folder(here) / ".checkpoint").write(told)
         finally:
             lock.release()
 
     def _found(self) -> dict[TopicPartition, int]:
-        """The offsets of both stores, wherever they lie."""
+        """Return the offsets of both stores, in any task."""
         offsets = {}
         moved = False
         for task_id in self._state.tasks():
@@ -90,7 +90,7 @@ class RelocationSubject(CheckpointSubject):
             with system_errors_told(folder):
                 stores = {place.store for place in places(folder) if counts(place.within(folder))}
             for name in stores:
-                # An opening would look here first.
+                # Opening a store reads its identity first.
                 read_identity(self._state.store_folder(task_id, _ENGINE, name))
             moved = moved or (bool(stores) and task_id.subtopology > 0)
             for (topic, _), offset in CheckpointFile(folder / ".checkpoint").read().items():
@@ -105,11 +105,12 @@ class RelocationSubject(CheckpointSubject):
 
 
 def _logged(key: str) -> str:
-    """The changelog topic of the store that has the key."""
+    """Return the changelog topic of the store to which the key belongs."""
     return f"{key}-{_STORES[crc32(key.encode()) % 2]}-changelog"
 
 
-def _make_store(store: Path) -> None:
+def make_store(store: Path) -> None:
+    """Create a folder that has the files of a store of the engine, but no data."""
     wipe(store)
     with system_errors_told(store):
         make_folder(store)

@@ -1,4 +1,4 @@
-"""A state directory: every sixth commit makes the folder of another task, and cleans away the one before it."""
+"""A state directory: every sixth commit creates the folder of another task, and removes the folder before it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from stores.tasks.checkpoint import CheckpointFile
 
 _STORE = "counts"
 _PROCESS = TopicPartition("process", 0)
-"""Its offset tells which id the directory had when the commit was made."""
+"""The partition whose offset is derived from the directory's ID at the time of the commit."""
 _AT_ONCE_S = -1.0
 _TASK_EVERY = 6
 
 
 class StateDirectorySubject(CheckpointSubject):
-    """A task has what looks like a store, and then a checkpoint file, which the commits up to the next task replace.
+    """A task has a store's folder without data, then a checkpoint file, which commits replace until the next task.
 
-    Folders are there whole or not at all, but for the last one, which may still be in the making. The directory has an
-    id, which never changes once it was told.
+    Folders are complete or do not exist, except the last one, which may be half created. The directory's ID never
+    changes after it was returned.
     """
 
     def __init__(self, root: Path, level: Durability) -> None:
@@ -39,7 +39,7 @@ class StateDirectorySubject(CheckpointSubject):
 
     def open(self) -> int | None:
         for task_id in self._state.tasks():
-            # Whoever had it is dead.
+            # The owner of the lock is dead.
             self._state.lock(task_id, self).release()
         return self.read()[1] or 0
 
@@ -62,8 +62,8 @@ class StateDirectorySubject(CheckpointSubject):
         return state, number, number
 
     def verify(self) -> None:
-        # Damaged at rest: no state hangs on the directory's id, and one that can't be read is drawn anew. A process of
-        # another id is given tasks all the same.
+        # After corruption at rest an unreadable ID is replaced by a new one. No state depends on the ID, and a process
+        # with another ID is still assigned tasks.
         self._may_be_anothers = True
 
     def wipe(self) -> None:
@@ -83,7 +83,7 @@ class StateDirectorySubject(CheckpointSubject):
             lock.release()
 
     def _process(self) -> int:
-        """What fits into an offset of the directory's id."""
+        """Return the part of the directory's ID that fits into an offset."""
         return self._state.process_id().int % 2**31
 
     @staticmethod
@@ -98,14 +98,14 @@ class StateDirectorySubject(CheckpointSubject):
                 os.close(lock)
 
     def _last(self) -> dict[TopicPartition, int]:
-        """What the last task that is whole has in its checkpoint file."""
+        """Return the offsets in the checkpoint file of the last task that is complete."""
         tasks = self._state.tasks()
         for task_id in reversed(tasks):
             if self._is_whole(task_id):
                 return self._checkpoint(task_id).read()
         if any(task_id > _task_of(0) and self._has_store(task_id) for task_id in tasks):
-            # The one before it goes away once it has a checkpoint: no offset belongs to its store any more, upon which
-            # a task restores that.
+            # A task's folder is removed after the next one has a checkpoint. So no offset belongs to the store of the
+            # next task any more, and a task would restore that store.
             raise TaskCorruptedError(f"no store in {self.path} has an offset that belongs to it")
         return {}
 
@@ -122,7 +122,7 @@ class StateDirectorySubject(CheckpointSubject):
         store = self._store(task_id)
         if not counts(store):
             return False
-        # An opening would look here first.
+        # Opening a store reads its identity first.
         read_identity(store)
         return True
 

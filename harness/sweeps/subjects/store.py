@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from harness.sweeps.passing import PASSING_KINDS, passing_changes, passing_place, with_passing
 from harness.sweeps.subjects.neighbours import Neighbours
@@ -16,6 +17,8 @@ from stores.identity import read_identity
 from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.records import TypedStore
 from stores.registry import backend_named, open_store
+from stores.tasks.origin_file import Origin
+from stores.tasks.task_store import TaskStore
 
 PRESSURE: Mapping[str, object] = {
     "write_buffer_size_bytes": 64 << 10,
@@ -27,13 +30,14 @@ PRESSURE: Mapping[str, object] = {
     "block_cache_size_bytes": 1 << 20,
     "max_file_opening_threads": 1,
 }
-"""Options that make an engine or strategy which has them flush, compact, checkpoint and spill within a few commits."""
+"""Options that make the engines and strategies that have them flush, compact, checkpoint and spill in a few commits."""
+_REOPENED_EVERY = 9
 _SPILLS = "staging_buffer_bytes"
-"""The one of them that is left out every second time: the same commits are made without a spill as well."""
+"""The option that is left out at every second opening, so that the same commits are made without a spill too."""
 
 
 def _has_identity(path: Path) -> bool:
-    """Whether the folder ``path`` says of itself that it is a store's."""
+    """Return True if the folder ``path`` has the identity file of a store."""
     try:
         read_identity(path)
     except (OSError, StoreCorruptedError):
@@ -42,16 +46,20 @@ def _has_identity(path: Path) -> bool:
 
 
 def under_pressure(backend: str) -> dict[str, object]:
-    """Those of ``PRESSURE`` that a backend has."""
+    """Return the options of ``PRESSURE`` that a backend has."""
     known = backend_named(backend).options
     return {name: value for name, value in PRESSURE.items() if name in known}
 
 
 class StoreSubject(Subject):
-    """The store, with options that put it under pressure. Who opens it the first time spills, the second time not.
+    """The store, with options that put it under pressure. It spills after the first opening, not after the second.
 
-    A typed one, of the kind ``records``, makes the same changes as a map.
+    A typed store, of the kind ``records``, makes the same changes through a map. A class with ``REOPENED_FROM`` closes
+    and opens the store after that commit and each ninth after it. It does so in the next call of ``stage``, so that an
+    error of the opening is not taken for an error of the commit.
     """
+
+    REOPENED_FROM: ClassVar[int | None] = None
 
     def __init__(self, root: Path, level: Durability, backend: str, records: str = PLAIN) -> None:
         super().__init__(root, level)
@@ -61,6 +69,7 @@ class StoreSubject(Subject):
         self._options = under_pressure(backend)
         self._store: KeyValueStore | None = None
         self._openings = 0
+        self._reopens_at: int | None = None
         self._neighbours = Neighbours(self.path)
 
     @property
@@ -78,7 +87,17 @@ class StoreSubject(Subject):
             return None
         return self._store.committed_offset(COMMITS) or 0
 
+    def _take(self, opened: TaskStore, checkpointed_offset: int | None) -> None:
+        """Open a task's store as this one. If that fails, close it, as a task does with each of its stores."""
+        try:
+            opened.open(checkpointed_offset, Origin.CLEAN)
+        except BaseException:
+            opened.close()
+            raise
+        self._store = opened.store
+
     def stage(self, made: Sequence[Change], after: State) -> None:
+        self.reopen_where_due()
         if self._passes and NUMBER_KEY in after:
             made = [*made, *(Change(key, value) for key, value in passing_changes(int(after[NUMBER_KEY])).items())]
         store = as_map(self._records, self._typed or self._open, passing_place)
@@ -93,6 +112,19 @@ class StoreSubject(Subject):
     def commit(self, number: int) -> None:
         self._open.advance_position(COMMITS, number)
         (self._typed or self._open).commit({COMMITS: number})
+        if self.REOPENED_FROM is not None and number % _REOPENED_EVERY == self.REOPENED_FROM:
+            self._reopens_at = number
+
+    def reopen_where_due(self) -> None:
+        """Close and open the store if the last commit asked for it; called before data is staged."""
+        number, self._reopens_at = self._reopens_at, None
+        if number is not None:
+            self.reopen(number)
+
+    def reopen(self, number: int) -> None:
+        """Close the store, which is at commit ``number``, and open it again."""
+        self.close()
+        self.open()
 
     def add(self, pairs: State, number: int) -> None:
         self.stage([Change(key, value) for key, value in pairs.items()], pairs)
@@ -103,7 +135,8 @@ class StoreSubject(Subject):
         with committed.all() as pairs:
             state = dict(pairs)
         for key, value in state.items():
-            # Scans and lookups take different ways to the same pages; where they differ, no model is to fit.
+            # Scans and lookups read the same pages in different ways. If they differ, make a state that equals no
+            # model.
             if committed.get(key) != value:
                 state[key] = b"a scan and a lookup differ"
         position = self._open.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
@@ -118,7 +151,7 @@ class StoreSubject(Subject):
             store.close()
 
     def wipe(self) -> None:
-        # A folder that has lost its identity and has foreign files in it may be anybody's: it is refused, and stays.
+        # A folder without an identity, but with foreign files, may not be a store: wiping refuses it.
         self._neighbours.place(inside=_has_identity(self.path))
         wipe(self.path)
         self._neighbours.check()

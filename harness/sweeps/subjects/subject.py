@@ -1,7 +1,7 @@
-"""What a subject of the sweeps is: something that makes the commits of the workload and can be read back.
+"""The interface of a subject of fault injection: it makes the workload's commits, and can be read back.
 
-It lives in a child of the nursery only. Which states it must show is told by ``expected``, which no code of the library
-has a part in.
+It is used only in children of the fork server. ``expected`` returns the states that it must show, without any code of
+the library.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stores.errors import CommitFailedError, StoreError
 from stores.interface import Durability, TopicPartition
 
 COMMITS = TopicPartition("commits", 0)
-"""Its offset is the number of the last commit; so is the position."""
+"""The partition whose offset and position are the number of the last commit."""
 NAME = "store"
 
 
 class Subject(ABC):
-    """One thing under test, below the folder ``root``, where it is made when it is first opened."""
+    """One thing under test, below the folder ``root``. The first opening creates it."""
 
     def __init__(self, root: Path, level: Durability) -> None:
         self.path = root / NAME
@@ -28,44 +28,44 @@ class Subject(ABC):
 
     @abstractmethod
     def open(self) -> int | None:
-        """Open it, making it where there is none; the number of the commit it is at, None where it can't tell."""
+        """Open or create it. Return the number of its last commit, or None if it cannot report that."""
 
     @abstractmethod
     def stage(self, made: Sequence[Change], after: State) -> None:
-        """Begin a commit whose changes are ``made`` and lead to ``after``."""
+        """Begin a commit with the changes ``made``, after which the state is ``after``."""
 
     @abstractmethod
     def commit(self, number: int) -> None:
-        """Make what is staged commit ``number``."""
+        """Commit the staged changes as commit ``number``."""
 
     @abstractmethod
     def add(self, pairs: State, number: int) -> None:
-        """Make commit ``number``, which adds ``pairs`` to what is there."""
+        """Make commit ``number``, which adds ``pairs`` to the state."""
 
     @abstractmethod
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
-        """Everything committed, and the commit's number as its offset and as its position tell it."""
+        """Return the committed state, and the commit's number from the offset and from the position."""
 
     def verify(self) -> None:
-        """Look for damage that reading need not show."""
+        """Check for corruption that reading need not detect."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close it; may be called more than once, and after it could not be opened."""
+        """Close it. This may be called more than once, and after an opening that failed."""
 
     @abstractmethod
     def wipe(self) -> None:
-        """Remove it, as an error that called it corrupt asks for."""
+        """Remove it, as an error that reports corruption asks for."""
 
     @abstractmethod
     def restore(self, state: State, number: int) -> None:
-        """Fill the new, open one with ``state`` from its changelog."""
+        """Fill the new, open subject with ``state``, as from its changelog."""
 
     def must_reopen(self, error: StoreError) -> bool:
-        """Whether ``error`` of a commit asks to close and open again before going on."""
+        """Return True if ``error`` of a commit asks to close and open the subject before the next commit."""
         return not isinstance(error, CommitFailedError) or error.reopen
 
     @staticmethod
     def expected(state: State) -> State:
-        """What ``read`` must show where the workload's model says ``state``."""
+        """Return the state that ``read`` must show for the workload's ``state``."""
         return state

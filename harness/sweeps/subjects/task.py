@@ -1,9 +1,9 @@
-"""Stream tasks: an embedded changelog, stores of two engines below it, a checkpoint file, and their folder.
+"""Stream tasks: an embedded changelog, stores of two engines, a checkpoint file, and their folder.
 
-The changelog keeps what the level says, or PROCESS where that is CHANGELOG, which it can't be at; so do the
-stores of the second engine. Those of the first keep nothing by themselves. Of each engine one store has bytes, and the
-first has windows, the second sessions, of which some expire with each commit. Whatever becomes of them, opening the
-task must end with what the changelog has. The first store is sent one record more per commit than the second, so that
+The changelog has the case's durability level, or PROCESS at CHANGELOG, which it does not support. The stores of the
+second engine have the case's level, those of the first CHANGELOG. Each engine has one store of bytes. The first engine
+also has windows, the second sessions, and some of their records expire with each commit. After any fault, opening the
+task must lead to the state of the changelog. The first store gets more records per commit than the second, so that
 their changelogs' offsets differ.
 """
 
@@ -34,13 +34,13 @@ PAIRS: Mapping[str, tuple[str, str]] = {
     "task-dual-sqlite": ("rocksdb-dual-store", "sqlite-indexed-batch"),
     "task-lmdb-sqlite": ("lmdb-indexed-batch", "sqlite-native"),
 }
-"""The backends of the two stores, by the task's name: each engine and strategy beside another engine."""
+"""The backends of the stores, by the task's name: each engine and strategy beside another engine."""
 _APPLICATION = "victim"
 _PASSING_KEY = b"passing"
 
 
 class TaskSubject(Subject):
-    """Each commit is one input record, upon which the task makes the same changes in all of its stores."""
+    """Each commit is one input record. For it the task makes the same changes in all of its stores."""
 
     def __init__(self, root: Path, level: Durability, backends: tuple[str, str]) -> None:
         super().__init__(root, level)
@@ -62,7 +62,7 @@ class TaskSubject(Subject):
         self._task: StreamTask | None = None
         self._made: Sequence[Change] = ()
         self._passing: State = {}
-        """What the stores with a retention are given beside it."""
+        """The additional pairs for stores with a retention."""
         self._verifies = False
 
     def open(self) -> int | None:
@@ -86,11 +86,11 @@ class TaskSubject(Subject):
         return self._number()
 
     def _settings(self) -> Mapping[str, Any]:
-        """Further arguments for the task."""
+        """Return further arguments for the task."""
         return {}
 
     def _timestamp_ms(self, number: int) -> int:
-        """Of the record at offset ``number``."""
+        """Return the timestamp of the record at offset ``number``."""
         return -1
 
     def stage(self, made: Sequence[Change], after: State) -> None:
@@ -113,7 +113,7 @@ class TaskSubject(Subject):
                     store.put(change.key, change.value)
 
     def _maps(self, store: Callable[[str], Any]) -> dict[str, Any]:
-        """Each store, as ``store`` returns it by its name, as a map."""
+        """Return each store as a map, by its name; ``store`` returns the store of a name."""
         return {name: as_map(kind, store(name), passing_place) for name, kind in self._kinds.items()}
 
     def commit(self, number: int) -> None:
@@ -141,14 +141,14 @@ class TaskSubject(Subject):
         for key in {key for other in passed for key in {**other, **expected} if other.get(key) != expected.get(key)}:
             state[key] = b"a typed store differs"
         for key in {key for other in states for key in other if other.get(key) != state.get(key)}:
-            # Where the stores differ no model is to fit.
+            # If the stores differ, make a state that equals no model.
             state[key] = b"two stores differ"
         return state, self._number(), self._number()
 
     def verify(self) -> None:
         assert self._log is not None
         self._log.verify()
-        # What is damaged of its stores it restores by itself.
+        # A task restores its corrupt stores itself.
         self._verifies = True
         self.close()
         self.open()
@@ -164,14 +164,14 @@ class TaskSubject(Subject):
                 log.close()
 
     def wipe(self) -> None:
-        # Its stores a task wipes itself: what is told here is that the changelog is damaged.
+        # A task wipes its stores itself, so this error means that the changelog is corrupt.
         shutil.rmtree(self.path, ignore_errors=True)
 
     def restore(self, state: State, number: int) -> None:
         self._add(state, {key: value for key, value in with_passing(state).items() if key not in state}, number)
 
     def must_reopen(self, error: StoreError) -> bool:
-        # What was staged is undone.
+        # The staged writes were rolled back.
         return True
 
     def _number(self) -> int:

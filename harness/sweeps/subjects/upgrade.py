@@ -1,7 +1,7 @@
-"""A store of a task whose format is upgraded in place each time it is opened: built anew beside it, and swapped.
+"""A task's store whose format is upgraded in place at each opening: a new store is built beside it, and swapped.
 
-A format's values begin with its number, which the store keeps as a mark. The changelog that the new store is built from
-has the old store's records, all of them at the offset of its last commit.
+The values of a format begin with its number, which the store keeps as a mark. The new store is built from a changelog
+that has the old store's records, all of them at the offset of its last commit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.conversion import version_headers
-from stores.tasks.origin_file import Origin
 from stores.tasks.swap import complete
 from stores.tasks.task_store import TaskStore
 from stores.tasks.upgrading import kept_version
 from stores.upgrade import Upgrade, UpgradeMode
 
-_OPEN_EVERY, _OPEN_FIRST = 9, 5
-
 
 class UpgradeSubject(StoreSubject):
-    """The store is closed and opened again at the fifth commit and every ninth after it, and upgraded then."""
+    """The store is closed, opened again and upgraded after the fifth commit and every ninth after it."""
+
+    REOPENED_FROM = 5
 
     _version = 0
 
@@ -51,10 +50,9 @@ class UpgradeSubject(StoreSubject):
         checkpoint = CheckpointFile(self.path.with_name(".checkpoint"))
         log = _Log(kept, number, version)
         opened = TaskStore(NAME, self.path, config, COMMITS, log, checkpoint, exactly_once=True)
-        opened.open(None, Origin.CLEAN)
-        self._store = opened.store
+        self._take(opened, None)
         if opened.counters.wipe_total:
-            # A task would now restore it from a changelog, which there is none of here.
+            # A task would restore it from a changelog now, but here is none.
             self.close()
             raise StoreCorruptedError(f"the store in {self.path} could not be trusted, and was wiped")
         if number:
@@ -62,16 +60,11 @@ class UpgradeSubject(StoreSubject):
         return opened.offset or 0
 
     def stage(self, made: Sequence[Change], after: State) -> None:
+        self.reopen_where_due()
         stamp = bytes([self._version])
         super().stage(
             [change if change.value is None else change._replace(value=stamp + change.value) for change in made], after
         )
-
-    def commit(self, number: int) -> None:
-        super().commit(number)
-        if number % _OPEN_EVERY == _OPEN_FIRST:
-            self.close()
-            self.open()
 
     def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
         state, offset, position = super().read()
@@ -90,7 +83,7 @@ class UpgradeSubject(StoreSubject):
         super().restore({key: stamp + value for key, value in state.items()}, number)
 
     def _left(self) -> tuple[dict[bytes, bytes], int, int]:
-        """What the store holds, the number of its last commit, and its format."""
+        """Return the store's pairs, the number of its last commit, and its format."""
         with (
             open_store(self._backend.name, self.path, durability=self.level, options=self._options) as store,
             store.all() as pairs,

@@ -1,0 +1,100 @@
+"""An engine and a strategy of another package: the crash matrix, a scenario and a bench take them as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.faults import Kill, KillInRecovery, steps
+from harness.faults import from_json as fault_of
+from harness.tests.shared_jvm import SharedJvm
+from stores.tests import journaled_store
+from stores.tests.installed import install
+from stores.tests.journaled_store import APPLIED, NOTED, OPENED, REPEATED
+
+ROOT = Path(__file__).parents[2]
+THEIRS = "their-journaled"
+PLAN = """
+from harness.trials.admission import admitted
+from harness.trials.plan import crash_matrix
+for trial in crash_matrix(["their-journaled"], seeds=(1,)):
+    print(admitted(trial).text)
+"""
+SCENARIO = '''"""Their store dies in its commit and in its recovery, and is found at some commit."""
+from harness.scenario import CrashScenario, KillAtEach, Part
+
+SCENARIO = CrashScenario((KillAtEach(Part.COMMIT), KillAtEach(Part.RECOVERY)), backends=("their-journaled",), seeds=1)
+'''
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a venv that has their package."""
+    return install(tmp_path_factory.mktemp("venv"), Path(journaled_store.__file__), THEIRS, "BACKEND")
+
+
+def run(python: Path, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
+    return subprocess.run(
+        [python, *arguments],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT), **more, "PYSPARK_PYTHON": str(python)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def planned(python: Path, folder: Path) -> list[str]:
+    """The crash matrix of their backend, every trial of it admitted."""
+    done = run(python, folder, "-c", PLAN)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_crash_matrix_kills_a_strategy_at_each_failpoint_that_it_declares(python: Path, tmp_path: Path) -> None:
+    faults = [fault_of(json.loads(text)["fault"]) for text in planned(python, tmp_path)]
+    killed = {step.failpoint for fault in faults for step in steps(fault) if isinstance(step, Kill)}
+    assert killed >= {NOTED, APPLIED, OPENED, REPEATED}
+    assert not {name for name in killed if name.startswith(("dual_store.", "native."))}
+
+
+def test_a_recovery_is_killed_twice_where_its_declaration_says_so(python: Path, tmp_path: Path) -> None:
+    faults = [fault_of(json.loads(text)["fault"]) for text in planned(python, tmp_path)]
+    for failpoint in (OPENED, REPEATED):
+        [fault] = [fault for fault in faults if isinstance(fault, KillInRecovery) and Kill(failpoint) in fault.again]
+        assert isinstance(fault.first, Kill)
+        assert fault.first.failpoint == NOTED
+        assert fault.again == (Kill(failpoint), Kill(failpoint))
+
+
+@pytest.mark.parametrize("failpoint", [NOTED, APPLIED, OPENED, REPEATED])
+def test_a_trial_of_their_strategy_ends_valid(python: Path, tmp_path: Path, failpoint: str) -> None:
+    text = next(text for text in planned(python, tmp_path) if failpoint in text)
+    done = run(python, tmp_path, "-m", "harness", "trial", text)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_scenario_that_kills_at_each_failpoint_of_a_part_has_theirs(
+    python: Path, tmp_path: Path, shared_jvm: SharedJvm
+) -> None:
+    (tmp_path / "theirs.py").write_text(SCENARIO)
+    arguments = ("-m", "harness", "scenario", "theirs.py", "--runs", "runs")
+    done = run(python, tmp_path, *arguments, **shared_jvm.variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "theirs holds (seed 1)."
+
+
+def test_a_bench_measures_their_backend_and_reports_it(python: Path, tmp_path: Path, shared_jvm: SharedJvm) -> None:
+    arguments = ("--profile", "smoke", "--backends", THEIRS, "--only", "store,opening,crash", "--runs", "runs")
+    done = run(python, tmp_path, "-m", "harness", "bench", *arguments, **shared_jvm.variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (tmp_path / "runs" / "latest" / "report" / "report.md").read_text()
+    assert THEIRS in text
+    assert all(failpoint in text for failpoint in (NOTED, APPLIED, OPENED, REPEATED))

@@ -1,0 +1,21 @@
+"""A store is upgraded in the background of its running task, however often that is killed or loses power.
+
+Steps after commits build the new store. It replaces the old one at the next opening, or at a commit of the task.
+
+Source: KIP-258, first draft, "In-Place Upgrade": online, without a stop of the application.
+"""
+
+from harness.effect_scenario import EffectScenario
+
+SCENARIO = EffectScenario(
+    faults=("kill", "power gate"),
+    backends=("task-online-upgrade",),
+    points_max=24,
+    mutants=("stepped-offset-first",),
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
