@@ -11,10 +11,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.benchmarks import run as benchmarks
 from harness.datasets.new_york_flights import departures
-from harness.effects.library import recorder_library
+from harness.experiments.amplification.amplification import amplification_rows
+from harness.experiments.crash.plan import crash_matrix
+from harness.experiments.crash.trial import Trial
+from harness.experiments.iofaults import plan as sweeps
+from harness.experiments.latencies.latencies import latency_rows
+from harness.experiments.memory.early_commits import early_commit_rows, over_limit
+from harness.experiments.memory.large_steps import large_step_rows
+from harness.experiments.microbench import run as benchmarks
+from harness.experiments.opening import opening
+from harness.experiments.throughput import plan
+from harness.experiments.throughput.plan import Batch, Sweep
+from harness.experiments.throughput.run import MeasurementFailedError
+from harness.experiments.visibility.visibility import visibility_rows
 from harness.folders import RUNS
+from harness.io_trace.library import recorder_library
 from harness.java import find_java
 from harness.progress import Progress
 from harness.report import publish
@@ -37,17 +49,6 @@ from harness.spark.stages import (
     spark_session,
     throughput_rows,
 )
-from harness.sweeps import plan as sweeps
-from harness.throughput import opening, plan
-from harness.throughput.amplification import amplification_rows
-from harness.throughput.early_commits import early_commit_rows, over_limit
-from harness.throughput.large_steps import large_step_rows
-from harness.throughput.latencies import latency_rows
-from harness.throughput.plan import Batch, Sweep
-from harness.throughput.run import MeasurementFailedError
-from harness.throughput.visibility import visibility_rows
-from harness.trials.plan import crash_matrix
-from harness.trials.trial import Trial
 from harness.workloads.departures import Departures
 from harness.workloads.event_log import EventLog
 from harness.workloads.registry import workload

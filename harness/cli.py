@@ -35,11 +35,11 @@ def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
 
 def _command(argv: Sequence[str]) -> int:
     if argv[:1] == ["trial"]:
-        from harness.trials.command import main as trial
+        from harness.experiments.crash.command import main as trial
 
         return trial(argv[1:])
     if argv[:1] == ["effect"]:
-        from harness.sweeps.command import main as effect
+        from harness.experiments.iofaults.command import main as effect
 
         return effect(argv[1:])
     given = _parser().parse_args(argv)
@@ -245,7 +245,7 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
 
 
 def _readers(given: argparse.Namespace) -> int:
-    from harness.readers.command import soak
+    from harness.experiments.readers.command import soak
 
     if not given.seconds > 0:
         raise ConfigError(f"--seconds is a number above 0, not {given.seconds:g}")
@@ -260,7 +260,7 @@ def _many_stores(given: argparse.Namespace) -> int:
 
 
 def _mutants(given: argparse.Namespace) -> int:
-    from harness.sweeps.measuring import measure
+    from harness.experiments.iofaults.measuring import measure
 
     return measure(_listed(given.mutants), _listed(given.backends), range(given.seed, given.seed + given.seeds))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.experiments.crash.trial import DURABILITIES
+from harness.experiments.iofaults.plan import Convicted, Swept, convictions, sweeps
+from harness.experiments.iofaults.subjects import subject_named
 from harness.faults.registry import check_known
-from harness.sweeps.mutants import MUTANTS
-from harness.sweeps.plan import Convicted, Swept, convictions, sweeps
-from harness.sweeps.subjects import subject_named
-from harness.trials.trial import DURABILITIES
+from harness.mutants.iofaults import MUTANTS
 from stores.errors import ConfigError
 
 
@@ -16,10 +16,11 @@ from stores.errors import ConfigError
 class EffectScenario:
     """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
-    A fault is one of ``harness.sweeps.case.VARIANTS``, with its variant after a blank: ``error EIO once``. ``backends``
-    None means all persistent ones, a task, and the library's own files. If given, it may also name these, such as
-    ``format-migration``. A durability level that one of them does not carry is left out for it. ``points_max`` points
-    of each case are drawn by the seed; None means all. ``states_per_position`` bounds the crash states of a power loss.
+    A fault is one of ``harness.experiments.iofaults.case.VARIANTS``, with its variant after a blank:
+    ``error EIO once``. ``backends`` None means all persistent ones, a task, and the library's own files. If given, it
+    may also name these, such as ``format-migration``. A durability level that one of them does not carry is left out
+    for it. ``points_max`` points of each case are drawn by the seed; None means all. ``states_per_position`` bounds the
+    crash states of a power loss.
     """
 
     faults: tuple[str, ...] = ()

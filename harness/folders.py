@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import harness
-from stores.files import StrangeFileError, make_file, open_plain
+from stores.files.plain_files import StrangeFileError, make_file, open_plain
 
 ROOT = Path(harness.__file__).resolve().parents[1]
 RUNS = ROOT / "runs"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.effect_scenario import EffectScenario
-from harness.effects.library import recorder_library
+from harness.experiments.readers.row import failure_lines as reader_failure_lines
 from harness.folders import RUNS, SCENARIOS
+from harness.io_trace.library import recorder_library
 from harness.progress import Progress
-from harness.readers.row import failure_lines as reader_failure_lines
 from harness.readers_scenario import ReadersScenario
 from harness.report.crash_tables import crash_tables
 from harness.report.document import failure_lines, wrong_end_lines

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.experiments.crash.trial import DURABILITIES
+from harness.experiments.readers.trial import Trial
 from harness.faults.registry import check_known
-from harness.readers.mutants import fitting
-from harness.readers.trial import Trial
-from harness.trials.trial import DURABILITIES
+from harness.mutants.readers import fitting
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends
 

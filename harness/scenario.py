@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from harness.experiments.crash.admission import admitted
+from harness.experiments.crash.operations import Mix
+from harness.experiments.crash.plan import LOG_FAILPOINTS, crash_matrix
+from harness.experiments.crash.trial import DURABILITIES, Trial
+from harness.experiments.throughput.plan import Batch, Sweep, batches
 from harness.faults import Fault, Kill, failpoint_of, steps
 from harness.faults.registry import check_known
-from harness.throughput.plan import Batch, Sweep, batches
-from harness.trials import sabotage as defects
-from harness.trials.admission import admitted
-from harness.trials.operations import Mix
-from harness.trials.plan import LOG_FAILPOINTS, crash_matrix
-from harness.trials.trial import DURABILITIES, Trial
+from harness.mutants import crash as defects
 from harness.typed_maps import IN_TURN, PLAIN
 from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint

@@ -6,9 +6,9 @@ has no need of the wipe, and must not be.
 Source: KAFKA-20685; KIP-844, "Background".
 """
 
+from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.faults import Abort, KillAfter
 from harness.scenario import CrashScenario
-from harness.trials.plan import UNDER_PRESSURE
 
 SCENARIO = CrashScenario(
     faults=(

@@ -3,9 +3,9 @@
 Source: KIP-844, "Test Plan": what is not committed to the changelog is discarded after a crash.
 """
 
+from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.faults import KillAfter
 from harness.scenario import CrashScenario
-from harness.trials.plan import UNDER_PRESSURE
 
 SCENARIO = CrashScenario(
     faults=(KillAfter(13), KillAfter(101), KillAfter(220), KillAfter(220, flush_pressure=True)),

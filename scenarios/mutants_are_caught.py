@@ -6,7 +6,7 @@ Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created E
 """
 
 from harness.effect_scenario import EffectScenario
-from harness.sweeps.mutants import MUTANTS
+from harness.mutants.iofaults import MUTANTS
 
 SCENARIO = EffectScenario(mutants=tuple(MUTANTS))
 

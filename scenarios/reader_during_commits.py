@@ -7,7 +7,7 @@ asked for. Mutants of stores are detected.
 Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets".
 """
 
-from harness.readers.mutants import MUTANTS
+from harness.mutants.readers import MUTANTS
 from harness.readers_scenario import ReadersScenario
 
 SCENARIO = ReadersScenario(durabilities=("CHANGELOG", "PROCESS", "DISK"), mutants=tuple(MUTANTS))

@@ -7,9 +7,9 @@ committed one does. A backend that does not isolate writes is not here: it never
 Source: KIP-892, "In-memory Transaction Buffers", for the limit; that a transaction may outgrow it, KIP-844.
 """
 
+from harness.experiments.crash.operations import Mix
 from harness.faults import Kill, KillAfter, Stop
 from harness.scenario import CrashScenario
-from harness.trials.operations import Mix
 
 SCENARIO = CrashScenario(
     faults=(

@@ -6,9 +6,9 @@ Those of a native store are in its engine's own transaction.
 Source: KIP-844, on a temporary store on disk: transactions are not bounded by memory.
 """
 
+from harness.experiments.crash.plan import shape
 from harness.faults import Kill, KillAfter, Stop
 from harness.scenario import CrashScenario
-from harness.trials.plan import shape
 from stores.failpoints import failpoint
 from stores.strategies.dual_store import MID_COPY
 

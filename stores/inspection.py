@@ -20,12 +20,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stores import marks, position
+from stores import position
 from stores.changelog.schema import APPLICATION_ID
-from stores.engines.seal import PLAIN, SEALED
+from stores.contract import marks
+from stores.engines.checksum import PLAIN, SEALED
 from stores.engines.sqlite import FILE, families, has_checksums
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
-from stores.identity import read_identity
+from stores.files.identity import read_identity
 
 if TYPE_CHECKING:
     from sqlite_utils import Database

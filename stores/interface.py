@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from struct import Struct
 
-from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
-from stores.metrics import StoreMetrics
-from stores.persistence import AT_ONCE, Persistence
-from stores.plain import PlainView, prefixed, reversed_scan
-from stores.reading import (
+from stores.contract.persistence import AT_ONCE, Persistence
+from stores.contract.plain import PlainView, prefixed, reversed_scan
+from stores.contract.reading import (
     Answer,
     Closeable,
     IsolationLevel,
@@ -30,6 +28,8 @@ from stores.reading import (
     ReadOnlyKeyValueStore,
     TopicPartition,
 )
+from stores.errors import StoreCorruptedError, StoreError, StoreIncompatibleError
+from stores.metrics import StoreMetrics
 
 __all__ = [
     "Closeable",

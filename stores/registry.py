@@ -18,15 +18,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from stores.creation import wipe
-from stores.directory import FAILPOINTS, checked_path
 from stores.errors import ConfigError, StoreIncompatibleError
-from stores.files import sync_folder, system_errors_told
-from stores.forks import keep_for_good, watch
-from stores.identity import FILE as IDENTITY_FILE
+from stores.files.creation import wipe
+from stores.files.identity import FILE as IDENTITY_FILE
+from stores.files.plain_files import sync_folder, system_errors_told
+from stores.files.store_directory import FAILPOINTS, checked_path
 from stores.interface import Durability, IsolationLevel, KeyValueStore
-from stores.refusals import close_refused, note_opened
+from stores.process.forks import keep_for_good, watch
 from stores.strategies.forked import disown
+from stores.strategies.refusals import close_refused, note_opened
 from stores.strategies.store import EngineStore, Traits
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Backend:
         return store
 
     def wipe(self, path: Path) -> None:
-        """Remove the closed store at ``path``. Raises: as ``stores.directory.wipe``."""
+        """Remove the closed store at ``path``. Raises: as ``stores.files.store_directory.wipe``."""
         wipe(path)
 
 

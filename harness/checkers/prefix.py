@@ -164,7 +164,7 @@ def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
         elif kind == "visible":
             broken = broken or (Found.PHANTOM, rest)
         elif kind not in ("of", "end"):
-            raise ValueError(f"a victim noted {note!r}")
+            raise ValueError(f"a writer noted {note!r}")
     return Promised(acknowledged, attempted, broken)
 
 

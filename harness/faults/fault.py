@@ -1,7 +1,7 @@
 """The faults of a process that works on a store, as plain values.
 
-A fault only describes what happens: ``harness.trials`` carries it out in a process of its own. Counts begin at 1.
-Records are counted as the process sees them: the first that it processes is 1.
+A fault only describes what happens: ``harness.experiments.crash`` carries it out in a process of its own. Counts begin
+at 1. Records are counted as the process sees them: the first that it processes is 1.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.checkers.prefix import Found
-from harness.sweeps.gate import SILENT, is_wrong
+from harness.experiments.iofaults.gate import SILENT, is_wrong
 
 Row = Mapping[str, Any]
 Figure = dict[str, Any]

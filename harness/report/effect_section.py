@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.experiments.iofaults.gate import is_wrong
 from harness.report import text
 from harness.report.effect_figures import Figure
 from harness.report.effect_tables import (
@@ -15,7 +16,6 @@ from harness.report.effect_tables import (
     process_tables,
     promise_table,
 )
-from harness.sweeps.gate import is_wrong
 
 SKIPPED = "effects_skipped"
 """The fact of a run that gives the reason why no I/O fault was tried."""

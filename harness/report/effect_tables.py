@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import demand
+from harness.experiments.iofaults.gate import ENOUGH, HELD_STRICTLY, STRICT
 from harness.report import text
 from harness.report.effect_figures import Figure
 from harness.report.table import Table
-from harness.sweeps.gate import ENOUGH, HELD_STRICTLY, STRICT
 
 Figures = Mapping[str, Sequence[Figure]]
 

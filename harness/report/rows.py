@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.readers.row import COLUMNS as READER_COLUMNS
-from harness.sweeps.columns import KINDS as EFFECT_KINDS
+from harness.experiments.iofaults.columns import KINDS as EFFECT_KINDS
+from harness.experiments.readers.row import COLUMNS as READER_COLUMNS
 from stores.errors import ConfigError
 
 Row = Mapping[str, Any]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from harness.experiments.iofaults.plan import Convicted, Swept
 from harness.spark.stages import Row, Say, now_and_then
 from harness.spark.sweeps import finished_slices, run_sweeps
-from harness.sweeps.plan import Convicted, Swept
 
 
 def effect_rows(spark: SparkSession, planned: Sequence[Swept | Convicted], folder: Path, say: Say) -> list[Row]:

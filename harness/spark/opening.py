@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from harness.experiments.opening.opening import OpeningTrial, run_opening
+from harness.experiments.throughput.progress import Progress, note_progress
+from harness.experiments.throughput.run import MeasurementFailedError
 from harness.folders import temporary_folder
 from harness.spark.session import code_path
 from harness.spark.throughput import Outcome, Site
-from harness.throughput.opening import OpeningTrial, run_opening
-from harness.throughput.progress import Progress, note_progress
-from harness.throughput.run import MeasurementFailedError
 
 _SPARK_SCHEMA = "trial long, rows string, failure string"
 _SCHEMA = pa.schema({"trial": pa.int64(), "rows": pa.string(), "failure": pa.string()})

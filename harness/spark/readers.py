@@ -11,8 +11,8 @@ import pyarrow.parquet
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from harness.readers.row import COLUMNS, Row, examine
-from harness.readers.trial import Trial
+from harness.experiments.readers.row import COLUMNS, Row, examine
+from harness.experiments.readers.trial import Trial
 from harness.spark.session import code_path
 from stores.errors import ConfigError
 

@@ -16,6 +16,9 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from harness.experiments.crash.trial import Trial
+from harness.experiments.opening.opening import OpeningTrial
+from harness.experiments.throughput.plan import Batch
 from harness.faults import failpoint_of, fault_text
 from harness.scenario import EVENT_LOG
 from harness.spark import events
@@ -23,9 +26,6 @@ from harness.spark.opening import measure_openings
 from harness.spark.session import session
 from harness.spark.throughput import Outcome, batch_events, measure
 from harness.spark.trials import finished_trials, run_trials
-from harness.throughput.opening import OpeningTrial
-from harness.throughput.plan import Batch
-from harness.trials.trial import Trial
 from harness.workloads.event_log import EventLog
 
 Row = dict[str, Any]

@@ -18,12 +18,12 @@ import pyarrow.parquet
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from harness.effects.nursery import Nursery
+from harness.experiments.iofaults.columns import KINDS
+from harness.experiments.iofaults.plan import Convicted, Swept
+from harness.experiments.iofaults.slices import Recorded, Slice, Writer, explore, make_recording, slices_of
+from harness.experiments.iofaults.workshop import Row
 from harness.folders import quick_folder
-from harness.sweeps.columns import KINDS
-from harness.sweeps.plan import Convicted, Swept
-from harness.sweeps.slices import Recorded, Slice, Victim, explore, make_recording, slices_of
-from harness.sweeps.workshop import Row
+from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 
 _TYPES = {name: type_ for columns in KINDS.values() for name, type_ in columns.items()}
@@ -57,8 +57,8 @@ def run_sweeps(
         made.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     try:
-        victims = list(dict.fromkeys(Victim.of(each) for each in wanted if isinstance(each, Swept)))
-        slices = slices_of(wanted, _recorded(spark, victims, recordings), recordings, points_per_slice)
+        writers = list(dict.fromkeys(Writer.of(each) for each in wanted if isinstance(each, Swept)))
+        slices = slices_of(wanted, _recorded(spark, writers, recordings), recordings, points_per_slice)
         _total(folder).write_text(str(len(slices)))
         tasks = min(len(slices), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         # Slices are dealt out, because neighbours are alike: no task gets all slow ones, and each begins with mutants.
@@ -86,23 +86,23 @@ def finished_slices(folder: Path) -> tuple[int, int]:
     return sum(1 for _ in (folder / "finished").glob("*.json")), total
 
 
-def _recorded(spark: SparkSession, victims: Sequence[Victim], recordings: Path) -> dict[Victim, Recorded]:
-    if not victims:
+def _recorded(spark: SparkSession, writers: Sequence[Writer], recordings: Path) -> dict[Writer, Recorded]:
+    if not writers:
         return {}
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        with _nursery() as nursery:
+        with _fork_server() as fork_server:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    victim = victims[number]
-                    recorded = make_recording(victim, recordings / victim.name, nursery)
+                    writer = writers[number]
+                    recorded = make_recording(writer, recordings / writer.name, fork_server)
                     text = json.dumps([number, *astuple(recorded)])
                     yield pyarrow.RecordBatch.from_pylist([{"recorded": text}], schema=_RECORDED)
 
-    tasks = min(len(victims), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    frame = spark.range(0, len(victims), 1, tasks).mapInArrow(run, _ddl(_RECORDED))
+    tasks = min(len(writers), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    frame = spark.range(0, len(writers), 1, tasks).mapInArrow(run, _ddl(_RECORDED))
     told = [json.loads(row["recorded"]) for row in frame.collect()]
-    return {victims[number]: Recorded(*rest) for number, *rest in told}
+    return {writers[number]: Recorded(*rest) for number, *rest in told}
 
 
 def _explore(
@@ -111,34 +111,34 @@ def _explore(
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         context = TaskContext.get()
         attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
-        with _nursery() as nursery:
+        with _fork_server() as fork_server:
             for batch in batches:
                 for place in batch.column(0).to_pylist():
-                    rows = _once(slices[place], finished, attempt, task, nursery)
+                    rows = _once(slices[place], finished, attempt, task, fork_server)
                     yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
     return run
 
 
 @contextmanager
-def _nursery() -> Iterator[Nursery | None]:
+def _fork_server() -> Iterator[ForkServer | None]:
     """Yield one fork server for all slices of a task, because a start takes long; None if it is not possible."""
     try:
-        nursery = Nursery(within=quick_folder())
+        fork_server = ForkServer(within=quick_folder())
     except ConfigError:
         yield None
         return
-    with nursery:
-        yield nursery
+    with fork_server:
+        yield fork_server
 
 
-def _once(slice_: Slice, finished: Path, attempt: int, task: int, nursery: Nursery | None) -> list[Row]:
+def _once(slice_: Slice, finished: Path, attempt: int, task: int, fork_server: ForkServer | None) -> list[Row]:
     """Return the rows of a slice: those of an earlier attempt if it finished, else explore the slice."""
     target = finished / f"{slice_.number}.json"
     if target.exists():
         earlier: list[Row] = json.loads(target.read_text())
         return earlier
-    rows = [row | {"attempt": attempt} for row in explore(slice_, nursery)]
+    rows = [row | {"attempt": attempt} for row in explore(slice_, fork_server)]
     beside = target.with_name(f"{slice_.number}-{task}.new")
     beside.write_text(json.dumps(rows))
     beside.replace(target)

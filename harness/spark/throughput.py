@@ -20,17 +20,17 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from harness.experiments.throughput.configuration import Measurement
+from harness.experiments.throughput.job import Job
+from harness.experiments.throughput.pairs import read_pairs, write_pairs
+from harness.experiments.throughput.plan import Batch
+from harness.experiments.throughput.progress import Progress, note_progress
+from harness.experiments.throughput.run import MeasurementFailedError, run
+from harness.experiments.throughput.totals import throughput_row
 from harness.folders import temporary_folder
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
 from harness.spark.session import code_path
-from harness.throughput.configuration import Measurement
-from harness.throughput.job import Job
-from harness.throughput.pairs import read_pairs, write_pairs
-from harness.throughput.plan import Batch
-from harness.throughput.progress import Progress, note_progress
-from harness.throughput.run import MeasurementFailedError, run
-from harness.throughput.totals import throughput_row
 from harness.workloads.departures import Departures
 from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource, Workload

@@ -18,12 +18,12 @@ import pyarrow
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from harness.effects.nursery import Nursery
+from harness.experiments.crash.row import TEXT_COLUMNS, Row, row
+from harness.experiments.crash.run import DEADLINE_S, Outcome, examine
+from harness.experiments.crash.trial import Trial, from_text
 from harness.folders import quick_folder, temporary_folder
+from harness.processes.fork_server import ForkServer
 from harness.spark.session import code_path
-from harness.trials.row import TEXT_COLUMNS, Row, row
-from harness.trials.run import DEADLINE_S, Outcome, examine
-from harness.trials.trial import Trial, from_text
 from stores.errors import ConfigError
 
 SCHEMA = pyarrow.schema(
@@ -85,30 +85,32 @@ def _slice(
         attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
         # If the driver's folder is on this machine, processes start faster from it than from the zip file.
         here = code if Path(code, "harness").is_dir() else code_path()
-        with _nursery() as (nursery, work):
+        with _fork_server() as (fork_server, work):
             for batch in batches:
                 rows = []
                 for number in batch.column(0).to_pylist():
                     trial = from_text(texts[number])
-                    rows.append(_once(trial, finished, work / f"{trial.id}-{task}", here, deadline_s, attempt, nursery))
+                    rows.append(
+                        _once(trial, finished, work / f"{trial.id}-{task}", here, deadline_s, attempt, fork_server)
+                    )
                 yield pyarrow.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
     return run
 
 
 @contextmanager
-def _nursery() -> Iterator[tuple[Nursery | None, Path]]:
+def _fork_server() -> Iterator[tuple[ForkServer | None, Path]]:
     """Yield a working folder, and, on Linux, a fork server, which saves an interpreter start for each process."""
     if sys.platform == "linux":
-        with Nursery(preload=False, within=quick_folder()) as nursery:
-            yield nursery, nursery.folder
+        with ForkServer(preload=False, within=quick_folder()) as fork_server:
+            yield fork_server, fork_server.folder
     else:
         with temporary_folder("trials") as folder:
             yield None, Path(folder)
 
 
 def _once(
-    trial: Trial, finished: Path, work: Path, code: str, deadline_s: float, attempt: int, nursery: Nursery | None
+    trial: Trial, finished: Path, work: Path, code: str, deadline_s: float, attempt: int, fork_server: ForkServer | None
 ) -> Row:
     """Return the row of a trial: that of an earlier attempt if it finished, else run the trial."""
     target = finished / f"{trial.id}.json"
@@ -116,7 +118,7 @@ def _once(
         earlier: Row = json.loads(target.read_text())
         return earlier
     try:
-        outcome: Outcome = examine(trial, work=work, code=code, deadline_s=deadline_s, nursery=nursery)
+        outcome: Outcome = examine(trial, work=work, code=code, deadline_s=deadline_s, fork_server=fork_server)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     made = row(outcome, attempt)

@@ -101,10 +101,10 @@ class Cluster:
     def kill_executor(self) -> int:
         """Kill one executor with SIGKILL, once there is one; returns its process id. Its worker starts another."""
         self._wait(lambda: bool(self.executors()), "an executor to kill", "master")
-        victim = self.executors()[0]
-        number = int(victim.pid)
-        victim.kill()
-        victim.wait(STOP_TIMEOUT_S)
+        writer = self.executors()[0]
+        number = int(writer.pid)
+        writer.kill()
+        writer.wait(STOP_TIMEOUT_S)
         return number
 
     def kill_worker(self, number: int) -> None:

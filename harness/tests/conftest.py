@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.effects.library import recorder_library
-from harness.effects.nursery import Nursery
+from harness.io_trace.library import recorder_library
+from harness.processes.fork_server import ForkServer
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Runs trials whose effects on files are recorded; skips the test where that can't be built."""
     try:
         recorder_library()
     except ConfigError as error:
         pytest.skip(str(error))
-    with Nursery() as nursery:
-        yield nursery
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 @pytest.fixture(scope="session")

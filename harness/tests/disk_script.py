@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.disk.choices import Depth
-from harness.disk.files import Tree
-from harness.disk.model import FolderModel
-from harness.disk.states import Distinct, State, distinct, positions, states
-from harness.effects.recording import Effect, Kind
+from harness.crash_states.choices import Depth
+from harness.crash_states.files import Tree
+from harness.crash_states.model import FolderModel
+from harness.crash_states.states import Distinct, State, distinct, positions, states
+from harness.io_trace.recording import Effect, Kind
 
 Files = dict[str, bytes]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.effects import steering
+from harness.io_trace import steering
 from stores.interface import TopicPartition
 from stores.registry import open_store
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.sweeps.case import Case
-from harness.sweeps.sweep import EXPLORERS, all_points
-from harness.sweeps.workshop import Row, Workshop
+from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.sweep import EXPLORERS, all_points
+from harness.experiments.iofaults.workshop import Row, Workshop
 
 
 def sweep(case: Case, points: range, seed: int, only: str = "") -> Iterator[Row]:

@@ -11,17 +11,17 @@ from random import Random
 
 import pytest
 
-from harness.benchmarks.case import READER_WAITS, WRITER_WAITS, Case, cases, openings, waits_over
-from harness.benchmarks.claim import claims, limits, ratios
-from harness.benchmarks.load import Load, batches
-from harness.benchmarks.openings import opening_seconds
-from harness.benchmarks.records import FORMS, get_records, put_records
-from harness.benchmarks.run import CLAIMED_REPEATS, _compared, _plan, run
-from harness.benchmarks.subject import StoreSubject, open_subject
-from harness.benchmarks.waits import longest_waits
-from harness.benchmarks.windows import expire, expiring, fetch_all, filled
+from harness.experiments.microbench.case import READER_WAITS, WRITER_WAITS, Case, cases, openings, waits_over
+from harness.experiments.microbench.claim import claims, limits, ratios
+from harness.experiments.microbench.load import Load, batches
+from harness.experiments.microbench.openings import opening_seconds
+from harness.experiments.microbench.records import FORMS, get_records, put_records
+from harness.experiments.microbench.run import CLAIMED_REPEATS, _compared, _plan, run
+from harness.experiments.microbench.subject import StoreSubject, open_subject
+from harness.experiments.microbench.waits import longest_waits
+from harness.experiments.microbench.windows import expire, expiring, fetch_all, filled
 from harness.workloads.ycsb import Ycsb, core_workload
-from stores.buffer import IndexedBatch, Layer
+from stores.batch.buffer import IndexedBatch, Layer
 from stores.errors import ConfigError
 from stores.records import BYTES, TimestampedKeyValue
 from stores.registry import backends

@@ -177,7 +177,7 @@ def test_ctrl_c_and_termination_end_quietly_with_130_and_leave_nothing(tmp_path:
         start_new_session=True,
     ) as process:
         deadline = time.monotonic() + 120
-        while not list(scratch.glob("nursery-*/*")) and time.monotonic() < deadline:
+        while not list(scratch.glob("fork-server-*/*")) and time.monotonic() < deadline:
             time.sleep(0.2)
         if how is signal.SIGINT:
             os.killpg(process.pid, how)  # As a terminal does: to every process of the foreground group.

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from harness.disk.choices import Depth
-from harness.disk.files import Tree
-from harness.disk.model import Disk, FolderModel
-from harness.disk.states import Description, State, distinct, positions, rebuild, states
-from harness.effects.recording import Kind
+from harness.crash_states.choices import Depth
+from harness.crash_states.files import Tree
+from harness.crash_states.model import Disk, FolderModel
+from harness.crash_states.states import Description, State, distinct, positions, rebuild, states
+from harness.io_trace.recording import Kind
 from harness.tests.disk_script import (
     Script,
     base,

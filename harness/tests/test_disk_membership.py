@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from harness.disk.contents import Content
-from harness.disk.files import Tree
-from harness.disk.membership import why_illegal
-from harness.disk.model import FolderModel
-from harness.disk.states import positions, states
+from harness.crash_states.contents import Content
+from harness.crash_states.files import Tree
+from harness.crash_states.membership import why_illegal
+from harness.crash_states.model import FolderModel
+from harness.crash_states.states import positions, states
 from harness.tests.disk_script import Script, base, create_another, rename_any
 
 GATE, JOURNAL, STRICT = FolderModel.GATE, FolderModel.JOURNAL, FolderModel.STRICT

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.disk.choices import Depth
-from harness.disk.files import Tree
-from harness.disk.model import Disk, FolderModel
-from harness.effects.recording import Effect, Kind
+from harness.crash_states.choices import Depth
+from harness.crash_states.files import Tree
+from harness.crash_states.model import Disk, FolderModel
+from harness.io_trace.recording import Effect, Kind
 from harness.tests.disk_script import NO_TEARS, Files, Script, base, found_at
 
 GATE, JOURNAL, STRICT = FolderModel.GATE, FolderModel.JOURNAL, FolderModel.STRICT

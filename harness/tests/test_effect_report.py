@@ -9,6 +9,7 @@ import pytest
 
 from harness import bench
 from harness.cli import main
+from harness.experiments.iofaults.columns import KINDS
 from harness.report.effect_section import SKIPPED, effect_failure_lines, effect_section
 from harness.report.effect_tables import (
     damage_table,
@@ -23,7 +24,6 @@ from harness.report.figures import all_figures
 from harness.report.outcome import outcome
 from harness.report.rows import new_run, read_rows, write_facts, write_rows
 from harness.report.write import write_report
-from harness.sweeps.columns import KINDS
 from harness.tests.made_up_rows import FACTS
 from stores.errors import ConfigError
 
@@ -285,7 +285,7 @@ def test_without_a_compiler_a_bench_skips_the_stage_and_a_scenario_says_so(
     def refuse() -> Path:
         raise ConfigError("no C compiler works here")
 
-    for module in ("harness.bench", "harness.proof", "harness.sweeps.command"):
+    for module in ("harness.bench", "harness.proof", "harness.experiments.iofaults.command"):
         monkeypatch.setattr(f"{module}.recorder_library", refuse)
     assert bench._cannot_steer(bench.Request(only=("effects",))) == "no C compiler works here"
     assert bench._cannot_steer(bench.Request(only=("crash",))) == ""

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.disk.files import Tree
-from harness.effects import steering
-from harness.effects.nursery import Nursery, Outcome
-from harness.effects.recording import NOT_COUNTED, Effect, Kind, read_recording
+from harness.crash_states.files import Tree
+from harness.io_trace import steering
+from harness.io_trace.recording import NOT_COUNTED, Effect, Kind, read_recording
+from harness.processes.fork_server import ForkServer, Outcome
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backends
@@ -28,9 +28,11 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def run(nursery: Nursery, function: str, root: Path, **arguments: Any) -> tuple[Outcome, list[Effect]]:
+def run(fork_server: ForkServer, function: str, root: Path, **arguments: Any) -> tuple[Outcome, list[Effect]]:
     recording = root.with_name("recording")
-    outcome = nursery.run(WORK + function, {"root": str(root), "recording": str(recording), **arguments}, deadline_s=60)
+    outcome = fork_server.run(
+        WORK + function, {"root": str(root), "recording": str(recording), **arguments}, deadline_s=60
+    )
     return outcome, read_recording(recording)
 
 
@@ -76,9 +78,9 @@ PERSISTENT = [
 
 @pytest.mark.parametrize(("backend", "level"), PERSISTENT)
 def test_a_whole_recording_replayed_gives_the_folder_byte_for_byte(
-    nursery: Nursery, root: Path, backend: str, level: Durability
+    fork_server: ForkServer, root: Path, backend: str, level: Durability
 ) -> None:
-    outcome, effects = run(nursery, "fill_store", root, backend=backend, durability=level, options=small(backend))
+    outcome, effects = run(fork_server, "fill_store", root, backend=backend, durability=level, options=small(backend))
     assert outcome.status == 0, outcome
     unseen = names_mapped(effects)
     kept, made = on_disk(root), replayed(effects, root)
@@ -95,14 +97,14 @@ def test_a_whole_recording_replayed_gives_the_folder_byte_for_byte(
 
 @pytest.mark.parametrize(("backend", "level"), [each for each in PERSISTENT if each[1] is Durability.DISK])
 def test_a_store_killed_at_an_effect_leaves_exactly_the_effects_before_it(
-    nursery: Nursery, root: Path, backend: str, level: Durability
+    fork_server: ForkServer, root: Path, backend: str, level: Durability
 ) -> None:
     arguments = {"backend": backend, "durability": level, "options": small(backend), "num_commits": 10}
-    _, whole = run(nursery, "fill_store", root, **arguments)
+    _, whole = run(fork_server, "fill_store", root, **arguments)
     for number, at in enumerate(range(3, len(counted(whole)) - 5, len(counted(whole)) // 6)):
         fresh = root.with_name(f"case {number}") / "root"
         fresh.mkdir(parents=True)
-        outcome, effects = run(nursery, "fill_store", fresh, **arguments, plan=["Kill", at])
+        outcome, effects = run(fork_server, "fill_store", fresh, **arguments, plan=["Kill", at])
         assert outcome.signal == signal.SIGKILL
         assert not outcome.timed_out
         assert len(counted(effects)) == at
@@ -112,8 +114,8 @@ def test_a_store_killed_at_an_effect_leaves_exactly_the_effects_before_it(
         assert [path for path in made if kept[path] != made[path] and Path(path).name not in unseen] == []
 
 
-def test_every_form_of_call_is_one_effect_with_its_bytes(nursery: Nursery, root: Path) -> None:
-    outcome, effects = run(nursery, "scribble", root)
+def test_every_form_of_call_is_one_effect_with_its_bytes(fork_server: ForkServer, root: Path) -> None:
+    outcome, effects = run(fork_server, "scribble", root)
     assert outcome.error == ""
     assert outcome.result == len(effects) == len(counted(effects))
     assert on_disk(root) == replayed(effects, root)
@@ -166,23 +168,25 @@ def test_every_form_of_call_is_one_effect_with_its_bytes(nursery: Nursery, root:
     assert {effect.target for effect in effects if effect.target} == {"a/three", "a/one", "c"}
 
 
-def test_a_kill_leaves_exactly_the_first_effects_at_every_place(nursery: Nursery, root: Path) -> None:
-    _, whole = run(nursery, "scribble", root)
+def test_a_kill_leaves_exactly_the_first_effects_at_every_place(fork_server: ForkServer, root: Path) -> None:
+    _, whole = run(fork_server, "scribble", root)
     for at in range(len(whole)):
         fresh = root.with_name(f"case {at}") / "root"
         fresh.mkdir(parents=True)
-        outcome, effects = run(nursery, "scribble", fresh, plan=["Kill", at])
+        outcome, effects = run(fork_server, "scribble", fresh, plan=["Kill", at])
         assert outcome.signal == signal.SIGKILL
         assert effects == whole[:at]
         assert on_disk(fresh) == replayed(whole[:at], fresh)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 4, 100])
-def test_a_torn_write_is_its_first_bytes_and_nothing_after_it(nursery: Nursery, root: Path, num_bytes: int) -> None:
-    _, whole = run(nursery, "scribble", root)
+def test_a_torn_write_is_its_first_bytes_and_nothing_after_it(
+    fork_server: ForkServer, root: Path, num_bytes: int
+) -> None:
+    _, whole = run(fork_server, "scribble", root)
     for path in list(root.iterdir()):
         path.rename(root.with_name(f"old {path.name}"))
-    outcome, effects = run(nursery, "scribble", root, plan=["Tear", 5, num_bytes])
+    outcome, effects = run(fork_server, "scribble", root, plan=["Tear", 5, num_bytes])
     assert outcome.signal == signal.SIGKILL
     assert effects[:5] == whole[:5]
     assert whole[5].data == b" in parts"
@@ -190,19 +194,19 @@ def test_a_torn_write_is_its_first_bytes_and_nothing_after_it(nursery: Nursery, 
     assert on_disk(root) == replayed(effects, root)
 
 
-def test_what_is_no_write_is_not_torn_but_killed_at(nursery: Nursery, root: Path) -> None:
-    outcome, effects = run(nursery, "scribble", root, plan=["Tear", 8, 5])
+def test_what_is_no_write_is_not_torn_but_killed_at(fork_server: ForkServer, root: Path) -> None:
+    outcome, effects = run(fork_server, "scribble", root, plan=["Tear", 8, 5])
     assert outcome.signal == signal.SIGKILL
     assert len(effects) == 8
 
 
-def test_a_call_fails_once_and_does_nothing(nursery: Nursery, root: Path) -> None:
+def test_a_call_fails_once_and_does_nothing(fork_server: ForkServer, root: Path) -> None:
     calls = ["write", "fsync", "rename", "mkdir", "posix_fallocate", "ftruncate", "open", "unlink", "unlink not there"]
     fine: list[int | None] = [6, *[None] * 7, errno.ENOENT]
     for number, call in enumerate(calls[:-1]):
         fresh = root.with_name(call) / "root"
         fresh.mkdir(parents=True)
-        outcome, effects = run(nursery, "attempts", fresh, plan=["Fail", number + 1, errno.EIO])
+        outcome, effects = run(fork_server, "attempts", fresh, plan=["Fail", number + 1, errno.EIO])
         answers, fired = outcome.result
         expected = [errno.EIO if i == number else answer for i, answer in enumerate(fine)]
         if call == "rename":
@@ -213,8 +217,8 @@ def test_a_call_fails_once_and_does_nothing(nursery: Nursery, root: Path) -> Non
         assert on_disk(fresh) == replayed(effects, fresh)
 
 
-def test_a_lasting_error_meets_every_later_effect(nursery: Nursery, root: Path) -> None:
-    outcome, effects = run(nursery, "attempts", root, plan=["Fail", 2, errno.ENOSPC, True])
+def test_a_lasting_error_meets_every_later_effect(fork_server: ForkServer, root: Path) -> None:
+    outcome, effects = run(fork_server, "attempts", root, plan=["Fail", 2, errno.ENOSPC, True])
     answers, fired = outcome.result
     # What would fail anyway, and what is no effect, is left as it is: there is no "renamed" to unlink.
     assert answers == [6, *[errno.ENOSPC] * 6, errno.ENOENT, errno.ENOENT]
@@ -223,8 +227,8 @@ def test_a_lasting_error_meets_every_later_effect(nursery: Nursery, root: Path) 
     assert on_disk(root) == {"file": b"123456"}
 
 
-def test_a_short_write_says_how_much_it_did(nursery: Nursery, root: Path) -> None:
-    outcome, effects = run(nursery, "attempts", root, plan=["Short", 1, 4])
+def test_a_short_write_says_how_much_it_did(fork_server: ForkServer, root: Path) -> None:
+    outcome, effects = run(fork_server, "attempts", root, plan=["Short", 1, 4])
     answers, fired = outcome.result
     assert answers[0] == 4
     assert answers[1:] == [None] * 7 + [errno.ENOENT]
@@ -233,18 +237,18 @@ def test_a_short_write_says_how_much_it_did(nursery: Nursery, root: Path) -> Non
     assert on_disk(root) == replayed(effects, root)
 
 
-def test_a_lasting_short_write_meets_every_later_write(nursery: Nursery, root: Path) -> None:
-    outcome, _ = run(nursery, "write_thrice", root, plan=["Short", 2, 4, True])
+def test_a_lasting_short_write_meets_every_later_write(fork_server: ForkServer, root: Path) -> None:
+    outcome, _ = run(fork_server, "write_thrice", root, plan=["Short", 2, 4, True])
     assert outcome.result == [[10, 4, 4, 3], 2]
 
 
-def test_no_short_write_of_what_is_no_write(nursery: Nursery, root: Path) -> None:
-    outcome, _ = run(nursery, "attempts", root, plan=["Short", 2, 4])
+def test_no_short_write_of_what_is_no_write(fork_server: ForkServer, root: Path) -> None:
+    outcome, _ = run(fork_server, "attempts", root, plan=["Short", 2, 4])
     assert outcome.result == [[6, *[None] * 7, errno.ENOENT], 0]
 
 
-def test_effects_and_notes_of_several_threads_have_one_order(nursery: Nursery, root: Path) -> None:
-    _, effects = run(nursery, "write_from_threads", root)
+def test_effects_and_notes_of_several_threads_have_one_order(fork_server: ForkServer, root: Path) -> None:
+    _, effects = run(fork_server, "write_from_threads", root)
     assert on_disk(root) == replayed(effects, root)
     assert [effect.index for effect in counted(effects)] == list(range(201))
     written: list[str] = []
@@ -260,8 +264,8 @@ def test_effects_and_notes_of_several_threads_have_one_order(nursery: Nursery, r
     assert len(written) == 200
 
 
-def test_a_note_is_never_beside_the_effect_that_it_says_it_precedes(nursery: Nursery, root: Path) -> None:
-    _, effects = run(nursery, "note_beside_writes", root)
+def test_a_note_is_never_beside_the_effect_that_it_says_it_precedes(fork_server: ForkServer, root: Path) -> None:
+    _, effects = run(fork_server, "note_beside_writes", root)
     count, misplaced = 0, 0
     for effect in effects:
         misplaced += effect.index != count
@@ -271,9 +275,9 @@ def test_a_note_is_never_beside_the_effect_that_it_says_it_precedes(nursery: Nur
 
 @pytest.mark.parametrize(("at", "failed"), [(10, "a/one"), (13, ""), (4, None)])
 def test_behind_a_failed_call_the_process_is_killed_and_a_failed_sync_is_told(
-    nursery: Nursery, root: Path, at: int, failed: str | None
+    fork_server: ForkServer, root: Path, at: int, failed: str | None
 ) -> None:
-    outcome, effects = run(nursery, "scribble", root, plan=["FailThenKill", at, errno.EIO])
+    outcome, effects = run(fork_server, "scribble", root, plan=["FailThenKill", at, errno.EIO])
     assert len(counted(effects)) == at
     assert [effect.path for effect in effects if effect.kind is Kind.SYNC_FAILED] == (
         [] if failed is None else [failed]
@@ -283,9 +287,9 @@ def test_behind_a_failed_call_the_process_is_killed_and_a_failed_sync_is_told(
 
 @pytest.mark.parametrize(("error", "unkept"), [(errno.EIO, True), (errno.ENOSPC, False)])
 def test_an_io_error_of_a_synchronous_write_is_of_its_sync_and_leaves_what_it_wrote(
-    nursery: Nursery, root: Path, error: int, unkept: bool
+    fork_server: ForkServer, root: Path, error: int, unkept: bool
 ) -> None:
-    outcome, effects = run(nursery, "write_synchronously", root, plan=["Fail", 2, error])
+    outcome, effects = run(fork_server, "write_synchronously", root, plan=["Fail", 2, error])
     assert outcome.result == [error, 1]
     assert on_disk(root) == replayed(effects, root) == {"file": b"one" + b"two" * unkept + b"three"}
     assert [(effect.data, effect.synchronous, effect.unkept) for effect in effects if effect.kind is Kind.WRITE] == [
@@ -295,21 +299,21 @@ def test_an_io_error_of_a_synchronous_write_is_of_its_sync_and_leaves_what_it_wr
     ]
 
 
-def test_notes_lie_in_order_among_a_stores_effects(nursery: Nursery, root: Path) -> None:
+def test_notes_lie_in_order_among_a_stores_effects(fork_server: ForkServer, root: Path) -> None:
     backend, level = PERSISTENT[0]
-    _, effects = run(nursery, "fill_store", root, backend=backend, durability=level, options={}, num_commits=4)
+    _, effects = run(fork_server, "fill_store", root, backend=backend, durability=level, options={}, num_commits=4)
     notes = [effect.text for effect in effects if effect.kind is Kind.NOTE]
     assert notes == [f"{what} {i}" for i in range(4) for what in ("attempt", "ack")]
 
 
-def test_files_that_were_there_before_are_found_by_their_names(nursery: Nursery, root: Path) -> None:
+def test_files_that_were_there_before_are_found_by_their_names(fork_server: ForkServer, root: Path) -> None:
     (root / "folder").mkdir()
     (root / "folder" / "file").write_text("contents")
     (root / "gone").write_text("going")
     (root / "link").write_text("two names")
     os.link(root / "link", root / "linked")
     base = Tree.read(root)
-    _, effects = run(nursery, "change_a_base", root)
+    _, effects = run(fork_server, "change_a_base", root)
     assert on_disk(root) == replayed(effects, root, base)
     assert on_disk(root)["link"] == b"two"
     assert root.with_name("outside").read_text() == "not ours"
@@ -317,8 +321,8 @@ def test_files_that_were_there_before_are_found_by_their_names(nursery: Nursery,
     assert len({effect.file for effect in effects if effect.path in ("moved/file", "new", "gone", "linked")}) == 4
 
 
-def test_a_shared_writable_map_is_reported_and_no_place_for_a_fault(nursery: Nursery, root: Path) -> None:
-    _, effects = run(nursery, "map_shared", root)
+def test_a_shared_writable_map_is_reported_and_no_place_for_a_fault(fork_server: ForkServer, root: Path) -> None:
+    _, effects = run(fork_server, "map_shared", root)
     assert [(effect.index, effect.kind, effect.path) for effect in effects] == [
         (0, Kind.MAP_WRITABLE, "file"),
         (0, Kind.DATASYNC, "file"),
@@ -326,32 +330,32 @@ def test_a_shared_writable_map_is_reported_and_no_place_for_a_fault(nursery: Nur
     ]
 
 
-def test_a_sync_of_everything_can_fail_too(nursery: Nursery, root: Path) -> None:
-    outcome, effects = run(nursery, "sync_everything", root, plan=["Fail", 0, errno.EIO])
+def test_a_sync_of_everything_can_fail_too(fork_server: ForkServer, root: Path) -> None:
+    outcome, effects = run(fork_server, "sync_everything", root, plan=["Fail", 0, errno.EIO])
     assert (outcome.result, effects) == (1, [])
 
 
-def test_what_cannot_be_recorded_is_refused(nursery: Nursery, root: Path) -> None:
-    outcome = nursery.run(WORK + "refused", {"root": str(root)}, deadline_s=10)
+def test_what_cannot_be_recorded_is_refused(fork_server: ForkServer, root: Path) -> None:
+    outcome = fork_server.run(WORK + "refused", {"root": str(root)}, deadline_s=10)
     assert len(outcome.result) == 10
     assert on_disk(root) == {"from": b"bytes"}
     assert not (root.parent / "elsewhere").exists()
 
 
-def test_other_processes_are_not_watched(nursery: Nursery, root: Path) -> None:
-    outcome, effects = run(nursery, "start_a_child_that_writes", root)
+def test_other_processes_are_not_watched(fork_server: ForkServer, root: Path) -> None:
+    outcome, effects = run(fork_server, "start_a_child_that_writes", root)
     assert outcome.error == ""
     assert [effect.path for effect in effects] == ["own"]
     assert set(on_disk(root)) == {"own", "foreign", "forked"}
 
 
-def test_a_process_is_watched_once(nursery: Nursery, root: Path) -> None:
-    outcome = nursery.run(WORK + "begin_twice", {"root": str(root)}, deadline_s=10)
+def test_a_process_is_watched_once(fork_server: ForkServer, root: Path) -> None:
+    outcome = fork_server.run(WORK + "begin_twice", {"root": str(root)}, deadline_s=10)
     assert outcome.error.startswith("ConfigError")
 
 
-def test_a_recordings_torn_tail_is_dropped(nursery: Nursery, root: Path, tmp_path: Path) -> None:
-    _, effects = run(nursery, "scribble", root)
+def test_a_recordings_torn_tail_is_dropped(fork_server: ForkServer, root: Path, tmp_path: Path) -> None:
+    _, effects = run(fork_server, "scribble", root)
     raw = root.with_name("recording").read_bytes()
     cut = tmp_path / "cut"
     lengths = set()
@@ -370,16 +374,16 @@ def test_a_recordings_torn_tail_is_dropped(nursery: Nursery, root: Path, tmp_pat
     "plan",
     [steering.Kill(-1), steering.Tear(0, -1), steering.Fail(0, 0), steering.Short(0, 0), steering.FailThenKill(0, 0)],
 )
-def test_a_plan_that_cannot_be_done_is_refused(nursery: Nursery, root: Path, plan: steering.Plan) -> None:
+def test_a_plan_that_cannot_be_done_is_refused(fork_server: ForkServer, root: Path, plan: steering.Plan) -> None:
     told = [type(plan).__name__, *(getattr(plan, name) for name in plan.__dataclass_fields__)]
-    outcome = nursery.run(WORK + "scribble", {"root": str(root), "plan": told}, deadline_s=10)
+    outcome = fork_server.run(WORK + "scribble", {"root": str(root), "plan": told}, deadline_s=10)
     assert outcome.error.startswith("ConfigError")
     assert on_disk(root) == {}
 
 
-def test_a_recording_below_the_folder_it_records_is_refused(nursery: Nursery, root: Path) -> None:
+def test_a_recording_below_the_folder_it_records_is_refused(fork_server: ForkServer, root: Path) -> None:
     arguments = {"root": str(root), "recording": str(root / "recording")}
-    assert nursery.run(WORK + "scribble", arguments, deadline_s=10).error.startswith("ConfigError")
+    assert fork_server.run(WORK + "scribble", arguments, deadline_s=10).error.startswith("ConfigError")
 
 
 def test_without_the_recorder_nothing_is_watched(tmp_path: Path) -> None:

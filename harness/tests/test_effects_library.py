@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.effects import library
-from harness.effects.library import recorder_library
+from harness.io_trace import library
+from harness.io_trace.library import recorder_library
 from stores.errors import ConfigError
 
 
@@ -39,7 +39,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
-    source = resources.files("harness.effects").joinpath("recorder.c").read_bytes()
+    source = resources.files("harness.io_trace").joinpath("recorder.c").read_bytes()
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-xc", "-"]
     command = [compiler, *flags, "-o", str(tmp_path / "out")]
     ended = subprocess.run(command, input=source, capture_output=True, check=False)

@@ -75,9 +75,9 @@ def who_runs_it(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def test_a_job_runs_on_executors_and_survives_the_loss_of_one(cluster: Cluster, spark: SparkSession) -> None:
     before = spark.range(0, 4, 1, 4).mapInArrow(who_runs_it, SCHEMA).collect()
-    victim = cluster.kill_executor()
+    writer = cluster.kill_executor()
     after = spark.range(0, 4, 1, 4).mapInArrow(who_runs_it, SCHEMA).collect()
-    assert victim not in [executor.pid for executor in cluster.executors()]
+    assert writer not in [executor.pid for executor in cluster.executors()]
     for rows in (before, after):
         assert sorted(row["id"] for row in rows) == [0, 1, 2, 3]
         assert all("CoarseGrainedExecutorBackend" in row["parent"] for row in rows)
@@ -101,4 +101,4 @@ def test_a_killed_executor_neither_loses_nor_doubles_a_row_of_a_sweep(
     assert sweeps.verdicts(rows) == sweeps.verdicts(list(sweep(case, points_of(case, sweeps.SEED), sweeps.SEED)))
     slices = [row["slice"] for row in sweeps.of_kind(rows, "effect_slice")]
     assert slices == list(range(len(slices)))
-    assert sweeps.left_of_nurseries() == []
+    assert sweeps.left_of_fork_servers() == []

@@ -164,7 +164,7 @@ def test_notes_add_up_to_what_was_promised() -> None:
         (["leaked OSError"], Found.LEAKED_EXCEPTION),
     ],
 )
-def test_what_was_wrong_while_the_victim_lived_is_the_verdict(notes: list[str], found: Found) -> None:
+def test_what_was_wrong_while_the_writer_lived_is_the_verdict(notes: list[str], found: Found) -> None:
     told = promised(notes, keeps=True)
     assert judge(seen(2), told=told).found is found
 
@@ -179,5 +179,5 @@ def test_a_note_nobody_understands_is_never_a_promise() -> None:
 
 
 def test_trouble_of_the_harness_is_never_a_find() -> None:
-    told = Promised(trouble="the victim was killed from outside")
+    told = Promised(trouble="the writer was killed from outside")
     assert judge(seen(2, offset=3), told=told).found is Found.HARNESS_ERROR

@@ -9,12 +9,12 @@ import pytest
 
 from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
 from harness.cli import main
-from harness.readers.mutants import MUTANTS, fitting
-from harness.readers.trial import OPERATIONS_AT_LEAST, Trial, run
+from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, Trial, run
+from harness.mutants.readers import MUTANTS, fitting
 from harness.readers_scenario import ReadersScenario
 from harness.typed_maps import KINDS
 from stores import failpoints
-from stores.buffer import IndexedBatch
+from stores.batch.buffer import IndexedBatch
 from stores.errors import ConfigError
 from stores.records.segment_scans import SegmentScans
 from stores.records.session_reads import SessionReads

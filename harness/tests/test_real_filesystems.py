@@ -14,19 +14,19 @@ from random import Random
 import pytest
 
 from harness.checkers.prefix import Found, Judgement
-from harness.disk.files import Tree
-from harness.disk.membership import why_illegal
-from harness.disk.model import FolderModel
-from harness.effects.nursery import Nursery
-from harness.effects.recording import Kind
-from harness.filesystems.crash import Crash, crash
-from harness.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted
+from harness.crash_states.files import Tree
+from harness.crash_states.membership import why_illegal
+from harness.crash_states.model import FolderModel
+from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.power import NEXT_BOOT
+from harness.experiments.iofaults.subjects import subjects
+from harness.experiments.iofaults.workshop import Workshop, folded
 from harness.folders import quick_folder
-from harness.sweeps.case import Case
-from harness.sweeps.mutants import MUTANTS
-from harness.sweeps.power import NEXT_BOOT
-from harness.sweeps.subjects import subjects
-from harness.sweeps.workshop import Workshop, folded
+from harness.io_trace.recording import Kind
+from harness.mutants.iofaults import MUTANTS
+from harness.processes.fork_server import ForkServer
+from harness.tests.filesystems.crash import Crash, crash
+from harness.tests.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted
 
 SEEDS = (*range(1, 12), 18, 27, 37)
 """Among them those that convicted earlier models."""
@@ -52,11 +52,11 @@ def need(kind: FileSystem, folder: Path) -> None:
         pytest.skip(f"{kind.name}: {missing}")
 
 
-def scribbled(nursery: Nursery, kind: FileSystem, folder: Path, seed: int) -> Crash:
+def scribbled(fork_server: ForkServer, kind: FileSystem, folder: Path, seed: int) -> Crash:
     """A process that makes plain calls, killed at one of the first hundred effects, and the power cut three times."""
     plan = ["Kill", Random(f"kill {seed}").randrange(5, 100)]
     arguments = {"seed": seed, "calls": CALLS, "plan": plan, "beside": ""}
-    return crash(nursery, kind, folder, seed, "harness.filesystems.scribbler:run", arguments, CUTS)
+    return crash(fork_server, kind, folder, seed, "harness.tests.filesystems.scribbler:run", arguments, CUTS)
 
 
 def judged(made: Crash, counts: Counter[str], told: str) -> list[str]:
@@ -74,13 +74,13 @@ def judged(made: Crash, counts: Counter[str], told: str) -> list[str]:
 
 @EVERY_FILE_SYSTEM
 def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
-    nursery: Nursery, folder: Path, kind: FileSystem
+    fork_server: ForkServer, folder: Path, kind: FileSystem
 ) -> None:
     need(kind, folder)
     counts: Counter[str] = Counter()
     objections: list[str] = []
     for seed in SEEDS:
-        objections += judged(scribbled(nursery, kind, folder, seed), counts, f"seed {seed}")
+        objections += judged(scribbled(fork_server, kind, folder, seed), counts, f"seed {seed}")
     print(f"{kind.name}, seeds {SEEDS}: {dict(counts)}")
     assert objections == []
     assert counts["states"] > len(SEEDS)
@@ -89,14 +89,14 @@ def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
 
 
 def store_judged(
-    nursery: Nursery, kind: FileSystem, folder: Path, case: Case, seed: int, counts: Counter[str]
+    fork_server: ForkServer, kind: FileSystem, folder: Path, case: Case, seed: int, counts: Counter[str]
 ) -> tuple[list[str], list[Judgement]]:
     """The subject of ``case`` on a file system whose power is cut: objections to its files, and judgements on it."""
     with Workshop(case, seed) as shop:
         plan = ["Kill", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
         arguments = {"name": case.subject, "level": case.level, "mutant": case.mutant, "commits": case.commits}
         arguments |= {"seed": seed, "plan": plan, "account": str(shop.scratch("account"))}
-        made = crash(nursery, kind, folder, seed, "harness.sweeps.victim:run", arguments, CUTS)
+        made = crash(fork_server, kind, folder, seed, "harness.experiments.iofaults.writer:run", arguments, CUTS)
         demanded = shop.demanded("power")
         told = folded([effect.text for effect in made.recording if effect.kind is Kind.NOTE], demanded)
         judgements = []
@@ -109,7 +109,7 @@ def store_judged(
 
 @EVERY_FILE_SYSTEM
 def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
-    nursery: Nursery, folder: Path, kind: FileSystem
+    fork_server: ForkServer, folder: Path, kind: FileSystem
 ) -> None:
     need(kind, folder)
     counts: Counter[str] = Counter()
@@ -119,7 +119,7 @@ def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
     chosen = [each for each in subjects() if each[1] == "DISK"] + Random(STORE_SEED).sample(below_disk, 3)
     for name, level in chosen:
         case = Case(name, level, "power", commits=COMMITS)
-        said, judgements = store_judged(nursery, kind, folder, case, STORE_SEED, counts)
+        said, judgements = store_judged(fork_server, kind, folder, case, STORE_SEED, counts)
         objections += said
         broken += [(name, level, judgement) for judgement in judgements if not judgement.expected]
     print(f"{kind.name}, seed {STORE_SEED}: {dict(counts)}")
@@ -129,14 +129,14 @@ def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
 
 @EVERY_FILE_SYSTEM
 def test_a_store_that_does_not_sync_is_convicted_by_a_real_power_cut(
-    nursery: Nursery, folder: Path, kind: FileSystem
+    fork_server: ForkServer, folder: Path, kind: FileSystem
 ) -> None:
     need(kind, folder)
     name = MUTANTS["no-sync"].subjects()[-1]
     case = Case(name, "DISK", "power", commits=COMMITS, mutant="no-sync")
     found: list[Found] = []
     for seed in range(STORE_SEED, STORE_SEED + 20):
-        objections, judgements = store_judged(nursery, kind, folder, case, seed, Counter())
+        objections, judgements = store_judged(fork_server, kind, folder, case, seed, Counter())
         print(f"{kind.name}, seed {seed}, {name} without a sync: {judgements}")
         assert objections == []
         found += [judgement.found for judgement in judgements if not judgement.expected]
@@ -164,10 +164,10 @@ def test_what_can_not_be_made_here_is_said_to_be_missing(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_sync_made_sure_is_missed_in_what_is_found(nursery: Nursery, folder: Path) -> None:
+def test_what_a_sync_made_sure_is_missed_in_what_is_found(fork_server: ForkServer, folder: Path) -> None:
     kind = FILE_SYSTEMS[0]
     need(kind, folder)
-    made = scribbled(nursery, kind, folder, seed=1)
+    made = scribbled(fork_server, kind, folder, seed=1)
     # As if all that was done had been synced, which it was not.
     end = made.position
     claimed = [*made.recording, replace(made.recording[0], index=end, kind=Kind.SYNC_ALL, file=-1, path="")]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from harness.experiments.crash.plan import LOG_FAILPOINTS
 from harness.faults import Kill, KillAfter
 from harness.proof import read_claim, scenario_file, scenario_names
 from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario
-from harness.trials.plan import LOG_FAILPOINTS
 from stores.errors import ConfigError
 from stores.failpoints import failpoint as declaration
 from stores.registry import backends

@@ -17,9 +17,9 @@ import pytest
 
 import harness
 from harness.checkers.prefix import Judgement
-from harness.sweeps.case import Case
-from harness.sweeps.victim import read_account
-from harness.sweeps.workshop import NOTHING, Workshop, folded
+from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.workshop import NOTHING, Workshop, folded
+from harness.experiments.iofaults.writer import read_account
 
 SEED = 4
 COMMITS = 4
@@ -43,7 +43,7 @@ def _traces() -> None:
 
 
 def traced(shop: Workshop, log: Path, inject: str = "") -> int:
-    """Let a victim work below the shop's root, under strace; the status it ended with."""
+    """Let a writer work below the shop's root, under strace; the status it ended with."""
     shop.clear()
     account = shop.scratch("account")
     account.unlink(missing_ok=True)
@@ -52,10 +52,10 @@ def traced(shop: Workshop, log: Path, inject: str = "") -> int:
     arguments |= {"commits": case.commits, "root": str(shop.root), "account": str(account)}
     # Never with --seccomp-bpf, which turns the signals of inject off without a word.
     watched = ["strace", "-f", "-qq", "-o", str(log), "-e", "trace=" + ",".join(f"?{call}" for call in CALLS)]
-    victim = [sys.executable, "-B", "-P", "-m", "harness.tests.traced_victim", json.dumps(arguments)]
+    writer = [sys.executable, "-B", "-P", "-m", "harness.tests.traced_writer", json.dumps(arguments)]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(harness.__file__).parents[1])}
     process = subprocess.Popen(
-        [*watched, *(["-e", inject] if inject else []), *victim],
+        [*watched, *(["-e", inject] if inject else []), *writer],
         env=environment,
         cwd=shop.scratch(""),
         stdin=subprocess.DEVNULL,
@@ -66,7 +66,7 @@ def traced(shop: Workshop, log: Path, inject: str = "") -> int:
     try:
         complaint = process.communicate(timeout=DEADLINE_S)[1]
     finally:
-        # The victim is of the same group, and must not outlive its tracer.
+        # The writer is of the same group, and must not outlive its tracer.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -86,7 +86,7 @@ def calls_made(log: Path) -> list[tuple[str, int]]:
 
 
 def sample(case: Case, kills: int) -> list[tuple[str, Judgement]]:
-    """Kill a victim of ``case`` at so many calls, drawn by the seed, and judge what it leaves each time."""
+    """Kill a writer of ``case`` at so many calls, drawn by the seed, and judge what it leaves each time."""
     with Workshop(case, SEED) as shop:
         demanded = shop.demanded("kill")
         log = shop.scratch("log")

@@ -15,15 +15,12 @@ from typing import Any, NoReturn
 import pytest
 
 from harness.checkers.prefix import Demand, Found, Judgement, Promised
-from harness.effects.nursery import Nursery, NurseryError, Outcome
-from harness.effects.recording import Effect, Kind, read_recording
-from harness.effects.steering import Fail, Kill
-from harness.sweeps import workload
-from harness.sweeps.case import VARIANTS, Case, from_json, repeat_command, to_json
-from harness.sweeps.command import main, read_asked
-from harness.sweeps.damage import Damage, damage, final_tree, plan
-from harness.sweeps.power import UnseenWritesError, check_maps
-from harness.sweeps.subjects import (
+from harness.experiments.iofaults import workload
+from harness.experiments.iofaults.case import VARIANTS, Case, from_json, repeat_command, to_json
+from harness.experiments.iofaults.command import main, read_asked
+from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
+from harness.experiments.iofaults.power import UnseenWritesError, check_maps
+from harness.experiments.iofaults.subjects import (
     ADOPTIONS,
     CHANGELOG,
     CHECKPOINT,
@@ -35,9 +32,12 @@ from harness.sweeps.subjects import (
     shown,
     subjects,
 )
-from harness.sweeps.sweep import EXPLORERS, all_points
-from harness.sweeps.victim import to_plan
-from harness.sweeps.workshop import Life, Plan, Row, Workshop
+from harness.experiments.iofaults.sweep import EXPLORERS, all_points
+from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
+from harness.experiments.iofaults.writer import to_plan
+from harness.io_trace.recording import Effect, Kind, read_recording
+from harness.io_trace.steering import Fail, Kill
+from harness.processes.fork_server import ForkServer, ForkServerError, Outcome
 from harness.tests.exploring import points_of, sweep
 from stores.errors import ConfigError
 
@@ -51,7 +51,7 @@ AT_DISK = [name for name, level in subjects() if level == "DISK" and name in BAC
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What finds keep, made up or known ones, goes with the test."""
-    monkeypatch.setattr("harness.sweeps.workshop.KEPT", tmp_path / "recordings")
+    monkeypatch.setattr("harness.experiments.iofaults.workshop.KEPT", tmp_path / "recordings")
 
 
 def explore(case: Case, places: int, width: int = 1) -> list[Row]:
@@ -220,7 +220,7 @@ def test_a_recovery_that_dies_by_itself_is_no_planned_kill(monkeypatch: pytest.M
     assert [(row["result"], row["expected"]) for row in rows] == [(Found.DEADLY, False)]
 
 
-def test_a_victim_that_gives_up_though_nothing_failed_breaks_a_promise() -> None:
+def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise() -> None:
     ended = Outcome(0, None, False, {"gave_up": True, "fired": 0, "effects": 9, "error": "ConfigError: no"}, "", "")
     with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED) as shop:
         told = shop.told(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
@@ -250,19 +250,19 @@ def test_memory_is_worked_in_only_where_it_has_room(monkeypatch: pytest.MonkeyPa
             assert shop.root.is_relative_to(tmp_path / shop.root.parent.name) is inside
 
 
-def test_a_victim_that_was_too_late_once_is_killed_once_more_before_its_recovery_is(
+def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def late(shop: Workshop, plan: Plan, recording: Path | None = None) -> Life:
-        life = victim(shop, plan, recording)
+        life = writer(shop, plan, recording)
         if recording is not None:
             return life
         lives.append(life)
         outcome = replace(life.outcome, timed_out=True)
         return life._replace(outcome=outcome, killed=False) if len(lives) <= often else life
 
-    victim, lives, often = Workshop.victim, list[Life](), 1
-    monkeypatch.setattr(Workshop, "victim", late)
+    writer, lives, often = Workshop.writer, list[Life](), 1
+    monkeypatch.setattr(Workshop, "writer", late)
     with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED) as shop:
         rows = list(EXPLORERS["kill_twice"](shop, range(6, 7), ""))
         assert (len(lives), broken(rows)) == (2, [])
@@ -275,15 +275,15 @@ def test_a_victim_that_was_too_late_once_is_killed_once_more_before_its_recovery
 def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
     monkeypatch: pytest.MonkeyPatch, instead: str, arguments: dict[str, Any]
 ) -> None:
-    def run(nursery: Nursery, function: str, given: Mapping[str, Any], **how: Any) -> Outcome:
-        if function == "harness.sweeps.judge:run":
+    def run(fork_server: ForkServer, function: str, given: Mapping[str, Any], **how: Any) -> Outcome:
+        if function == "harness.experiments.iofaults.verifier:run":
             function, given = f"harness.tests.effects_work:{instead}", arguments
-        return really(nursery, function, given, **how)
+        return really(fork_server, function, given, **how)
 
-    really = Nursery.run
+    really = ForkServer.run
     with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED) as shop:
         shop.undisturbed()
-        monkeypatch.setattr(Nursery, "run", run)
+        monkeypatch.setattr(ForkServer, "run", run)
         monkeypatch.setattr(shop, "_deadline_s", 0.1)
         (row,) = EXPLORERS["kill"](shop, range(5, 6), "")
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
@@ -355,7 +355,7 @@ def test_a_case_comes_back_from_its_json() -> None:
 
 def test_a_judge_that_could_not_judge_is_a_harness_error() -> None:
     with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED) as shop:
-        told = shop.told(shop.victim(["Nothing"]), shop.demanded("kill"))
+        told = shop.told(shop.writer(["Nothing"]), shop.demanded("kill"))
         shop.case = replace(shop.case, mutant="")
         object.__setattr__(shop.case, "mutant", "no such mutant")
         judgement = shop.judge(told, shop.demanded("kill"))
@@ -363,7 +363,7 @@ def test_a_judge_that_could_not_judge_is_a_harness_error() -> None:
 
 
 def test_a_trial_that_is_too_late_twice_found_something_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.sweeps.workshop.DEADLINE_S", 0.0)
+    monkeypatch.setattr("harness.experiments.iofaults.workshop.DEADLINE_S", 0.0)
     [row] = sweep(Case(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED)
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
@@ -381,7 +381,7 @@ def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    "trouble", [UnseenWritesError("a map"), OSError(28, "No space left on device"), NurseryError()]
+    "trouble", [UnseenWritesError("a map"), OSError(28, "No space left on device"), ForkServerError()]
 )
 def test_a_trial_that_can_not_be_made_here_is_one_sentence_and_no_verdict(
     trouble: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -389,13 +389,13 @@ def test_a_trial_that_can_not_be_made_here_is_one_sentence_and_no_verdict(
     def refuse(*given: object) -> NoReturn:
         raise trouble
 
-    monkeypatch.setattr(Workshop, "victim", refuse)
+    monkeypatch.setattr(Workshop, "writer", refuse)
     asked = json.dumps({"case": {"subject": CHECKPOINT, "level": "DISK", "fault": "power"}, "point": 0})
     assert main([asked]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_recording_that_is_not_whole_or_of_another_victim_is_refused(
+def test_a_recording_that_is_not_whole_or_of_another_writer_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = Case(CHECKPOINT, "DISK", "power", commits=2, recording=str(tmp_path / "whole"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 
-from harness.sweeps.drawing import ALIKE_EVERY, Group, commits, drawn, groups
+from harness.experiments.iofaults.drawing import ALIKE_EVERY, Group, commits, drawn, groups
 from harness.tests.disk_script import Script
 
 COMMITS = 5

@@ -8,21 +8,21 @@ import pytest
 
 from harness import cli
 from harness.checkers.prefix import Found, Remains
-from harness.effects.nursery import Nursery
+from harness.experiments.iofaults import measuring
+from harness.experiments.iofaults.case import VARIANTS, to_json
+from harness.experiments.iofaults.command import read_asked
+from harness.experiments.iofaults.conviction import Conviction, case_of, convict, in_parts
+from harness.experiments.iofaults.detection import detect, trials_of
+from harness.experiments.iofaults.drawing import commits, groups
+from harness.experiments.iofaults.gate import is_wrong
+from harness.experiments.iofaults.plan import Convicted, in_turn
+from harness.experiments.iofaults.slices import Slice, explore
+from harness.experiments.iofaults.subjects import CHECKPOINT
+from harness.experiments.iofaults.sweep import EXPLORERS, all_points
+from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
-from harness.sweeps import measuring
-from harness.sweeps.case import VARIANTS, to_json
-from harness.sweeps.command import read_asked
-from harness.sweeps.conviction import Conviction, case_of, convict, in_parts
-from harness.sweeps.detection import detect, trials_of
-from harness.sweeps.drawing import commits, groups
-from harness.sweeps.gate import is_wrong
-from harness.sweeps.mutants import MUTANTS, build_in
-from harness.sweeps.plan import Convicted, in_turn
-from harness.sweeps.slices import Slice, explore
-from harness.sweeps.subjects import CHECKPOINT
-from harness.sweeps.sweep import EXPLORERS, all_points
-from harness.sweeps.workshop import Workshop
+from harness.mutants.iofaults import MUTANTS, build_in
+from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 
 SEED = 3
@@ -81,10 +81,10 @@ SHOWN_BY = dict.fromkeys(("unsynced-marker", "unsynced-marker-folder"), 10)
 """The commit that shows a mutant which shows in few: the gate takes seconds to come by it."""
 
 
-def detected_in(commit: int, mutant: str, subject: str, nursery: Nursery) -> Conviction:
+def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer) -> Conviction:
     """Make those of the gate's own trials that cut the power within ``commit``, until one fails."""
     (swept, *_) = trials_of("default", mutant, subject, SEED)
-    with Workshop(swept.case, SEED, nursery) as shop:
+    with Workshop(swept.case, SEED, fork_server) as shop:
         recording = shop.recording()
         within = commits(recording)[commit - 1]
         drawn = in_turn(swept, all_points(shop), groups(swept.case.fault, recording))
@@ -101,18 +101,18 @@ def test_every_mutant_is_tried_here() -> None:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(within=quick_folder()) as shared:
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer(within=quick_folder()) as shared:
         yield shared
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str, nursery: Nursery) -> None:
+def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str, fork_server: ForkServer) -> None:
     subject = QUICKEST.get(mutant, MUTANTS[mutant].subjects()[-1])
     if mutant in SHOWN_BY:
-        detection = detected_in(SHOWN_BY[mutant], mutant, subject, nursery)
+        detection = detected_in(SHOWN_BY[mutant], mutant, subject, fork_server)
     else:
-        detection = detect(mutant, subject, SEED, nursery=nursery)
+        detection = detect(mutant, subject, SEED, fork_server=fork_server)
     assert detection.row is not None
     assert detection.row["result"] in RESULTS[mutant]
     assert detection.states >= 1
@@ -121,10 +121,10 @@ def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str
 
 
 @pytest.mark.parametrize("mutant", ["offsets-before", "offsets-after", "write-per-key", "segments-one-by-one"])
-def test_a_mutant_of_an_engine_s_write_can_be_built_into_each_engine(mutant: str, nursery: Nursery) -> None:
+def test_a_mutant_of_an_engine_s_write_can_be_built_into_each_engine(mutant: str, fork_server: ForkServer) -> None:
     for subject in MUTANTS[mutant].subjects():
         case = case_of(mutant, subject)
-        with Workshop(case, SEED, nursery) as shop:
+        with Workshop(case, SEED, fork_server) as shop:
             assert commits(shop.recording()), subject
 
 

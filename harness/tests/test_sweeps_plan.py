@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from harness.checkers.prefix import Found
-from harness.sweeps import slices
-from harness.sweeps.case import VARIANTS, Case, from_json
-from harness.sweeps.columns import KINDS
-from harness.sweeps.command import Asked, read_asked
-from harness.sweeps.detection import trials_of
-from harness.sweeps.gate import is_wrong
-from harness.sweeps.mutants import MUTANTS
-from harness.sweeps.plan import Swept, convictions, cut, measured_seeds, picked, profile
-from harness.sweeps.slices import Recorded, Victim, explore, make_recording, slices_of
-from harness.sweeps.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
+from harness.experiments.iofaults import slices
+from harness.experiments.iofaults.case import VARIANTS, Case, from_json
+from harness.experiments.iofaults.columns import KINDS
+from harness.experiments.iofaults.command import Asked, read_asked
+from harness.experiments.iofaults.detection import trials_of
+from harness.experiments.iofaults.gate import is_wrong
+from harness.experiments.iofaults.plan import Swept, convictions, cut, measured_seeds, picked, profile
+from harness.experiments.iofaults.slices import Recorded, Writer, explore, make_recording, slices_of
+from harness.experiments.iofaults.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
+from harness.mutants.iofaults import MUTANTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 
@@ -189,15 +189,15 @@ def test_slices_hold_every_point_once_and_are_of_about_one_size(number: int, wid
 
 def test_each_slice_is_told_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
     wanted = [Swept(Case(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
-    recorded = {Victim.of(wanted[0]): Recorded(effects=9)}
-    assert Victim.of(wanted[0]) == Victim.of(wanted[1])
+    recorded = {Writer.of(wanted[0]): Recorded(effects=9)}
+    assert Writer.of(wanted[0]) == Writer.of(wanted[1])
     kill, power = slices_of(wanted, recorded, tmp_path)
     assert list(kill.points) == list(power.points) == list(range(10))
     assert from_json(kill.case).recording == ""
-    assert from_json(power.case).recording == power.told == str(tmp_path / Victim.of(wanted[0]).name)
+    assert from_json(power.case).recording == power.told == str(tmp_path / Writer.of(wanted[0]).name)
 
 
-def test_a_victim_that_can_not_be_recorded_is_no_verdict_and_fails(
+def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -205,9 +205,9 @@ def test_a_victim_that_can_not_be_recorded_is_no_verdict_and_fails(
 
     monkeypatch.setattr(slices, "record", refuse)
     swept = Swept(Case(CHECKPOINT, "DISK", "power", commits=2), 1)
-    victim = Victim.of(swept)
-    recorded = make_recording(victim, tmp_path / victim.name)
-    (only,) = slices_of([swept], {victim: recorded}, tmp_path)
+    writer = Writer.of(swept)
+    recorded = make_recording(writer, tmp_path / writer.name)
+    (only,) = slices_of([swept], {writer: recorded}, tmp_path)
     effect, counts = explore(only)
     assert {"kind", *KINDS["effect"]} <= set(effect)
     assert {"kind", *KINDS["effect_slice"]} == set(counts)

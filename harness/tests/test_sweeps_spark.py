@@ -12,15 +12,15 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.effects import library as recorder
+from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.command import main
+from harness.experiments.iofaults.plan import Convicted, Swept
+from harness.experiments.iofaults.slices import Writer
+from harness.experiments.iofaults.subjects import CHECKPOINT
+from harness.experiments.iofaults.workshop import Row
+from harness.io_trace import library as recorder
 from harness.spark.session import SHIPPED_SUFFIXES, session
 from harness.spark.sweeps import finished_slices, run_sweeps
-from harness.sweeps.case import Case
-from harness.sweeps.command import main
-from harness.sweeps.plan import Convicted, Swept
-from harness.sweeps.slices import Victim
-from harness.sweeps.subjects import CHECKPOINT
-from harness.sweeps.workshop import Row
 from harness.tests.exploring import points_of, sweep
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
@@ -106,7 +106,7 @@ def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSes
     (tmp_path / "finished").mkdir()
     (tmp_path / "finished" / "0.json").write_text("[]")
     (tmp_path / "recordings").mkdir()
-    (tmp_path / "recordings" / Victim.of(POWER).name).write_bytes(b"effects1")
+    (tmp_path / "recordings" / Writer.of(POWER).name).write_bytes(b"effects1")
     rows = run_sweeps(spark, [POWER], tmp_path, points_per_slice=1000)
     assert len(of_kind(rows, "effect")) > 10
     assert [row for row in of_kind(rows, "effect") if not row["expected"]] == []
@@ -116,7 +116,7 @@ def test_a_killed_worker_neither_loses_nor_doubles_a_row(spark: SparkSession, tm
     rows = run_while(kill_a_worker, spark, tmp_path)
     whole = run_sweeps(spark, [KILLS], tmp_path / "undisturbed")
     assert verdicts(rows) == verdicts(whole) != []
-    assert left_of_nurseries() == []
+    assert left_of_fork_servers() == []
 
 
 def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -> list[Row]:
@@ -143,8 +143,8 @@ def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -
     return rows
 
 
-def left_of_nurseries() -> list[psutil.Process]:
-    """The nurseries that have not ended in some seconds."""
+def left_of_fork_servers() -> list[psutil.Process]:
+    """The fork servers that have not ended in some seconds."""
     gone = time.monotonic() + 10
     while warm_parents() and time.monotonic() < gone:
         time.sleep(0.05)
@@ -152,7 +152,7 @@ def left_of_nurseries() -> list[psutil.Process]:
 
 
 def kill_a_worker() -> bool:
-    """Kill a Python process of Spark's that has a nursery; whether there was one."""
+    """Kill a Python process of Spark's that has a fork server; whether there was one."""
     for process in warm_parents():
         with contextlib.suppress(psutil.Error):
             worker = process.parent()
@@ -163,11 +163,11 @@ def kill_a_worker() -> bool:
 
 
 def warm_parents() -> list[psutil.Process]:
-    """The nurseries below this process, and those that have lost their worker."""
+    """The fork servers below this process, and those that have lost their worker."""
     found = []
     own = {process.pid for process in psutil.Process().children(recursive=True)}
     for process in psutil.process_iter(["cmdline", "ppid"]):
-        if "harness.effects.warm_parent" in (process.info["cmdline"] or []) and (
+        if "harness.processes.fork_server_main" in (process.info["cmdline"] or []) and (
             process.pid in own or process.info["ppid"] == 1
         ):
             found.append(process)

@@ -15,11 +15,11 @@ import pytest
 
 from stores.changelog import MemoryChangelog, checksum, sqlite
 from stores.errors import StoreError
+from stores.strategies.commit_marker import Marker
 from stores.strategies.dual_store import DualStore
-from stores.strategies.marker import Marker
 from stores.strategies.spilled import Spill
-from stores.tasks.logged_store import LoggedStore
-from stores.tasks.task_store import TaskStore
+from stores.tasks.stores.changelogging_store import LoggedStore
+from stores.tasks.stores.task_store import TaskStore
 from stores.tests import test_dual_store
 from stores.tests.changelog import test_checksums
 from stores.tests.tasks import test_disk_errors, test_restoring

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.throughput.configuration import Measurement, log_durability
-from harness.throughput.measurement import histogram
-from harness.throughput.opening import OpeningTrial, openings
-from harness.throughput.pairs import read_pairs, write_pairs
-from harness.throughput.plan import PROFILES, Sweep, batches, profile
-from harness.throughput.progress import Progress, note_progress
-from harness.throughput.totals import throughput_row
+from harness.experiments.opening.opening import OpeningTrial, openings
+from harness.experiments.throughput.configuration import Measurement, log_durability
+from harness.experiments.throughput.measurement import histogram
+from harness.experiments.throughput.pairs import read_pairs, write_pairs
+from harness.experiments.throughput.plan import PROFILES, Sweep, batches, profile
+from harness.experiments.throughput.progress import Progress, note_progress
+from harness.experiments.throughput.totals import throughput_row
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backends

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
+from harness.experiments.amplification.amplification import STAGED, amplification_rows
 from harness.report.rows import COLUMNS
-from harness.throughput.amplification import STAGED, amplification_rows
 from stores.registry import Backend, StoreBackend, backends
 from stores.tests.minimal_store import DirectWithOffsets
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.experiments.memory import early_commits
+from harness.experiments.memory.early_commits import early_commit_rows, over_limit
 from harness.report.figures import all_figures
 from harness.report.rows import COLUMNS
-from harness.throughput import early_commits
-from harness.throughput.early_commits import early_commit_rows, over_limit
 
 LIMIT_BYTES = 64 << 10
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from harness.experiments.memory.large_steps import LIMIT_BYTES, STEPS, bound_bytes, large_step_rows, measured
+from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.report.figures import all_figures
 from harness.report.memory_sections import large_step_tables, wrong_step_lines
 from harness.report.outcome import outcome
 from harness.report.rows import COLUMNS
 from harness.tests.made_up_rows import made_up_rows
-from harness.throughput.large_steps import LIMIT_BYTES, STEPS, bound_bytes, large_step_rows, measured
-from harness.throughput.memory_watch import MemoryWatch
 from stores.config import StoreConfig
 from stores.registry import backends
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.experiments.latencies.latencies import COMMITS, RECORDS_PER_COMMIT, latency_rows, percentiles_us, timed
 from harness.report.figures import all_figures
 from harness.report.plots import draw
 from harness.report.rows import COLUMNS
 from harness.report.store_tables import latency_tables
-from harness.throughput.latencies import COMMITS, RECORDS_PER_COMMIT, latency_rows, percentiles_us, timed
 from stores.registry import open_store
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.throughput import measurement
-from harness.throughput.configuration import Measurement
-from harness.throughput.job import Job
-from harness.throughput.opening import OpeningTrial, run_opening
-from harness.throughput.opening_steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
-from harness.throughput.pairs import read_pairs, write_pairs
-from harness.throughput.run import MeasurementFailedError, figures_of, run
+from harness.experiments.opening.opening import OpeningTrial, run_opening
+from harness.experiments.opening.steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
+from harness.experiments.throughput import measurement
+from harness.experiments.throughput.configuration import Measurement
+from harness.experiments.throughput.job import Job
+from harness.experiments.throughput.pairs import read_pairs, write_pairs
+from harness.experiments.throughput.run import MeasurementFailedError, figures_of, run
 from harness.workloads.count import Count
 from stores.interface import Durability
 from stores.registry import backends

@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from harness.experiments.opening.opening import OpeningTrial
+from harness.experiments.throughput.plan import Batch, Sweep, batches
 from harness.spark import events, throughput
 from harness.spark.expected import expected_state
 from harness.spark.opening import measure_openings
 from harness.spark.session import session
 from harness.spark.throughput import Outcome, batch_events, measure
 from harness.tests.shared_jvm import SharedJvm
-from harness.throughput.opening import OpeningTrial
-from harness.throughput.plan import Batch, Sweep, batches
 from harness.workloads.event_log import EventLog
 from stores.errors import ConfigError
 from stores.interface import Durability

@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
+from harness.experiments.visibility.visibility import INTERVALS_S, seen, seen_of_task, visibility_rows
 from harness.report.rows import COLUMNS
-from harness.throughput.visibility import INTERVALS_S, seen, seen_of_task, visibility_rows
 from stores.interface import IsolationLevel
 from stores.registry import open_store
 

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from harness.checkers import CHECKERS, Result
-from harness.effects.nursery import Nursery
+from harness.experiments.crash.command import main
+from harness.experiments.crash.history import read_history
+from harness.experiments.crash.layout import TRIAL_FILE, history_file
+from harness.experiments.crash.operations import Mix
+from harness.experiments.crash.plan import UNDER_PRESSURE
+from harness.experiments.crash.row import failures, row
+from harness.experiments.crash.run import Outcome, examine
+from harness.experiments.crash.trial import Trial, repeat_command
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
+from harness.mutants.crash import SABOTAGES
+from harness.processes.child import ORPHANED, run_child, run_forked
+from harness.processes.fork_server import ForkServer
 from harness.tests.comparison import comparable
-from harness.trials.child import ORPHANED, run_child, run_forked
-from harness.trials.command import main
-from harness.trials.history import read_history
-from harness.trials.layout import TRIAL_FILE, history_file
-from harness.trials.operations import Mix
-from harness.trials.plan import UNDER_PRESSURE
-from harness.trials.row import failures, row
-from harness.trials.run import Outcome, examine
-from harness.trials.sabotage import SABOTAGES
-from harness.trials.trial import Trial, repeat_command
 from harness.typed_maps import KINDS
 from stores.registry import backends
 
@@ -202,7 +202,7 @@ def test_a_process_of_a_trial_ends_when_its_starter_is_gone(tmp_path: Path) -> N
     trial = Trial(SOUND, Stop(200_000), mix=Mix(records=200_000))
     (tmp_path / TRIAL_FILE).write_text(trial.text)
     process = subprocess.Popen(
-        [sys.executable, "-m", "harness.trials.victim", "0"],
+        [sys.executable, "-m", "harness.experiments.crash.writer", "0"],
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
@@ -220,7 +220,7 @@ def test_a_process_of_a_trial_ends_when_its_starter_is_gone(tmp_path: Path) -> N
 
 
 def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
-    ending = run_child("harness.trials.victim", ["0"], tmp_path, 30)
+    ending = run_child("harness.experiments.crash.writer", ["0"], tmp_path, 30)
     assert ending.status == 1
     assert ending.complaint.startswith("FileNotFoundError")
 
@@ -264,35 +264,35 @@ def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
 
 def test_a_kill_is_a_kill(tmp_path: Path) -> None:
     (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=SMALL).text)
-    assert run_child("harness.trials.victim", ["0"], tmp_path, 30).status == -signal.SIGKILL
+    assert run_child("harness.experiments.crash.writer", ["0"], tmp_path, 30).status == -signal.SIGKILL
     assert read_history(tmp_path / history_file(0))[-1]["event"] == "killed"
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    with Nursery(preload=False) as warm:
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer(preload=False) as warm:
         yield warm
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a nursery forks with what only Linux has")
+@pytest.mark.skipif(sys.platform != "linux", reason="a fork server forks with what only Linux has")
 @pytest.mark.parametrize("defect", [None, "torn_commit", "skipped_wipe"])
-def test_forked_or_started_a_trial_has_the_same_verdicts(nursery: Nursery, defect: str | None) -> None:
+def test_forked_or_started_a_trial_has_the_same_verdicts(fork_server: ForkServer, defect: str | None) -> None:
     trial = replace(DEFECTIVE[defect or "torn_commit"], sabotage=defect)
     if defect is None:
         trial = Trial(DIRECT, KillInRecovery(AFTER_LOG, (Kill("task.restore.before_write"),)))
-    forked, started = examine(trial, nursery=nursery), examine(trial)
+    forked, started = examine(trial, fork_server=fork_server), examine(trial)
     assert forked.verdicts_text == started.verdicts_text
     assert started.result is (Result.VALID if defect is None else Result.ANOMALY)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a nursery forks with what only Linux has")
+@pytest.mark.skipif(sys.platform != "linux", reason="a fork server forks with what only Linux has")
 def test_a_forked_process_that_fails_says_why_and_one_at_its_deadline_is_killed(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
-    failed = run_forked(nursery, "harness.trials.victim", 0, tmp_path, 30)
+    failed = run_forked(fork_server, "harness.experiments.crash.writer", 0, tmp_path, 30)
     assert failed.status == 1
     assert failed.complaint.startswith("FileNotFoundError")
     (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=Mix(records=100_000)).text)
-    assert run_forked(nursery, "harness.trials.victim", 0, tmp_path, 0.01).status is None
+    assert run_forked(fork_server, "harness.experiments.crash.writer", 0, tmp_path, 0.01).status is None
     (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=SMALL).text)
-    assert run_forked(nursery, "harness.trials.victim", 1, tmp_path / ".", 30).status == -signal.SIGKILL
+    assert run_forked(fork_server, "harness.experiments.crash.writer", 1, tmp_path / ".", 30).status == -signal.SIGKILL

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from harness.experiments.crash.admission import admitted
+from harness.experiments.crash.plan import LOG_FAILPOINTS, PROFILES, crash_matrix, shape
+from harness.experiments.crash.trial import Trial
 from harness.faults import Kill, KillInRecovery, steps
-from harness.trials.admission import admitted
-from harness.trials.plan import LOG_FAILPOINTS, PROFILES, crash_matrix, shape
-from harness.trials.trial import Trial
 from stores.errors import ConfigError
 from stores.failpoints import failpoint
 from stores.registry import backends

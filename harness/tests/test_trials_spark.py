@@ -12,18 +12,18 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.experiments.crash.operations import Mix
+from harness.experiments.crash.row import Row, row
+from harness.experiments.crash.run import examine
+from harness.experiments.crash.trial import Trial
+from harness.experiments.readers import trial as readers
+from harness.experiments.readers.row import failure_lines
 from harness.faults import Kill, KillAfter, Stop
-from harness.readers import trial as readers
-from harness.readers.row import failure_lines
 from harness.spark.readers import run_readers
 from harness.spark.session import session
 from harness.spark.trials import finished_trials, run_trials
 from harness.tests.comparison import comparable
 from harness.tests.shared_jvm import SharedJvm
-from harness.trials.operations import Mix
-from harness.trials.row import Row, row
-from harness.trials.run import examine
-from harness.trials.trial import Trial
 from stores.errors import ConfigError
 
 BACKEND = "sqlite-indexed-batch"
@@ -116,9 +116,13 @@ def kill_a_worker_process(folder: Path) -> None:
 
 
 def processes_of_trials(folder: Path) -> list[psutil.Process]:
-    """The victims and survivors that work below ``folder``, started or forked."""
+    """The writers and survivors that work below ``folder``, started or forked."""
     found = []
-    modules = {"harness.trials.victim", "harness.trials.survivor", "harness.effects.warm_parent"}
+    modules = {
+        "harness.experiments.crash.writer",
+        "harness.experiments.crash.survivor",
+        "harness.processes.fork_server_main",
+    }
     for process in psutil.process_iter(["cmdline"]):
         if modules & set(process.info["cmdline"] or []):
             with contextlib.suppress(psutil.Error):
@@ -130,7 +134,7 @@ def processes_of_trials(folder: Path) -> list[psutil.Process]:
 def left_of_trials(folder: Path) -> list[object]:
     """Processes that have not ended in some seconds, and folders of trials."""
     _, alive = psutil.wait_procs(processes_of_trials(folder), timeout=10)
-    return [*alive, *folder.glob("nursery-*")]
+    return [*alive, *folder.glob("fork-server-*")]
 
 
 def assert_one_valid_row_each(rows: list[Row]) -> None:

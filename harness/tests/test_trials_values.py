@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from harness import faults
+from harness.experiments.crash.history import History, read_history
+from harness.experiments.crash.operations import Mix, decoded, encoded, inputs
+from harness.experiments.crash.oracle import expected
+from harness.experiments.crash.trial import Trial, from_text, repeat_command
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
-from harness.trials.history import History, read_history
-from harness.trials.operations import Mix, decoded, encoded, inputs
-from harness.trials.oracle import expected
-from harness.trials.trial import Trial, from_text, repeat_command
 from stores.errors import ConfigError
 
 EVERY_KIND: list[Fault] = [

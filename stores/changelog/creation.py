@@ -16,10 +16,10 @@ from secrets import token_hex
 
 from stores.changelog.schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 from stores.errors import ChangelogError, StoreLockedError
-from stores.files import StrangeFileError, make_file, read_head, sync_folder
+from stores.files.locks import is_lock_file, take_in_time
+from stores.files.plain_files import StrangeFileError, make_file, read_head, sync_folder
+from stores.files.sqlite_file import HEADER_BYTES, write_ahead
 from stores.interface import Durability
-from stores.locks import is_lock_file, take_in_time
-from stores.sqlite_file import HEADER_BYTES, write_ahead
 
 _BESIDE = {
     "-wal": (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"),

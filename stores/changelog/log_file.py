@@ -13,10 +13,10 @@ from pathlib import Path
 from stores.changelog.creation import create_unless_there, sync_file
 from stores.changelog.schema import check_file, check_schema
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, StoreClosedError
-from stores.files import sync_folder
-from stores.forks import WHOSE, keep_for_good, watch
+from stores.files.plain_files import sync_folder
+from stores.files.sqlite_file import keep_log, write_ahead
 from stores.interface import Durability
-from stores.sqlite_file import keep_log, write_ahead
+from stores.process.forks import WHOSE, keep_for_good, watch
 
 BUSY_TIMEOUT_S = 30.0
 ROWS_PER_INSERT = 32

@@ -37,9 +37,9 @@ from stores.changelog.producer import (
     Pending,
     Portion,
 )
-from stores.directory import checked_path
 from stores.errors import ChangelogError, ConfigError
 from stores.failpoints import reach
+from stores.files.store_directory import checked_path
 from stores.interface import Durability, TopicPartition
 
 TIMEOUT_S_MAX = 1_000_000

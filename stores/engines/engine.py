@@ -14,10 +14,10 @@ from operator import lt
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
+from stores.contract.persistence import AT_ONCE, Persistence
 from stores.errors import StoreCorruptedError
 from stores.interface import Durability
-from stores.persistence import AT_ONCE, Persistence
-from stores.ranges import Bounds, ScanRange
+from stores.ordered.ranges import Bounds, ScanRange
 
 
 class Writes(NamedTuple):

@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 from stores.engines.engine import Engine, Scan, Writes
 from stores.engines.families import BOTH, FAMILIES, families_in_use
 from stores.interface import Durability
-from stores.ranges import ScanRange
-from stores.sorted_map import SortedMap
+from stores.ordered.ranges import ScanRange
+from stores.ordered.sorted_map import SortedMap
 
 _FETCH = 256
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Self, cast
 
+from stores.contract.persistence import Persistence
 from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine, Writes
 from stores.errors import StoreIncompatibleError
 from stores.interface import Durability
-from stores.persistence import Persistence
-from stores.ranges import ScanRange
+from stores.ordered.ranges import ScanRange
 
 OLD: Final = b"\x00"
 """The first byte of each key of the first family."""

@@ -4,8 +4,8 @@ One connection writes, and the others only read: if two connections write or che
 before 3.51.3 may corrupt the file. ``python -m stores.inspection`` prints the contents.
 
 SQLite's pages have no checksums. With ``checksums`` each value is followed by one of key and value
-(``stores.engines.seal``). ``user_version`` records this choice, so that it stays the same for a store. ``verify`` also
-detects keys that are lost with their page; a lookup does not.
+(``stores.engines.checksum``). ``user_version`` records this choice, so that it stays the same for a store. ``verify``
+also detects keys that are lost with their page; a lookup does not.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
-from stores.descriptors import descriptors_lacking
+from stores.engines.checksum import SEAL_BYTES, Seal, checksums_of
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.engines.families import FAMILIES, families_in_use
-from stores.engines.seal import SEAL_BYTES, Seal, checksums_of
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import (
     CommitFailedError,
@@ -29,9 +28,7 @@ from stores.errors import (
     StoreIncompatibleError,
     StoreUnavailableError,
 )
-from stores.interface import Durability
-from stores.ranges import ScanRange
-from stores.sqlite_file import (
+from stores.files.sqlite_file import (
     HEADER_BYTES,
     OPENING_S,
     STEPS_PER_LOOK,
@@ -41,6 +38,9 @@ from stores.sqlite_file import (
     sync_log,
     write_ahead,
 )
+from stores.interface import Durability
+from stores.ordered.ranges import ScanRange
+from stores.process.descriptors import descriptors_lacking
 
 Answer = TypeVar("Answer")
 

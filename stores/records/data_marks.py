@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
+from stores.contract.reading import Answer, of_one_moment
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, Position, TopicPartition
-from stores.reading import Answer, of_one_moment
 from stores.records.record_kind import RECORDS
 from stores.records.staging import Staging
 

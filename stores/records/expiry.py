@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
+from stores.contract.marks import VALUE_BYTES_MAX
+from stores.contract.plain import PlainIterator
 from stores.interface import KeyValueIterator, KeyValueStore, KeyValueView, ReadOnlyKeyValueStore
-from stores.marks import VALUE_BYTES_MAX
-from stores.plain import PlainIterator
 from stores.records.converters import LoggedRecord, TimestampedConverter
 from stores.records.staging import Staging
 from stores.records.timestamps import TIME, time_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stores.contract.plain import PlainIterator
 from stores.interface import KeyValueIterator, ReadOnlyKeyValueStore
-from stores.plain import PlainIterator
 from stores.records.staging import StagedWrite, Staging
 from stores.records.timestamps import SURROGATE, TIME_BYTES
 

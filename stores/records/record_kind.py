@@ -21,7 +21,7 @@ from stores.interface import (
 from stores.metrics import StoreMetrics
 from stores.records.converters import RecordConverter
 from stores.records.staging import Staging, StoreStaging
-from stores.refusals import note_refused
+from stores.strategies.refusals import note_refused
 
 RECORDS: Final = "records"
 """The mark that holds a store's description."""

@@ -8,9 +8,9 @@ from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
+from stores.contract.reading import close_answer
 from stores.interface import Closeable, KeyValueIterator, KeyValueStore, KeyValueView
-from stores.ranges import Bounds
-from stores.reading import close_answer
+from stores.ordered.ranges import Bounds
 from stores.records.data_marks import SegmentMarks
 from stores.records.escaped_keys import SEGMENT_BYTES, packed, unpacked
 from stores.records.expiry import STREAM_TIME, stream_time_ms, stream_time_of

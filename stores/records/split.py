@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
+from stores.contract.plain import PlainIterator
 from stores.engines.split import NEW, OLD
 from stores.interface import Closeable, KeyValueIterator, KeyValueStore, ReadOnlyKeyValueStore
-from stores.plain import PlainIterator
-from stores.ranges import prefix_bounds
+from stores.ordered.ranges import prefix_bounds
 from stores.records.converters import LoggedRecord, RecordConverter
 from stores.records.staging import StagedWrite, Staging
 from stores.records.timestamps import SURROGATE

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from stores import marks
+from stores.batch.merge import Pair, chunks_of
+from stores.contract import marks
 from stores.engines.engine import Writes
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel, TopicPartition
-from stores.merge import Pair, chunks_of
-from stores.ranges import ScanRange
+from stores.ordered.ranges import ScanRange
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, while_open
 

@@ -26,13 +26,13 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import ClassVar, Self, cast
 
-from stores.directory import StoreDirectory
+from stores.batch.merge import chunks_of
 from stores.engines.engine import Engine, Writes
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
+from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability, RecoveryOutcome, TopicPartition
-from stores.merge import chunks_of
-from stores.strategies.marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
+from stores.strategies.commit_marker import MARKER_SYNCED, MARKER_WRITTEN, DamagedMarkerError, Marker
 from stores.strategies.opening import build_engine, open_engine
 from stores.strategies.spilled import TOKEN_BYTES, Spill, after
 from stores.strategies.spilling import SpillingStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stores.errors import StoreClosedError
-from stores.forks import WHOSE, keep_for_good
+from stores.process.forks import WHOSE, keep_for_good
 from stores.strategies.store import EngineStore
 
 

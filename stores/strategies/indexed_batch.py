@@ -22,14 +22,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
-from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
-from stores.files import system_errors_told
+from stores.files.plain_files import system_errors_told
+from stores.files.store_directory import StoreDirectory
 from stores.interface import RecoveryOutcome, TopicPartition
-from stores.strategies.marker import DamagedMarkerError, Marker
-from stores.strategies.second_store import SecondStore
+from stores.strategies.commit_marker import DamagedMarkerError, Marker
+from stores.strategies.spill_store import SecondStore
 from stores.strategies.spilling import SpillingStore
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits
 

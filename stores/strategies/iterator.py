@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import time
 
+from stores.batch.merge import Pair
 from stores.errors import StoreClosedError, StoreUnavailableError
-from stores.forks import keep_for_good
 from stores.interface import KeyValueIterator
-from stores.merge import Pair
+from stores.process.forks import keep_for_good
 
 
 class Pin:

@@ -17,18 +17,18 @@ from threading import Lock, current_thread, get_ident
 from typing import ClassVar, Self, cast
 from weakref import WeakSet
 
-from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
-from stores.directory import StoreDirectory
+from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
+from stores.batch.merge import Pair, chunks_of, lay_over, merged
 from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine
 from stores.errors import ConfigError, StoreError, StoreUnavailableError
 from stores.failpoints import declare, reach
+from stores.files.store_directory import StoreDirectory
 from stores.interface import IsolationLevel, TopicPartition
-from stores.merge import Pair, chunks_of, lay_over, merged
-from stores.ranges import KeyRanges, ScanRange
-from stores.sorted_map import SortedMap
+from stores.ordered.ranges import KeyRanges, ScanRange
+from stores.ordered.sorted_map import SortedMap
 from stores.strategies.iterator import Pin
 from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
-from stores.strategies.undo import LiveScan, Undo
+from stores.strategies.undo_log import LiveScan, Undo
 from stores.strategies.writer_thread import leave_to
 
 BEFORE_COMMIT = declare("native.before_commit", "everything is in the engine's transaction, which is about to commit")

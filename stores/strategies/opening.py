@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from stores.directory import StoreDirectory
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError, StoreError
-from stores.files import sync_folder, system_errors_told
-from stores.identity import present_version
+from stores.files.format_steps import migrate
+from stores.files.identity import present_version
+from stores.files.open_probe import rehearse
+from stores.files.plain_files import sync_folder, system_errors_told
+from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability
-from stores.migration import migrate
-from stores.rehearsal import rehearse
 
 
 def open_data(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from stores.contract.reading import close_answer, of_one_moment
 from stores.errors import StoreUnavailableError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
-from stores.ranges import ScanRange
-from stores.reading import close_answer, of_one_moment
+from stores.ordered.ranges import ScanRange
 from stores.strategies.arguments import as_bytes
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from stores.buffer import MISSING, Layer, Missing
+from stores.batch.buffer import MISSING, Layer, Missing
+from stores.batch.merge import Staged, StagedWrites, chunks_of
 from stores.engines.engine import Engine, Scan, Writes
-from stores.merge import Staged, StagedWrites, chunks_of
-from stores.ranges import Bounds, KeyRanges
+from stores.ordered.ranges import Bounds, KeyRanges
 
 TOKEN_BYTES = 8
 """Length of the token before each key, if several transactions use one engine in turn."""

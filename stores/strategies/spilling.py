@@ -16,17 +16,17 @@ from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import ClassVar
 
-from stores.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
-from stores.directory import StoreDirectory
+from stores.batch.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
+from stores.batch.merge import Pair, chunks_of
 from stores.engines.engine import Engine, Writes
 from stores.errors import CommitFailedError, StoreUnavailableError
 from stores.failpoints import reach
+from stores.files.store_directory import StoreDirectory
 from stores.interface import IsolationLevel, Position, TopicPartition
-from stores.merge import Pair, chunks_of
-from stores.ranges import Bounds, ScanRange
-from stores.strategies.held import HeldState, hold
+from stores.ordered.ranges import Bounds, ScanRange
 from stores.strategies.iterator import Pin
 from stores.strategies.seqlock import Seqlock
+from stores.strategies.snapshot import HeldState, hold
 from stores.strategies.spilled import Spill
 from stores.strategies.store import EngineStore, Traits, while_open
 

@@ -15,10 +15,10 @@ from threading import Lock, RLock, get_ident
 from typing import ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar, final
 from weakref import WeakSet
 
-from stores import marks as kept_marks
 from stores import position as positions
-from stores.counters import StoreCounters
-from stores.directory import StoreDirectory
+from stores.batch.merge import Pair
+from stores.contract import marks as kept_marks
+from stores.contract.persistence import Persistence
 from stores.engines.engine import Engine, Writes
 from stores.engines.families import BOTH, FAMILIES, SECOND
 from stores.engines.split import SplitEngine, split_or_whole
@@ -31,7 +31,8 @@ from stores.errors import (
     WrongThreadError,
 )
 from stores.failpoints import Part, declare, reach
-from stores.files import system_errors_told
+from stores.files.plain_files import system_errors_told
+from stores.files.store_directory import StoreDirectory
 from stores.interface import (
     Durability,
     IsolationLevel,
@@ -44,11 +45,10 @@ from stores.interface import (
     RecoveryOutcome,
     TopicPartition,
 )
-from stores.merge import Pair
 from stores.metrics import StoreMetrics
-from stores.persistence import Persistence
-from stores.ranges import ScanRange, prefix_bounds
+from stores.ordered.ranges import ScanRange, prefix_bounds
 from stores.strategies.arguments import OFFSET_BOUND, as_bytes, check_bounds, check_offset, check_partition
+from stores.strategies.counters import StoreCounters
 from stores.strategies.iterator import Pin, StoreIterator
 from stores.strategies.opening import build_engine, open_data
 from stores.strategies.reader import BoundedReader, StoreReader

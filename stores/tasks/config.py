@@ -10,20 +10,20 @@ from typing import Any, Self
 
 from stores.changelog.interface import Changelog
 from stores.config import STORE_PROPERTIES, StoreConfig
-from stores.directory import checked_path
 from stores.errors import ConfigError
+from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
-from stores.properties import Known, Properties, boolean, read
 from stores.registry import backend_named, member
+from stores.settings.properties import Known, Properties, boolean, read
 from stores.tasks.commit_interval import checked_commit_interval_ms
 from stores.tasks.context import ProcessFunction
+from stores.tasks.directory.names import check_application
+from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.unnamed_stores import clean_stores, kept_homes
 from stores.tasks.identifier import Home, TaskId
-from stores.tasks.names import check_application
-from stores.tasks.state_directory import StateDirectory
 from stores.tasks.task import StreamTask
 from stores.tasks.task_timeout import TASK_TIMEOUT_S, checked_task_timeout_s
 from stores.tasks.topology import Topology, check_relocation
-from stores.tasks.unnamed_stores import clean_stores, kept_homes
 
 STATE_CLEANUP_DELAY_S = 600.0
 """Source: Kafka Streams, default of ``state.cleanup.delay.ms``."""

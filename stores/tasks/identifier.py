@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from stores.errors import ConfigError
-from stores.tasks.names import check_number, check_stores, check_subtopology
+from stores.tasks.directory.names import check_number, check_stores, check_subtopology
 
 _TASK = re.compile(r"(0|[1-9][0-9]{0,19})_(0|[1-9][0-9]{0,9})", re.ASCII)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stores.persistence import AT_ONCE, Persistence
+from stores.contract.persistence import AT_ONCE, Persistence
 
 _GROUPS = 32
 """The approximate number of groups in which commits are counted: one for each small commit would take memory."""

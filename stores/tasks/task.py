@@ -11,30 +11,36 @@ from typing import Any
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.counters import TaskCounters
-from stores.directory import checked_path
 from stores.errors import ChangelogTimeoutError
+from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
+from stores.strategies.counters import TaskCounters
 from stores.tasks.attempts import Attempts
 from stores.tasks.clock import Clock, SystemClock
 from stores.tasks.commit_interval import check_commit_every, checked_commit_interval_ms
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
-from stores.tasks.directory_layout import read_layout
-from stores.tasks.entrance import Entrance
+from stores.tasks.directory.directory_layout import read_layout
+from stores.tasks.directory.entrance import Entrance
+from stores.tasks.directory.names import check_application, check_inputs, check_stores
+from stores.tasks.directory.origin_file import Origin
+from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.identifier import TaskId
 from stores.tasks.input_loop import InputLoop
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
-from stores.tasks.names import check_application, check_inputs, check_stores
-from stores.tasks.origin_file import Origin
 from stores.tasks.punctuation import Punctuator
-from stores.tasks.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
-from stores.tasks.state_directory import StateDirectory
-from stores.tasks.store_group import AFTER_CHECKPOINT, AFTER_LOG_COMMIT, AFTER_STORE_COMMIT, BETWEEN_STORES, StoreGroup
+from stores.tasks.stores.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
+from stores.tasks.stores.store_group import (
+    AFTER_CHECKPOINT,
+    AFTER_LOG_COMMIT,
+    AFTER_STORE_COMMIT,
+    BETWEEN_STORES,
+    StoreGroup,
+)
+from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_files import TaskFiles
 from stores.tasks.task_state import Call, TaskLifecycle
-from stores.tasks.task_store import TaskStore
 from stores.tasks.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s, checked_wait_ns
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT, TaskTransaction
 from stores.tasks.timing import Timing
@@ -80,8 +86,9 @@ class StreamTask:
     ``task_timeout_s`` is the time for which ``run`` retries if the changelog does not answer in time; 0 for no retry.
 
     ``topology`` is that of the whole application. At ``open``, stores in the folder of another sub-topology are moved
-    to their tasks, without a replay (``stores.tasks.relocation``). With ``automatic_state_relocation=False`` they are
-    refused. All tasks that are open in the directory have the same topology.
+    to their tasks, without a replay (``stores.tasks.directory.relocation``). With
+    ``automatic_state_relocation=False`` they are refused. All tasks that are open in the directory have the same
+    topology.
 
     ``wipe_unclean=False`` shows exactly once without the wipe, for tests only. Do not use it in production.
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from stores.config import StoreConfig
 from stores.interface import TopicPartition
 from stores.registry import backend_named
-from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.directory_layout import DirectoryLayout
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.directory_layout import DirectoryLayout
+from stores.tasks.directory.origin_file import OriginFile
+from stores.tasks.directory.split_files import SplitCheckpoint, SplitOrigins
+from stores.tasks.directory.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 from stores.tasks.identifier import TaskId
-from stores.tasks.origin_file import OriginFile
-from stores.tasks.split_files import SplitCheckpoint, SplitOrigins
-from stores.tasks.state_directory import CHECKPOINT_FILE, ORIGIN_FILE, StateDirectory
 
 
 class TaskFiles:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from stores.changelog.interface import Changelog
-from stores.counters import TaskCounters
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Position, TopicPartition
+from stores.strategies.counters import TaskCounters
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
-from stores.tasks.store_group import StoreGroup
+from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
 from stores.tasks.timing import Timing
 

@@ -17,11 +17,11 @@ from itertools import count
 from os import PathLike
 from typing import Self
 
-from stores.directory import checked_path
 from stores.errors import ConfigError
-from stores.files import system_errors_told
+from stores.files.plain_files import system_errors_told
+from stores.files.store_directory import checked_path
+from stores.tasks.directory.names import check_stores, check_subtopology, check_topic
 from stores.tasks.murmur2 import murmur2_64
-from stores.tasks.names import check_stores, check_subtopology, check_topic
 
 _BYTES_MAX = 16 << 20
 _FIELDS = ("stores", "inputs")

@@ -16,7 +16,7 @@ from stores.engines.engine import Writes
 from stores.engines.sqlite import SqliteEngine
 from stores.errors import CommitFailedError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
-from stores.files import read_file, replace_file, sync_folder
+from stores.files.plain_files import read_file, replace_file, sync_folder
 from stores.interface import Durability, RecoveryOutcome, TopicPartition
 from stores.registry import Backend
 from stores.strategies.indexed_batch import IndexedBatchStore

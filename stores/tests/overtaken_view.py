@@ -8,8 +8,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from stores.contract.reading import Answer
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position
-from stores.reading import Answer
 
 _WAIT_S = 0.03
 """A write that takes longer waits for the view."""

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stores import buffer, sorted_keys, sorted_map
-from stores.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
-from stores.merge import lay_over
-from stores.ranges import KeyRanges, prefix_bounds
-from stores.sorted_map import SortedMap
+from stores.batch import buffer
+from stores.batch.buffer import MISSING, IndexedBatch, Layer, Missing, lookup
+from stores.batch.merge import lay_over
+from stores.ordered import sorted_keys, sorted_map
+from stores.ordered.ranges import KeyRanges, prefix_bounds
+from stores.ordered.sorted_map import SortedMap
 from stores.tests.model import Model, within
 
 KEYS = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(b"\x00a\xff"[byte % 3] for byte in raw))

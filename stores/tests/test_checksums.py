@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stores import StoreCorruptedError, TopicPartition, open_store
+from stores.engines.checksum import PLAIN, SEAL_BYTES, SEALED, Seal
 from stores.engines.engine import Writes
-from stores.engines.seal import PLAIN, SEAL_BYTES, SEALED, Seal
 
 LOG = TopicPartition("changelog", 0)
 CHECKED = ["lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, TopicPartition, open_store
-from stores.buffer import IndexedBatch
+from stores.batch.buffer import IndexedBatch
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.engines.engine import Writes

@@ -24,12 +24,13 @@ from stores import (
     StoreUnavailableError,
     TopicPartition,
     failpoints,
-    files,
     open_store,
 )
-from stores.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
+from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
 from stores.engines.engine import Writes
-from stores.strategies import dual_store, marker
+from stores.files import plain_files as files
+from stores.strategies import commit_marker as marker
+from stores.strategies import dual_store
 from stores.strategies.dual_store import DualStore
 from stores.tests.store_process import StoreProcess
 

@@ -55,7 +55,7 @@ def test_rocksdict_refuses_a_range_delete_that_ends_before_it_begins(path: Path)
 
 
 def test_rocksdict_never_ends_opening_a_log_with_a_record_of_a_reused_log_in_it(path: Path) -> None:
-    """``stores/rehearsal.py`` and ``record_log.py`` can go when this ends, for the manifest as well."""
+    """``stores/files/open_probe.py`` and ``record_log.py`` can go when this ends, for the manifest as well."""
     db = opened(path)
     db[b"a"] = b"1"
     db.flush_wal(True)
@@ -76,7 +76,7 @@ def test_rocksdict_cannot_flush_several_families_in_one_call() -> None:
 
 
 def test_rocksdict_has_no_indexed_batch_and_no_transactions() -> None:
-    """``stores/buffer.py`` is ours for that reason."""
+    """``stores/batch/buffer.py`` is ours for that reason."""
     assert not hasattr(rocksdict, "WriteBatchWithIndex")
     assert not hasattr(rocksdict, "TransactionDB")
 

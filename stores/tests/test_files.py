@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from stores.files import StrangeFileError, atomic_write, open_plain, read_file, sync_tree
+from stores.files.plain_files import StrangeFileError, atomic_write, open_plain, read_file, sync_tree
 
 
 def test_a_pipe_in_place_of_a_file_is_neither_read_nor_waited_for(tmp_path: Path) -> None:

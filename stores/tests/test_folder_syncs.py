@@ -12,10 +12,11 @@ import pytest
 
 from stores import Durability, failpoints, open_store
 from stores.changelog import SqliteChangelog
-from stores.directory import wipe
+from stores.files.store_directory import wipe
 from stores.registry import backends
-from stores.strategies import indexed_batch, marker
-from stores.tasks.origin_file import Origin, OriginFile
+from stores.strategies import commit_marker as marker
+from stores.strategies import indexed_batch
+from stores.tasks.directory.origin_file import Origin, OriginFile
 
 SPILLING = [name for name, backend in backends().items() if indexed_batch.SEALED in backend.failpoints]
 SMALL: dict[str, object] = {"staging_buffer_bytes": 100, "copy_part_bytes": 1000}

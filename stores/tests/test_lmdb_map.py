@@ -17,7 +17,7 @@ import pytest
 from stores import CommitFailedError, IsolationLevel, StoreUnavailableError, TopicPartition, open_store
 from stores.engines.engine import Writes
 from stores.engines.lmdb.memory_map import MemoryMap, room_bytes
-from stores.ranges import Bounds
+from stores.ordered.ranges import Bounds
 from stores.strategies.store import EngineStore
 
 BACKEND = "lmdb-indexed-batch"

@@ -15,7 +15,7 @@ import pytest
 from stores import CommitFailedError, Durability, StoreCorruptedError, TopicPartition, open_store
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.lmdb.meta_pages import Checksums, check_meta_pages, keep_meta_pages
-from stores.identity import Identity, present_version, read_identity
+from stores.files.identity import Identity, present_version, read_identity
 from stores.strategies.store import EngineStore
 
 LOG = TopicPartition("changelog", 0)

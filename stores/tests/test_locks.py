@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stores import locks
 from stores.errors import StoreLockedError
-from stores.locks import HeldLock, take
+from stores.files import locks
+from stores.files.locks import HeldLock, take
 
 
 def test_a_lock_keeps_out_this_process_too_until_it_is_closed(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_lock_that_is_held_takes_no_descriptor_and_keeps_out_everybody_until_i
     assert os.listdir("/proc/self/fd") == before
     with pytest.raises(StoreLockedError):
         take(file)
-    script = "import sys; from pathlib import Path; from stores.locks import take; take(Path(sys.argv[1]))"
+    script = "import sys; from pathlib import Path; from stores.files.locks import take; take(Path(sys.argv[1]))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     other = subprocess.run(
         [sys.executable, "-c", script, str(file)], env=environment, capture_output=True, check=False, timeout=60

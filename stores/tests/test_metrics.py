@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from stores import open_store
-from stores.counters import TaskCounters, Timer
 from stores.metrics import (
     EarlyCommitCause,
     Kind,
@@ -19,6 +18,7 @@ from stores.metrics import (
     measures,
 )
 from stores.strategies import iterator
+from stores.strategies.counters import TaskCounters, Timer
 
 
 def clock(*times: float) -> Callable[[], float]:
@@ -26,7 +26,7 @@ def clock(*times: float) -> Callable[[], float]:
 
 
 def test_a_timer_keeps_the_sum_and_the_longest_of_what_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.counters.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
+    monkeypatch.setattr("stores.strategies.counters.perf_counter", clock(10, 11, 20, 23, 30, 40, 42))
     timer = Timer()
     for _ in range(2):
         with timer:
@@ -41,7 +41,9 @@ def test_a_timer_keeps_the_sum_and_the_longest_of_what_succeeded(monkeypatch: py
 def test_a_recent_maximum_is_that_of_one_window_and_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Source: Kafka, ``metrics.sample.window.ms`` and ``metrics.num.samples``."""
     commits = [(1000, 1005), (1010, 1012), (1040, 1041), (1042, 1044), (1070, 1071), (1195, 1200), (1258, 1259)]
-    monkeypatch.setattr("stores.counters.perf_counter", clock(*[time for commit in commits for time in commit]))
+    monkeypatch.setattr(
+        "stores.strategies.counters.perf_counter", clock(*[time for commit in commits for time in commit])
+    )
     timer = Timer()
     assert timer.recent_seconds_max(1000) == 0
     recent = []

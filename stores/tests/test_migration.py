@@ -16,15 +16,15 @@ from stores import (
     StoreTooNewError,
     StoreUnavailableError,
     TopicPartition,
-    directory,
     open_store,
 )
-from stores.directory import wipe
 from stores.engines.engine import Writes
 from stores.failpoints import arm, disarm
-from stores.identity import STEPS, Identity, OpenEngine, present_version, read_identity
-from stores.locks import take
-from stores.migration import FAILPOINTS, STEP_NOTED
+from stores.files import store_directory as directory
+from stores.files.format_steps import FAILPOINTS, STEP_NOTED
+from stores.files.identity import STEPS, Identity, OpenEngine, present_version, read_identity
+from stores.files.locks import take
+from stores.files.store_directory import wipe
 
 BACKEND = "sqlite-indexed-batch"
 BACKENDS = ["rocksdb-indexed-batch", "lmdb-indexed-batch", BACKEND]

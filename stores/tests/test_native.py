@@ -25,7 +25,7 @@ from stores import (
 from stores.engines.lmdb import memory_map
 from stores.engines.memory import MemoryEngine
 from stores.registry import backends
-from stores.strategies import undo
+from stores.strategies import undo_log as undo
 from stores.strategies.native import NativeStore
 from stores.strategies.store import Traits
 from stores.tests.model import Model

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, open_store
-from stores.ranges import KeyRanges
+from stores.ordered.ranges import KeyRanges
 from stores.strategies.native import NativeStore
-from stores.strategies.undo import Undo
+from stores.strategies.undo_log import Undo
 from stores.tests.overtaken_lock import LONG_S, OvertakenLock
 
 WRITER_GETS_S = 0.1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stores import directory
 from stores.errors import StoreCorruptedError
-from stores.files import sync_folder, sync_tree
+from stores.files import store_directory as directory
+from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability, KeyValueStore
 from stores.registry import backend_named, open_store
 from stores.tests.store_process import StoreProcess

@@ -13,9 +13,10 @@ from random import Random
 
 import pytest
 
-from stores import Durability, StoreCorruptedError, TopicPartition, open_store, rehearsal
-from stores.directory import wipe
+from stores import Durability, StoreCorruptedError, TopicPartition, open_store
 from stores.engines.record_log import has_foreign_record
+from stores.files import open_probe as rehearsal
+from stores.files.store_directory import wipe
 from stores.strategies.indexed_batch import AFTER_WRITE
 from stores.tests.store_process import ProcessDied, StoreProcess
 
@@ -61,7 +62,7 @@ def append(file: Path, junk: bytes) -> None:
 def impatient() -> Iterator[StoreProcess]:
     """A process that rehearses for a second, and whose own deadline ends a test where nothing else does."""
     with StoreProcess(deadline_s=30) as process:
-        process.call("set_constant", "stores.rehearsal", "DEADLINE_S", 1)
+        process.call("set_constant", "stores.files.open_probe", "DEADLINE_S", 1)
         yield process
 
 
@@ -197,18 +198,18 @@ def test_a_rehearsal_does_not_outlive_whoever_waits_for_it(path: Path) -> None:
     killed(path)
     append(last_log(path / "data"), record(5))
     with StoreProcess() as process:
-        process.call("set_constant", "stores.rehearsal", "DEADLINE_S", 60)
+        process.call("set_constant", "stores.files.open_probe", "DEADLINE_S", 60)
         process.send("open", INDEXED, path, Durability.PROCESS, {})
         rehearsal = None
-        while rehearsal is None or b"stores.rehearsal" not in commandline(rehearsal):
+        while rehearsal is None or b"stores.files.open_probe" not in commandline(rehearsal):
             rehearsal = next(iter(children(process.pid)), None)
         time.sleep(0.5)
-        assert b"stores.rehearsal" in commandline(rehearsal)
+        assert b"stores.files.open_probe" in commandline(rehearsal)
         process.kill()
         with pytest.raises(ProcessDied):
             process.receive()
     waited_until = time.monotonic() + 20
-    while b"stores.rehearsal" in commandline(rehearsal):
+    while b"stores.files.open_probe" in commandline(rehearsal):
         assert time.monotonic() < waited_until
         time.sleep(0.01)
 

@@ -25,14 +25,15 @@ from stores import (
     StoreCorruptedError,
     TopicPartition,
     failpoints,
-    identity,
-    migration,
     open_store,
 )
-from stores.buffer import PAIR_MEMORY_BYTES
+from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.engines.engine import Writes
+from stores.files import format_steps as migration
+from stores.files import identity
 from stores.registry import backends
-from stores.strategies import indexed_batch, second_store
+from stores.strategies import indexed_batch
+from stores.strategies import spill_store as second_store
 from stores.strategies.indexed_batch import IndexedBatchStore
 from stores.strategies.spilling import SpillingStore
 from stores.tests.store_process import StoreProcess

@@ -25,7 +25,7 @@ from stores import (
 from stores.changelog.sqlite import SqliteChangelog
 from stores.engines import sqlite
 from stores.engines.sqlite import SqliteEngine
-from stores.sqlite_file import write_ahead
+from stores.files.sqlite_file import write_ahead
 
 BACKEND = "sqlite-indexed-batch"
 FULL = {Durability.CHANGELOG: 0, Durability.PROCESS: 1, Durability.DISK: 2}

@@ -10,10 +10,10 @@ from typing import ClassVar
 import pytest
 
 from stores import open_store
-from stores.buffer import IndexedBatch
+from stores.batch.buffer import IndexedBatch
+from stores.batch.merge import lay_over
 from stores.engines.engine import Writes
 from stores.engines.memory import MemoryEngine
-from stores.merge import lay_over
 
 
 class Counted(bytes):

@@ -13,9 +13,9 @@ import pytest
 
 from stores import IsolationLevel, KeyValueIterator, TopicPartition, open_store
 from stores.engines.snapshots import Snapshots
-from stores.ranges import KeyRanges
+from stores.ordered.ranges import KeyRanges
+from stores.ordered.sorted_map import SortedMap
 from stores.registry import backends
-from stores.sorted_map import SortedMap
 from stores.strategies.indexed_batch import IndexedBatchStore
 
 READER_GETS_S = 0.1

@@ -3,9 +3,9 @@
 Data and meta entries are two named databases of one environment, written in one transaction. The map grows by itself,
 and limits the size of a strategy's transaction (``stores.engines.lmdb.memory_map``).
 
-LMDB has no checksums. With ``checksums`` each value is followed by one of key and value (``stores.engines.seal``). The
-names of the databases record this choice, so that it stays the same for a store. ``verify`` also detects keys that are
-lost with their page; a lookup does not.
+LMDB has no checksums. With ``checksums`` each value is followed by one of key and value
+(``stores.engines.checksum``). The names of the databases record this choice, so that it stays the same for a store.
+``verify`` also detects keys that are lost with their page; a lookup does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import lmdb
 
-from stores.descriptors import descriptors_lacking
+from stores.engines.checksum import SEAL_BYTES, checksums_of
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
@@ -29,11 +29,11 @@ from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, c
 from stores.engines.lmdb.ranges import delete_range
 from stores.engines.lmdb.scan import LmdbScan
 from stores.engines.lmdb.transaction import LmdbTransaction
-from stores.engines.seal import SEAL_BYTES, checksums_of
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
-from stores.ranges import ScanRange
+from stores.ordered.ranges import ScanRange
+from stores.process.descriptors import descriptors_lacking
 
 _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The names of the databases of data and meta entries, with and without checksums."""

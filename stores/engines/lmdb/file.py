@@ -11,7 +11,7 @@ from typing import Any, cast
 from lmdb.verify import VerifyError, verify
 
 from stores.errors import StoreCorruptedError, StoreUnavailableError
-from stores.files import StrangeFileError, open_plain
+from stores.files.plain_files import StrangeFileError, open_plain
 
 _READER_BYTES = 64
 _RESERVED_READERS_MAX = 256

@@ -12,7 +12,7 @@ from stores.engines.lmdb.errors import reading_error
 from stores.engines.lmdb.ranges import cut, pairs_from
 from stores.engines.snapshots import Snapshot
 from stores.errors import StoreCorruptedError
-from stores.ranges import ScanRange
+from stores.ordered.ranges import ScanRange
 
 if TYPE_CHECKING:
     from stores.engines.lmdb.engine import LmdbEngine

@@ -32,17 +32,17 @@ from rocksdict import (
     WriteOptions,
 )
 
-from stores.descriptors import descriptors_lacking
+from stores.contract.persistence import AT_ONCE, Persistence
 from stores.engines.engine import Engine, Scan, Writes, take
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.record_log import has_cut_record, has_foreign_record
 from stores.engines.rocksdb.flushes import Flushes
 from stores.engines.rocksdb.shared_memory import SharedMemory, shared_memory
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
-from stores.files import StrangeFileError, read_head
+from stores.files.plain_files import StrangeFileError, read_head
 from stores.interface import Durability
-from stores.persistence import AT_ONCE, Persistence
-from stores.ranges import Bounds, ScanRange
+from stores.ordered.ranges import Bounds, ScanRange
+from stores.process.descriptors import descriptors_lacking
 
 _OFFSETS_FAMILY = "offsets"
 """Name of the column family beside the data. Source: KIP-892, "Atomic Checkpointing"."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from rocksdict import CompactOptions
 
+from stores.contract.persistence import Persistence
 from stores.errors import StoreUnavailableError
-from stores.persistence import Persistence
 
 _UNFLUSHED = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 """Properties of a family: the number of its entries in memtables, which are not in a file yet."""

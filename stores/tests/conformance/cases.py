@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stores import Durability, KeyValueStore, open_store
-from stores.buffer import PAIR_MEMORY_BYTES
+from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.failpoints import Part, declared
 from stores.registry import Backend, backend_named, backends
 from stores.strategies.store import SPLIT_FAILPOINTS

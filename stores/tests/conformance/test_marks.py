@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from stores import IsolationLevel, KeyValueStore, NotUpToBoundError, PositionBound, StoreError, TopicPartition, marks
+from stores import IsolationLevel, KeyValueStore, NotUpToBoundError, PositionBound, StoreError, TopicPartition
+from stores.contract import marks
+from stores.contract.marks import NAME_CHARACTERS_MAX, VALUE_BYTES_MAX
 from stores.interface import KeyValueView
-from stores.marks import NAME_CHARACTERS_MAX, VALUE_BYTES_MAX
 from stores.tests.conformance.cases import AT_THE_END, Case
 from stores.tests.conformance.gaps import ISOLATED, ROLLED_BACK, carries
 from stores.tests.store_process import ProcessDied, StoreProcess

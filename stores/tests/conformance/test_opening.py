@@ -20,7 +20,7 @@ from stores import (
     StoreUnavailableError,
     open_store,
 )
-from stores.identity import Identity
+from stores.files.identity import Identity
 from stores.registry import backend_named, backends
 from stores.tests.conformance.cases import Case
 from stores.tests.store_process import StoreProcess

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stores import rehearsal
 from stores.changelog import SqliteChangelog
 from stores.errors import StoreCorruptedError, StoreError
+from stores.files import open_probe as rehearsal
 from stores.interface import Durability
 from stores.tests.damages import damages
 from stores.tests.tasks.setup import counting_task, feed, state, store_folder

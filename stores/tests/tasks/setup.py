@@ -18,8 +18,8 @@ from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import backend_named
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext, TaskId
-from stores.tasks.checkpoint import CheckpointFile
 from stores.tasks.context import ProcessFunction
+from stores.tasks.directory.checkpoint_file import CheckpointFile
 
 INPUT = TopicPartition("input", 0)
 OUTPUT = TopicPartition("output", 0)

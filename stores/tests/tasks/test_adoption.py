@@ -10,13 +10,13 @@ import pytest
 
 from stores import failpoints
 from stores.changelog import Changelog, MemoryChangelog, SqliteChangelog
-from stores.directory import wipe
-from stores.identity import STEPS, read_identity
+from stores.files.identity import STEPS, read_identity
+from stores.files.store_directory import wipe
 from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.registry import open_store
 from stores.tasks import StreamTask
-from stores.tasks.adoption import ADOPTED, FAILPOINTS, IMPORTED
-from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.stores.offset_import import ADOPTED, FAILPOINTS, IMPORTED
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stores import files
 from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.files import plain_files as files
 from stores.interface import TopicPartition
-from stores.tasks import checkpoint
-from stores.tasks.checkpoint import CheckpointFile
+from stores.tasks.directory import checkpoint_file as checkpoint
+from stores.tasks.directory.checkpoint_file import CheckpointFile
 
 A, B = TopicPartition("a", 0), TopicPartition("b-changelog", 12)
 

@@ -13,7 +13,8 @@ from stores.config import StoreConfig
 from stores.errors import ChangelogLostError, StoreCorruptedError, StoreUnavailableError
 from stores.interface import TopicPartition
 from stores.registry import backend_named, backends, open_store
-from stores.tasks import ProcessingGuarantee, task_store
+from stores.tasks import ProcessingGuarantee
+from stores.tasks.stores import task_store
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,

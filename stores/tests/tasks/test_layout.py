@@ -12,7 +12,7 @@ from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreIncompatibleError
 from stores.registry import open_store
 from stores.tasks import StateDirectory, StoreConfig, TaskContext
-from stores.tasks.layout import FAILPOINTS, Place, bring_in, places
+from stores.tasks.directory.layout import FAILPOINTS, Place, bring_in, places
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import (
     DIRECT,

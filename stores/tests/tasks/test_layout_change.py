@@ -30,10 +30,10 @@ from stores.tasks import (
     relocate,
     stored_offsets,
 )
-from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
-from stores.tasks.origin_file import Origin, OriginFile
-from stores.tasks.relocation_journal import FAILPOINTS, LAYOUT_NOTED, PLANNED, STORE_MOVED
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
+from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.relocation_journal import FAILPOINTS, LAYOUT_NOTED, PLANNED, STORE_MOVED
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import Crash, crashing_at
 from stores.tests.tasks.test_relocation import (

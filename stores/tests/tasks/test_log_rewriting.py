@@ -11,9 +11,11 @@ import pytest
 
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.interface import ProcessingGuarantee
-from stores.tasks import StreamTask, log_rewriting
-from stores.tasks.conversion import VERSION_HEADER
-from stores.tasks.store_group import AFTER_STORE_COMMIT
+from stores.settings.upgrade import Upgrade
+from stores.tasks import StreamTask
+from stores.tasks.stores import log_rewriting
+from stores.tasks.stores.conversion import VERSION_HEADER
+from stores.tasks.stores.store_group import AFTER_STORE_COMMIT
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, Crash, checkpoint
 from stores.tests.tasks.typed import STORE, feed_times
@@ -28,7 +30,6 @@ from stores.tests.tasks.upgrading import (
     to_new,
     work,
 )
-from stores.upgrade import Upgrade
 
 NEW_HEADERS = ((VERSION_HEADER, b"1"),)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stores import failpoints
-from stores.buffer import PAIR_MEMORY_BYTES
+from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.changelog import MemoryChangelog, Record
 from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreError
@@ -25,7 +25,7 @@ from stores.metrics import EarlyCommitCause
 from stores.strategies.spilling import SpillingStore
 from stores.tasks import NO_INTERVAL, MemoryBudget, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
-from stores.tasks.store_log import RECORD_MEMORY_BYTES
+from stores.tasks.stores.store_log import RECORD_MEMORY_BYTES
 from stores.tests.tasks.memory_process import PAIR_BYTES, peak_growth_bytes
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,

@@ -11,7 +11,7 @@ from stores.config import StoreConfig
 from stores.errors import StoreClosedError
 from stores.metrics import EarlyCommitCause, TaskMetrics, TaskStoreMetrics
 from stores.tasks import ProcessingGuarantee, StreamTask, TaskContext
-from stores.tasks.store_group import BETWEEN_STORES
+from stores.tasks.stores.store_group import BETWEEN_STORES
 from stores.tests.tasks.setup import (
     DIRECT,
     INDEXED,

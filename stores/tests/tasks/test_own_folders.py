@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 
 from stores.changelog import MemoryChangelog
-from stores.creation import counts
 from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError
+from stores.files.creation import counts
+from stores.files.locks import take
 from stores.interface import TopicPartition
-from stores.locks import take
 from stores.registry import StoreBackend, backends, engines, open_store
 from stores.tasks import (
     DirectoryLayout,
@@ -28,13 +28,13 @@ from stores.tasks import (
     change_layout,
     relocate,
 )
-from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.directory_layout import JOURNAL_FILE, LAYOUT_FILE, RELOCATING_FILE
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, RELOCATING_FILE
+from stores.tasks.directory.origin_file import OriginFile
+from stores.tasks.directory.relocation_journal import Journal, offsets_of
+from stores.tasks.directory.state_directory import REMOVING
+from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tasks.identifier import StorePartition
-from stores.tasks.origin_file import OriginFile
-from stores.tasks.relocation_journal import Journal, offsets_of
-from stores.tasks.state_directory import REMOVING
-from stores.tasks.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tests.minimal_store import KINDS
 from stores.tests.tasks.setup import MEMORY, Crash, crashing_at
 from stores.tests.tasks.test_relocation import (

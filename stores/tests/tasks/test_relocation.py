@@ -36,13 +36,13 @@ from stores.tasks import (
     TaskId,
     Topology,
     relocate,
-    relocation_journal,
 )
-from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.directory_layout import JOURNAL_FILE
-from stores.tasks.layout import Place, places
-from stores.tasks.origin_file import Origin, OriginFile
-from stores.tasks.relocation_journal import FAILPOINTS, STORE_MOVED, STORES_MOVED, Journal
+from stores.tasks.directory import relocation_journal
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.directory_layout import JOURNAL_FILE
+from stores.tasks.directory.layout import Place, places
+from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.relocation_journal import FAILPOINTS, STORE_MOVED, STORES_MOVED, Journal
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import Crash, crashing_at, state
 
@@ -665,7 +665,7 @@ def test_a_store_that_is_no_longer_named_is_kept_and_told_and_removed_after_the_
 
 
 def test_an_unnamed_store_that_is_open_or_has_foreign_files_stays(tmp_path: Path) -> None:
-    from stores.tasks.unnamed_stores import clean_stores
+    from stores.tasks.directory.unnamed_stores import clean_stores
 
     folder = tmp_path / str(task_id(0)) / "lmdb"
     state_directory = StateDirectory(tmp_path)

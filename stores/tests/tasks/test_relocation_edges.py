@@ -11,7 +11,6 @@ from zlib import crc32
 
 import pytest
 
-from stores import locks
 from stores.changelog import MemoryChangelog
 from stores.errors import (
     ConfigError,
@@ -21,6 +20,7 @@ from stores.errors import (
     StoreMisplacedError,
     StoreUnavailableError,
 )
+from stores.files import locks
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.tasks import (
@@ -31,18 +31,18 @@ from stores.tasks import (
     Topology,
     change_layout,
     relocate,
-    relocation,
     stored_offsets,
 )
-from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.directory_layout import JOURNAL_FILE, RELOCATING_FILE
-from stores.tasks.origin_file import Origin, OriginFile
-from stores.tasks.placement import Move
-from stores.tasks.relocation_journal import PLANNED, STORE_MOVED, Journal, owners
-from stores.tasks.split_files import SplitCheckpoint, SplitOrigins
-from stores.tasks.task_lock import TaskLock
-from stores.tasks.topology_lock import TOPOLOGY_FILE
-from stores.tasks.unnamed_stores import UNNAMED_FILE, clean_stores
+from stores.tasks.directory import relocation
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
+from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.placement import Move
+from stores.tasks.directory.relocation_journal import PLANNED, STORE_MOVED, Journal, owners
+from stores.tasks.directory.split_files import SplitCheckpoint, SplitOrigins
+from stores.tasks.directory.task_lock import TaskLock
+from stores.tasks.directory.topology_lock import TOPOLOGY_FILE
+from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import crashing_at
 from stores.tests.tasks.test_relocation import (

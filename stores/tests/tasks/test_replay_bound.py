@@ -15,9 +15,9 @@ from stores import failpoints
 from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.changelog.producer import AFTER_COMMIT
 from stores.config import StoreConfig
+from stores.contract.persistence import Persistence
 from stores.engines.rocksdb.flushes import Flushes as RocksDBFlushes
 from stores.interface import Durability
-from stores.persistence import Persistence
 from stores.tasks import TaskContext
 from stores.tasks.replay_bound import ReplayBound
 from stores.tests.tasks.setup import INDEXED, changelog_of, feed, single, state
@@ -231,7 +231,7 @@ def test_a_bound_that_is_none_makes_nobody_commit(tmp_path: Path) -> None:
 
 
 def test_a_large_restore_is_persisted_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.tasks.restore.PIECE_BYTES_MAX", 5_000)
+    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_BYTES_MAX", 5_000)
     log = MemoryChangelog()
     feed(log, range(RECORDS))
     task = single(tmp_path, log, put, stores={"s": StoreConfig("memory-indexed-batch")})

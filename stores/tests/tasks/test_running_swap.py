@@ -14,8 +14,10 @@ from stores.changelog import MemoryChangelog, Record, SqliteChangelog
 from stores.errors import StoreClosedError, StoreError, StoreUnavailableError
 from stores.interface import IsolationLevel, PositionBound
 from stores.records import ValueAndTimestamp
-from stores.tasks import TaskContext, swap, upgrading
-from stores.tasks.conversion import VERSION_HEADER
+from stores.settings.upgrade import UpgradeProgress
+from stores.tasks import TaskContext
+from stores.tasks.stores import swap, upgrading
+from stores.tasks.stores.conversion import VERSION_HEADER
 from stores.tests.tasks.setup import DIRECT, INDEXED, INPUT
 from stores.tests.tasks.typed import STORE, feed_times, sent, store_folder
 from stores.tests.tasks.upgrading import (
@@ -29,7 +31,6 @@ from stores.tests.tasks.upgrading import (
     shown,
     work,
 )
-from stores.upgrade import UpgradeProgress
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def test_the_new_store_takes_the_old_one_s_place_at_a_commit_and_the_task_goes_o
 ) -> None:
     feed_times(log, range(40))
     work(old_task(tmp_path, log, backend), 20)
-    monkeypatch.setattr("stores.tasks.store_format.STEP_RECORDS_MIN", 8)
+    monkeypatch.setattr("stores.tasks.stores.store_format.STEP_RECORDS_MIN", 8)
     told: list[UpgradeProgress] = []
     swapped_at: list[int] = []
     with closing(running_task(tmp_path, log, backend, told=told.append)) as task:

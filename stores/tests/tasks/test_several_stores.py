@@ -17,7 +17,7 @@ from stores.interface import Durability, TopicPartition
 from stores.registry import backends
 from stores.strategies.store import EngineStore
 from stores.tasks import StateDirectory, StreamTask, TaskContext
-from stores.tasks.store_group import AFTER_LOG_COMMIT
+from stores.tasks.stores.store_group import AFTER_LOG_COMMIT
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,

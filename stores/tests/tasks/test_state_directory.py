@@ -18,17 +18,18 @@ from uuid import UUID
 
 import pytest
 
-from stores import locks
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreLockedError, StoreUnavailableError
+from stores.files import locks
+from stores.files.locks import take
 from stores.interface import TopicPartition
-from stores.locks import take
 from stores.registry import open_store
-from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum, process_file, state_directory
-from stores.tasks.checkpoint import CheckpointFile
-from stores.tasks.offset_sum import OFFSET_SUM_MAX
-from stores.tasks.process_file import PROCESS_FILE
-from stores.tasks.state_directory import REMOVING
+from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum
+from stores.tasks.directory import process_file, state_directory
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.offset_sum import OFFSET_SUM_MAX
+from stores.tasks.directory.process_file import PROCESS_FILE
+from stores.tasks.directory.state_directory import REMOVING
 from stores.tests.tasks.setup import (
     INDEXED,
     LEFT,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stores.creation import create
 from stores.errors import StoreIncompatibleError, StoreUnavailableError
-from stores.locks import take
-from stores.tasks.swap import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside, complete, swap
+from stores.files.creation import create
+from stores.files.locks import take
+from stores.tasks.stores.swap import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside, complete, swap
 from stores.tests.tasks.setup import Crash
 from stores.tests.tasks.test_relocation import failing_at
 

@@ -35,7 +35,7 @@ from stores.tasks import (
     Topology,
     change_layout,
 )
-from stores.tasks.directory_layout import LAYOUT_FILE, RELOCATE, read_layout
+from stores.tasks.directory.directory_layout import LAYOUT_FILE, RELOCATE, read_layout
 
 TOLD = {"subtopologies": {"2": {"stores": ["counts", "names"], "inputs": ["orders"]}, "3": {"stores": ["totals"]}}}
 SAME = Topology({2: Subtopology(("counts", "names"), ("orders",)), 3: Subtopology(("totals",))})

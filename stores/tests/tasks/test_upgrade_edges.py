@@ -14,10 +14,11 @@ import pytest
 from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.records import INT64, STR, KeyValue
+from stores.settings.upgrade import Upgrade, UpgradeProgress
 from stores.tasks import TaskContext
-from stores.tasks.conversion import VERSION_HEADER, version_headers, version_of
-from stores.tasks.swap import PREPARE_END, beside
-from stores.tasks.upgrading import ROOM_BYTES
+from stores.tasks.stores.conversion import VERSION_HEADER, version_headers, version_of
+from stores.tasks.stores.swap import PREPARE_END, beside
+from stores.tasks.stores.upgrading import ROOM_BYTES
 from stores.tests.tasks.setup import INDEXED, Crash
 from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder
 from stores.tests.tasks.upgrading import (
@@ -31,7 +32,6 @@ from stores.tests.tasks.upgrading import (
     to_new,
     work,
 )
-from stores.upgrade import Upgrade, UpgradeProgress
 
 Pairs = Iterable[tuple[bytes, bytes | None]]
 
@@ -161,8 +161,8 @@ def test_what_was_built_before_the_changelog_was_truncated_is_begun_again(
     """It lacks records that nobody can bring any more; of those that are left it has all."""
     feed_times(log, range(20))
     work(old_task(tmp_path, log), 10)
-    monkeypatch.setattr("stores.tasks.store_format.STEP_RECORDS_MIN", 1)
-    monkeypatch.setattr("stores.tasks.store_format.STEP_SHARE", 0)
+    monkeypatch.setattr("stores.tasks.stores.store_format.STEP_RECORDS_MIN", 1)
+    monkeypatch.setattr("stores.tasks.stores.store_format.STEP_SHARE", 0)
     work(online_task(tmp_path, log), 2)
     log.truncate(STORE, 6)
     with closing(new_task(tmp_path, log)) as task:
@@ -201,7 +201,7 @@ def test_an_online_upgrade_goes_on_after_commits_in_which_its_store_has_nothing_
 ) -> None:
     feed_times(log, range(20))
     work(old_task(tmp_path, log), 10)
-    monkeypatch.setattr("stores.tasks.store_format.STEP_RECORDS_MIN", 4)
+    monkeypatch.setattr("stores.tasks.stores.store_format.STEP_RECORDS_MIN", 4)
     with closing(online_task(tmp_path, log, process=lambda record, context: None)) as task:
         task.open()
         for _ in range(4):

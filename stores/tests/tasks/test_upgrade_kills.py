@@ -9,7 +9,7 @@ import pytest
 
 from stores.changelog import SqliteChangelog
 from stores.errors import StoreIncompatibleError
-from stores.tasks import swap, upgrading
+from stores.tasks.stores import swap, upgrading
 from stores.tests.tasks.setup import DIRECT, INDEXED
 from stores.tests.tasks.typed import feed_times
 from stores.tests.tasks.upgrading import (

@@ -25,12 +25,13 @@ from stores.errors import (
 )
 from stores.records import INT64, STR, KeyValue, ValueAndTimestamp
 from stores.registry import StoreBackend, backends
+from stores.settings.upgrade import Upgrade, UpgradeMode, UpgradeProgress
 from stores.strategies.store import EngineStore
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
-from stores.tasks.conversion import VERSION_HEADER
-from stores.tasks.names import check_stores
-from stores.tasks.swap import PREPARE_END, SYNCED, beside
-from stores.tasks.upgrading import files_bytes, kept_version, room_needed_bytes
+from stores.tasks.directory.names import check_stores
+from stores.tasks.stores.conversion import VERSION_HEADER
+from stores.tasks.stores.swap import PREPARE_END, SYNCED, beside
+from stores.tasks.stores.upgrading import files_bytes, kept_version, room_needed_bytes
 from stores.tests.minimal_store import Direct
 from stores.tests.tasks.setup import DIRECT, INDEXED, MEMORY, TASK, Crash, begun, crashing_at
 from stores.tests.tasks.typed import STORE, feed_times, kept, store_folder
@@ -48,7 +49,6 @@ from stores.tests.tasks.upgrading import (
     work,
     write_new,
 )
-from stores.upgrade import Upgrade, UpgradeMode, UpgradeProgress
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, DIRECT, MEMORY])
@@ -203,7 +203,7 @@ def test_an_upgrade_without_room_for_a_second_store_changes_nothing(
 def test_an_upgrade_takes_no_more_room_than_it_asks_for(
     tmp_path: Path, log: MemoryChangelog, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.tasks.restore.PIECE_RECORDS_MAX", 1_000)
+    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 1_000)
 
     def write(record: Record, context: TaskContext) -> None:
         for number in range(record.offset * 1_000, record.offset * 1_000 + 1_000):
@@ -258,7 +258,7 @@ def test_progress_is_told_up_to_the_swap_and_counted(
 ) -> None:
     feed_times(log, range(20))
     work(old_task(tmp_path, log), 10)
-    monkeypatch.setattr("stores.tasks.restore.PIECE_RECORDS_MAX", 5)
+    monkeypatch.setattr("stores.tasks.stores.restore.PIECE_RECORDS_MAX", 5)
     told: list[UpgradeProgress] = []
     with closing(new_task(tmp_path, log, store_upgrade=Upgrade(1, to_new, on_upgrade=told.append))) as task:
         task.open()
@@ -274,7 +274,7 @@ def test_an_online_upgrade_goes_on_in_steps_while_the_task_works_and_the_next_op
 ) -> None:
     feed_times(log, range(40))
     work(old_task(tmp_path, log, backend), 20)
-    monkeypatch.setattr("stores.tasks.store_format.STEP_RECORDS_MIN", 4)
+    monkeypatch.setattr("stores.tasks.stores.store_format.STEP_RECORDS_MIN", 4)
     told: list[UpgradeProgress] = []
     with closing(online_task(tmp_path, log, backend, told=told.append)) as task:
         task.open()

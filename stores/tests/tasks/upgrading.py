@@ -14,11 +14,11 @@ from stores import failpoints
 from stores.changelog import Record, SqliteChangelog
 from stores.interface import IsolationLevel
 from stores.records import INT64, STR, TimestampedKeyValue, ValueAndTimestamp
+from stores.settings.upgrade import Upgrade
 from stores.tasks import StreamTask, TaskContext
-from stores.tasks.swap import ENDS, beside
+from stores.tasks.stores.swap import ENDS, beside
 from stores.tests.tasks.setup import INDEXED
 from stores.tests.tasks.typed import sent, store_folder, typed_task
-from stores.upgrade import Upgrade
 
 BACKENDS = [INDEXED, "lmdb-indexed-batch", "sqlite-native", "rocksdb-dual-store"]
 NEW = TimestampedKeyValue(key=STR, value=INT64)

@@ -1,0 +1,213 @@
+"""A tree of files in memory: names, and the files that they name.
+
+Names are entries of folders, and folders and files are numbers, as in a file system. A name change says which entries
+are removed and which one is added, and keeps its meaning if an earlier change was lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+from harness.crash_states.changes import Change, DataChange, Entry, NameChange, matches
+from harness.crash_states.contents import Content
+from harness.io_trace.recording import Effect, Kind
+
+ROOT = 0
+EMPTY = Content()
+_FOLDER = b"/" * len(EMPTY.digest)
+
+
+class Listing:
+    """Every path below the root with the number of its file or folder, in order, for the present ``names``.
+
+    Entries of a lost folder are not included.
+    """
+
+    __slots__ = ("_told", "paths")
+
+    def __init__(self, names: dict[Entry, int]) -> None:
+        below: dict[int, list[tuple[str, int]]] = {}
+        for (folder, name), number in names.items():
+            below.setdefault(folder, []).append((name, number))
+
+        def walk(folder: int, prefix: str) -> Iterator[tuple[str, int]]:
+            for name, number in below.get(folder, ()):
+                yield prefix + name, number
+                yield from walk(number, f"{prefix}{name}/")
+
+        self.paths = tuple(sorted(walk(ROOT, "")))
+        self._told: dict[tuple[str, ...], tuple[bytes, tuple[int, ...]]] = {}
+
+    def told(self, unread: tuple[str, ...]) -> tuple[bytes, tuple[int, ...]]:
+        """Return the paths as bytes, and the numbers of their files, without the paths that match ``unread``."""
+        found = self._told.get(unread)
+        if found is None:
+            kept = [(path, number) for path, number in self.paths if not matches(path, unread)]
+            paths = "\0".join(path for path, _ in kept).encode(errors="surrogateescape")
+            found = self._told[unread] = paths, tuple(number for _, number in kept)
+        return found
+
+
+class Tree:
+    """Names, and contents by number. A number that has a name and no content is a folder. ``Tree()`` is empty.
+
+    A recording has file numbers of its own. A file that existed before is first found by its path.
+    """
+
+    __slots__ = ("_listing", "_seen", "contents", "names")
+
+    def __init__(
+        self,
+        names: dict[Entry, int] | None = None,
+        contents: dict[int, Content] | None = None,
+        listing: Listing | None = None,
+    ) -> None:
+        self.names = {} if names is None else names
+        self.contents = {} if contents is None else contents
+        self._seen = {ROOT: ROOT}
+        self._listing = listing
+
+    @classmethod
+    def read(cls, folder: Path) -> Tree:
+        """Return the files below ``folder``. Their numbers are negative; two names of one file share a number."""
+        tree = cls()
+        numbers: dict[tuple[int, int], int] = {}
+        folders = {folder: ROOT}
+        for path in sorted(folder.rglob("*")):
+            status = path.lstat()
+            number = numbers.setdefault((status.st_dev, status.st_ino), -1 - len(numbers))
+            tree.names[folders[path.parent], path.name] = number
+            if path.is_dir():
+                folders[path] = number
+            else:
+                tree.contents[number] = Content.of(path.read_bytes())
+        return tree
+
+    def copy(self) -> Tree:
+        """Return a copy that can be changed independently."""
+        other = Tree(dict(self.names), dict(self.contents))
+        other._seen = dict(self._seen)
+        return other
+
+    @property
+    def listing(self) -> Listing:
+        """Every path with its number, in order."""
+        if self._listing is None:
+            self._listing = Listing(self.names)
+        return self._listing
+
+    @property
+    def paths(self) -> tuple[tuple[str, int], ...]:
+        """Every path with its number, in order."""
+        return self.listing.paths
+
+    @property
+    def files(self) -> dict[str, Content]:
+        """The content of each file, by path; folders left out."""
+        return {path: self.contents[number] for path, number in self.paths if number in self.contents}
+
+    def digest(self, unread: tuple[str, ...] = ()) -> bytes:
+        """Return a hash that is equal for equal paths and contents. Paths that match ``unread`` are ignored.
+
+        It does not distinguish two names of one file from two equal files.
+        """
+        paths, numbers = self.listing.told(unread)
+        contents = self.contents
+        told = [contents[number].digest if number in contents else _FOLDER for number in numbers]
+        return blake2b(b"".join((*told, paths)), digest_size=16).digest()
+
+    def change(self, effect: Effect) -> Change | None:
+        """Return the change that ``effect`` would make here, or None for an effect without one, such as a sync.
+
+        Raises: ValueError if its file does not exist here.
+        """
+        match effect.kind:
+            case Kind.CREATE | Kind.MKDIR:
+                return NameChange(effect.index, effect.file, (), self._entry(effect, effect.path), True)
+            case Kind.WRITE | Kind.TRUNCATE | Kind.ALLOCATE:
+                return self._data_change(effect)
+            case Kind.RENAME | Kind.LINK:
+                source, target = self._entry(effect, effect.path), self._entry(effect, effect.target)
+                removed = (source,) if effect.kind is Kind.RENAME else ()
+                return NameChange(effect.index, self._met(effect, source), removed, target, False)
+            case Kind.UNLINK | Kind.RMDIR:
+                entry = self._entry(effect, effect.path)
+                return NameChange(effect.index, self._met(effect, entry), (entry,), None, False)
+        return None
+
+    def perform(self, effect: Effect, change: Change | None) -> None:
+        """Make the ``change`` that belongs to ``effect``."""
+        self._listing = None
+        if isinstance(change, NameChange):
+            change.apply(self.names)
+            if effect.kind is Kind.CREATE:
+                self.contents[change.file] = EMPTY
+            if change.creates:
+                self._seen[effect.file] = change.file
+        elif change is not None:
+            self.contents[change.file] = change.apply(self.contents[change.file])
+
+    def apply(self, effect: Effect) -> None:
+        """Apply ``effect``. Raises: ValueError if its file does not exist here."""
+        self.perform(effect, self.change(effect))
+
+    def number(self, effect: Effect) -> int:
+        """Return the number in this tree of the file of ``effect``. Raises: ValueError if it does not exist."""
+        if effect.file not in self._seen:
+            if not effect.path:
+                raise ValueError(f"effect {effect.index} ({effect.kind}): file {effect.file} was never named before")
+            return self._met(effect, self._entry(effect, effect.path))
+        return self._seen[effect.file]
+
+    def write_into(self, folder: Path) -> None:
+        """Create the files below ``folder``, which exists and is empty."""
+        root = os.fspath(folder)
+        written: dict[int, str] = {}
+        for path, number in self.paths:
+            full = f"{root}/{path}"
+            content = self.contents.get(number)
+            if content is None:
+                os.mkdir(full)
+            elif number in written:
+                os.link(written[number], full)
+            else:
+                written[number] = full
+                descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                try:
+                    content.write_to(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _data_change(self, effect: Effect) -> DataChange | None:
+        number = self.number(effect)
+        if number not in self.contents:
+            raise ValueError(f"effect {effect.index} ({effect.kind}): {effect.path or effect.file} is a folder")
+        size = self.contents[number].size
+        if effect.kind is Kind.WRITE:
+            end = effect.offset + len(effect.data)
+            gap = max(effect.offset - size, 0)
+            return DataChange(effect.index, number, effect, end > size, gap) if effect.data else None
+        if effect.kind is Kind.TRUNCATE:
+            return DataChange(effect.index, number, effect, effect.length > size)
+        # An allocation that extends nothing may extend the file if an earlier write is lost.
+        grows = effect.offset + effect.length > size
+        return DataChange(effect.index, number, effect, grows) if effect.grows else None
+
+    def _entry(self, effect: Effect, path: str) -> Entry:
+        folder = ROOT
+        *parents, name = path.split("/")
+        for parent in parents:
+            folder = self._named(effect, (folder, parent))
+        return folder, name
+
+    def _met(self, effect: Effect, entry: Entry) -> int:
+        return self._seen.setdefault(effect.file, self._named(effect, entry))
+
+    def _named(self, effect: Effect, entry: Entry) -> int:
+        number = self.names.get(entry)
+        if number is None:
+            raise ValueError(f"effect {effect.index} ({effect.kind}): there is no {entry[1]} in what came before")
+        return number

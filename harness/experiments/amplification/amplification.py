@@ -1,0 +1,141 @@
+"""Read and write amplification: the engine operations of a strategy for one get and for one byte put.
+
+They are counted, not timed, so every run gives the same result. A lookup is one ``get`` of an engine. It may still cost
+several reads of files, or none (Bloom filters, caches). The bytes that engines add in WALs and compactions are part of
+what whole tasks write. Counting changes the engine's class, so each backend has its own process:
+``python -m harness.experiments.amplification.amplification FOLDER``.
+
+Source: KIP-844, the disadvantages of its secondary store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.experiments.throughput.apart import figures_apart, measure
+from harness.workloads.payload import Values, keys_of
+from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
+from stores.interface import Durability, KeyValueStore
+from stores.registry import StoreBackend, backend_named, open_store
+
+KEYS = 1_000
+"""The number of keys that are looked up in each place."""
+STAGED = (KEYS, 10 * KEYS)
+"""The records of a transaction that fits into ``SMALL_BUFFER``, and of one that does not."""
+SMALL_BUFFER: Mapping[str, int] = {"staging_buffer_bytes": 256 << 10}
+"""Options that bound the memory of a transaction, for strategies that have them."""
+DEADLINE_S = 60
+
+
+def amplification_rows(backends: Iterable[str], seed: int) -> list[dict[str, Any]]:
+    """Return rows of kind "amplification", one per backend and size of the open transaction, at level CHANGELOG.
+
+    A backend of another package with its own store class has no engine to count at, and no row. ``lookups_...`` are per
+    get, by the place of the key. Raises: MeasurementFailedError.
+    """
+    rows = []
+    for backend in backends:
+        if isinstance(backend_named(backend), StoreBackend):
+            continue
+        found = figures_apart(__name__, "amplification", {"backend": backend, "seed": seed}, DEADLINE_S)
+        rows += [{"kind": "amplification", "seed": seed, **row} for row in found["rows"]]
+    return rows
+
+
+class Counter:
+    """Counts the operations of every engine of a class, and of its transactions, from its creation on."""
+
+    def __init__(self, engine: type[Engine]) -> None:
+        self.lookups = 0
+        self.bytes_written = 0
+        write = engine.write
+
+        def counted_write(opened: Engine, layers: Sequence[Writes], *arguments: Any, **settings: Any) -> None:
+            self.bytes_written += sum(
+                len(key) + len(value or b"") for layer in layers for key, value in layer.writes.items()
+            )
+            write(opened, layers, *arguments, **settings)
+
+        setattr(engine, "write", counted_write)  # noqa: B010
+        self._count_single(engine, engine.get, engine.put)
+        if issubclass(engine, TransactionalEngine):
+            begin = engine.begin
+
+            def counted_begin(opened: TransactionalEngine) -> Transaction:
+                begun = begin(opened)
+                self._count_single(begun, begun.get, begun.put)
+                return begun
+
+            setattr(engine, "begin", counted_begin)  # noqa: B010
+
+    def _count_single(self, owner: object, get: Callable[..., bytes | None], put: Callable[..., None]) -> None:
+        """Count the lookups and the writes of one entry through ``owner``, a class or an object."""
+
+        def counted_get(*asked: Any) -> bytes | None:
+            self.lookups += 1
+            return get(*asked)
+
+        def counted_put(*asked: Any) -> None:
+            key, value = asked[-2:]
+            self.bytes_written += len(key) + len(value or b"")
+            put(*asked)
+
+        setattr(owner, "get", counted_get)  # noqa: B010
+        setattr(owner, "put", counted_put)  # noqa: B010
+
+    def lookups_per_get(self, get: Callable[[bytes], bytes | None], keys: Sequence[bytes]) -> float:
+        """Return the mean number of lookups over ``keys``."""
+        before = self.lookups
+        for key in keys:
+            get(key)
+        return (self.lookups - before) / len(keys)
+
+
+def count(backend: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+    """Return a row for a small transaction and one for a large one, each with its own store in ``folder``."""
+    chosen = backend_named(backend)
+    options = {name: value for name, value in SMALL_BUFFER.items() if name in chosen.options}
+    counter = Counter(chosen.load_engine())
+    rows = []
+    for staged in STAGED:
+        with open_store(chosen.name, folder / str(staged), durability=Durability.CHANGELOG, options=options) as store:
+            counted = _counted(store, counter, staged, seed)
+        rows.append({"backend": chosen.name, "durability": "CHANGELOG", "staged_records": staged, **counted})
+    return rows
+
+
+def _counted(store: KeyValueStore, counter: Counter, staged: int, seed: int) -> dict[str, float]:
+    keys, values = keys_of(np.arange(3 * KEYS + staged)), Values(seed)
+    pairs = [(key, values.value(key, number)) for number, key in enumerate(keys)]
+    for first in (0, KEYS):
+        store.put_all(pairs[first : first + KEYS])
+        store.commit()
+    written = counter.bytes_written
+    store.put_all(pairs[3 * KEYS :])
+    asked = {
+        # Every n-th key, so that none is chosen because it was written last.
+        "lookups_staged": keys[3 * KEYS :: staged // KEYS],
+        "lookups_just_committed": keys[KEYS : 2 * KEYS],
+        "lookups_committed": keys[:KEYS],
+        "lookups_absent": keys[2 * KEYS : 3 * KEYS],
+    }
+    lookups = {place: counter.lookups_per_get(store.get, some) for place, some in asked.items()}
+    store.commit()
+    return {
+        **lookups,
+        "bytes_put": sum(len(key) + len(value) for key, value in pairs[3 * KEYS :]),
+        "bytes_written": counter.bytes_written - written,
+    }
+
+
+def main() -> None:
+    """Run the measuring process."""
+    measure(lambda **arguments: {"rows": count(**arguments)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The trials of a profile: every failpoint of every backend, of the task and of the log, and other faults.
+
+The seed chooses where a fault strikes. In its default shape a trial makes ten commits to two stores.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.experiments.crash.operations import Mix
+from harness.experiments.crash.trial import DURABILITIES, Trial
+from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate, failpoint_of
+from harness.faults.registry import check_known
+from harness.typed_maps import IN_TURN
+from stores.changelog import producer
+from stores.failpoints import Failpoint, Part
+from stores.failpoints import failpoint as declaration
+from stores.registry import Backend, backend_named, backends
+from stores.tasks import task
+
+PROFILES = ("smoke", "default", "full")
+LOG_FAILPOINTS = (producer.BEFORE_COMMIT, producer.AFTER_COMMIT)
+
+_BEFORE_LOG, _AFTER_LOG, _AFTER_STORES = "task.before_log_commit", "task.after_log_commit", "task.after_store_commit"
+_BEFORE_PIECE, _AFTER_PIECE = "task.restore.before_write", "task.restore.after_write"
+
+Shape = Mapping[str, Any]
+"""Settings of a trial other than its backend, fault and seed."""
+
+UNDER_PRESSURE: Shape = {"mix": Mix(value_bytes=4096), "commit_every": 120}
+"""Transactions so large that an engine under flush pressure writes them out before they are committed."""
+
+_LARGE_VALUE_BYTES = 256 << 10
+
+
+def crash_matrix(
+    backend_names: Iterable[str] | None = None,
+    durabilities: Sequence[str] = DURABILITIES,
+    seeds: Sequence[int] = (0, 1, 2),
+    profile: str = "default",
+) -> list[Trial]:
+    """Return the trials of a profile, for all backends unless some are named. They depend on the arguments alone.
+
+    ``full``: every fault at every durability level with every seed. ``default``: every failpoint with every seed, all
+    other faults with the first one; the levels rotate. ``smoke``: every fault once; the backends rotate too. In all of
+    them, stores of bytes and typed stores rotate.
+
+    Raises: ConfigError for an unknown backend, durability level or profile.
+    """
+    check_known("profile", PROFILES, profile)
+    check_known("durability", DURABILITIES, *durabilities)
+    chosen = [backend_named(name) for name in (backends() if backend_names is None else backend_names)]
+    if profile == "full":
+        return [
+            _of_kind(trial, turn + seed + number)
+            for backend in chosen
+            for turn, level in enumerate(_carried(backend, durabilities))
+            for seed in seeds
+            for number, trial in enumerate(_cases(backend, level, seed).values())
+        ]
+    if profile == "smoke":
+        return list(_each_once(chosen, durabilities, seeds[:1]))
+    return list(_in_turns(chosen, durabilities, seeds))
+
+
+def _carried(backend: Backend, durabilities: Sequence[str]) -> list[str]:
+    return [level for level in durabilities if level in backend.durabilities]
+
+
+def _in_turns(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[Trial]:
+    for backend in chosen:
+        levels = _carried(backend, durabilities)
+        for turn, seed in enumerate(seeds):
+            by_level = [_cases(backend, level, seed) for level in levels]
+            for number, case in enumerate(by_level[0] if by_level else ()):
+                if turn == 0 or case in _failpoints(backend):
+                    yield _of_kind(by_level[(turn + number) % len(by_level)][case], turn + number)
+
+
+def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[Trial]:
+    able: dict[str, list[Trial]] = {}
+    for trial_of in (
+        _cases(backend, level, seed)
+        for seed in seeds
+        for backend in chosen
+        for level in _carried(backend, durabilities)
+    ):
+        for case, trial in trial_of.items():
+            able.setdefault(case, []).append(trial)
+    for number, trials in enumerate(able.values()):
+        # A step without a common factor with the number of levels, so that levels change along with backends.
+        yield _of_kind(trials[7 * number % len(trials)], number)
+
+
+def _of_kind(trial: Trial, turn: int) -> Trial:
+    """Return ``trial`` with the kind of store at ``turn``; bytes if no typed store reaches its failpoint."""
+    about = failpoint_of(trial.fault)
+    if trial.durability == "CHANGELOG" and about and declaration(about).nothing_before:
+        return trial
+    return replace(trial, records=IN_TURN[turn % len(IN_TURN)])
+
+
+def _failpoints(backend: Backend) -> tuple[str, ...]:
+    return (*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS)
+
+
+def _cases(backend: Backend, durability: str, seed: int) -> dict[str, Trial]:
+    """Return the trials of one backend, level and seed, by their description; that of a failpoint is its name."""
+
+    def trial(fault: Fault, shape: Shape | None = None, **settings: Any) -> Trial:
+        return Trial(backend.name, fault, durability=durability, seed=seed, **(shape or {}), **settings)
+
+    choose = random.Random(f"plan {backend.name} {durability} {seed}")
+    cases = {}
+    reached = [declaration(name) for name in _failpoints(backend)]
+    at_end = tuple(Kill(each.name) for each in reached if each.always)
+    for failpoint in reached:
+        fault, shape = _kill_at(failpoint, durability, at_end, choose)
+        cases[failpoint.name] = trial(fault, shape)
+    tail = Kill(_AFTER_LOG, choose.randint(2, 9))
+    cases |= {
+        "kill inside a transaction": trial(KillAfter(_inside(choose))),
+        "kill inside a transaction, flushed": trial(KillAfter(220, flush_pressure=True), UNDER_PRESSURE),
+        "abort, then close": trial(Abort(_inside(choose))),
+        "abort, then kill, flushed": trial(Abort(220, flush_pressure=True, then="kill"), UNDER_PRESSURE),
+        "abort, then go on": trial(Abort(_inside(choose), then="go_on")),
+        "stop": trial(Stop(_inside(choose))),
+        "kill again and again": trial(
+            KillInRecovery(KillAfter(choose.randint(1, 90)), tuple(KillAfter(choose.randint(5, 40)) for _ in range(3)))
+        ),
+        "kill the same restore again and again": trial(
+            KillInRecovery(tail, (Kill(_BEFORE_PIECE), Kill(_BEFORE_PIECE), Kill(_AFTER_PIECE)))
+        ),
+        "at least once, kill inside a transaction": trial(KillAfter(_inside(choose)), guarantee="at_least_once"),
+        "at least once, kill before the log": trial(Kill(_BEFORE_LOG, choose.randint(1, 9)), guarantee="at_least_once"),
+        "at least once, kill after the log": trial(tail, guarantee="at_least_once"),
+        "at least once, kill after the stores": trial(
+            Kill(_AFTER_STORES, choose.randint(1, 9)), guarantee="at_least_once"
+        ),
+        "commit timed out": trial(Timeout(choose.randint(1, 9))),
+        "taken over by another instance": trial(Fence(_inside(choose))),
+        "changelog truncated": trial(Truncate(_inside(choose), then=choose.choice(("close", "kill")))),
+    }
+    return cases
+
+
+def _kill_at(
+    failpoint: Failpoint, durability: str, at_end: tuple[Kill, ...], choose: random.Random
+) -> tuple[Fault, Shape]:
+    """Return the fault in which a process dies at ``failpoint``, and the shape in which it is reached.
+
+    ``at_end`` are kills that every opening reaches: a recovery that was killed earlier is killed there as well.
+    """
+    if failpoint.part not in (Part.RECOVERY, Part.RESTORE):
+        most = 2 if failpoint.part is Part.CREATION else 9
+        return Kill(failpoint.name, _hit(failpoint, most, choose)), shape(failpoint)
+    again = (Kill(failpoint.name),) * (2 if failpoint.twice else 1)
+    if failpoint.part is Part.RECOVERY:
+        again += at_end
+    earlier = failpoint.after_at(durability)
+    if not earlier:
+        return KillInRecovery(Kill(_AFTER_LOG, choose.randint(2, 9)), again), {}
+    first = declaration(earlier)
+    return KillInRecovery(Kill(first.name, _hit(first, 18, choose)), again), shape(first)
+
+
+def _hit(failpoint: Failpoint, most: int, choose: random.Random) -> int:
+    """Draw which hit of the failpoint kills: up to ``most``, or to the number that its shape certainly reaches."""
+    if failpoint.transaction_bytes:
+        return 1
+    return choose.randint(1, min(most, 6) if failpoint.options else most)
+
+
+def shape(failpoint: Failpoint) -> Shape:
+    """Return the shape in which a trial reaches ``failpoint``: the default one unless it declares requirements.
+
+    With options of its own a trial makes four commits; with a transaction size, two commits of large values.
+    """
+    options = tuple(sorted(failpoint.options.items()))
+    if failpoint.transaction_bytes:
+        commit_every = -(-failpoint.transaction_bytes // _LARGE_VALUE_BYTES)
+        mix = Mix(records=2 * commit_every, value_bytes=_LARGE_VALUE_BYTES)
+        return {"mix": mix, "commit_every": commit_every, "options": options}
+    return {"mix": Mix(records=96), "options": options} if options else {}
+
+
+def _inside(choose: random.Random) -> int:
+    """Return a number of records after which a transaction is open, in the default shape."""
+    return choose.randint(0, 9) * 24 + choose.randint(1, 23)

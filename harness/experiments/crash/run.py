@@ -1,0 +1,136 @@
+"""The processes of a trial: each dies as its fault says, and the next continues, until one completes the input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.checkers import CHECKERS, Result, Verdict, worst
+from harness.checkers.evidence import Log
+from harness.experiments.crash.history import read_history
+from harness.experiments.crash.layout import CHANGELOG_FILE, FOUND_FOLDER, STATE_FOLDER, TRIAL_FILE, history_file
+from harness.experiments.crash.ledger import read_ledger
+from harness.experiments.crash.observation import Observation, evidence, mishap, missing
+from harness.experiments.crash.trial import Trial
+from harness.experiments.crash.truncation import truncate
+from harness.faults import Truncate, steps
+from harness.processes.child import run_child, run_forked
+from harness.processes.fork_server import ForkServer
+from harness.typed_maps import PLAIN
+
+DEADLINE_S = 60.0
+"""The deadline of one process of a trial. RocksDB may loop for ever while it opens a store after a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a trial.
+
+    ``verdicts`` are the same in every run of the same trial. ``seconds`` and ``complaint``, the last output of a failed
+    process, are not.
+    """
+
+    trial: Trial
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+    complaint: str = ""
+
+    @property
+    def result(self) -> Result:
+        """The worst of the verdicts."""
+        return worst(self.verdicts)
+
+    @property
+    def verdicts_text(self) -> str:
+        """The verdicts as one line of JSON, with equal bytes for equal trials."""
+        return json.dumps([verdict._asdict() for verdict in self.verdicts], separators=(",", ":"))
+
+
+def run(
+    trial: Trial,
+    work: Path,
+    *,
+    code: str | None = None,
+    deadline_s: float = DEADLINE_S,
+    fork_server: ForkServer | None = None,
+) -> Observation:
+    """Run the processes of ``trial`` in the empty folder ``work``, and return the observations.
+
+    With ``fork_server`` they are forked from that fork server. Without it they are started, with ``code`` as their
+    PYTHONPATH; None is that of this process.
+    """
+    (work / TRIAL_FILE).write_text(trial.text)
+    histories, endings, logs = [], [], []
+    for number in range(len(steps(trial.fault)) + 1):
+        if number:
+            logs.append(_log(work, trial.records))
+            _copy_state(work)
+            if isinstance(steps(trial.fault)[number - 1], Truncate):
+                truncate(work / CHANGELOG_FILE, _log(work), trial.records)
+        module = "harness.experiments.crash.survivor" if number else "harness.experiments.crash.writer"
+        if fork_server is None:
+            ending = run_child(module, [str(number)], work, deadline_s, code)
+        else:
+            ending = run_forked(fork_server, module, number, work, deadline_s)
+        histories.append(read_history(work / history_file(number)))
+        endings.append(ending)
+        if mishap(trial, number, ending, histories[-1]):
+            break
+    logs.append(_log(work, trial.records))
+    return Observation(histories, endings, logs)
+
+
+def judge(trial: Trial, observation: Observation) -> tuple[Verdict, ...]:
+    """Return the verdict of each checker, after one that says if the fault struck as planned."""
+    gap = missing(trial, observation)
+    course = Verdict("course", Result.UNKNOWN if gap else Result.VALID, gap)
+    judged = evidence(trial, observation)
+    return (course, *(check(judged) for check in CHECKERS.values()))
+
+
+def examine(
+    trial: Trial,
+    *,
+    work: Path | None = None,
+    code: str | None = None,
+    deadline_s: float = DEADLINE_S,
+    fork_server: ForkServer | None = None,
+) -> Outcome:
+    """Run and check ``trial``. Never raise: an error becomes a verdict.
+
+    The trial uses ``work``, an empty folder that is kept, or else a temporary folder that is removed.
+    """
+    begun = time.monotonic()
+    folder = work or Path(tempfile.mkdtemp(prefix=f"trial-{trial.id}-"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        observation = run(trial, folder, code=code, deadline_s=deadline_s, fork_server=fork_server)
+        verdicts = judge(trial, observation)
+        complaint = next((ending.complaint for ending in reversed(observation.endings) if ending.complaint), "")
+    except Exception as error:  # Whatever it is, the other trials go on and this one is not forgotten.
+        verdicts = (Verdict("course", Result.UNKNOWN, f"the trial could not be run: {type(error).__name__}"),)
+        complaint = str(error)
+    finally:
+        if work is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Outcome(trial, verdicts, time.monotonic() - begun, complaint)
+
+
+def _log(work: Path, records: str = PLAIN) -> Log:
+    """Return the committed log, read from a copy, because reading the file itself would change it."""
+    with tempfile.TemporaryDirectory(dir=work) as aside:
+        for file in work.glob(f"{CHANGELOG_FILE}*"):
+            if not file.name.endswith("-shm"):
+                shutil.copyfile(file, Path(aside, file.name))
+        return read_ledger(Path(aside, CHANGELOG_FILE), records)
+
+
+def _copy_state(work: Path) -> None:
+    """Copy the stores so that the copy can be opened: opening recovers a store, and the next process must do that."""
+    shutil.rmtree(work / FOUND_FOLDER, ignore_errors=True)
+    if (work / STATE_FOLDER).exists():
+        shutil.copytree(work / STATE_FOLDER, work / FOUND_FOLDER)

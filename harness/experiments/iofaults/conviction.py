@@ -1,0 +1,82 @@
+"""The check of the checks: each mutant is tried with its fault until it is detected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from harness.checkers.prefix import Found
+from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.drawing import groups
+from harness.experiments.iofaults.plan import Swept, in_turn
+from harness.experiments.iofaults.sweep import EXPLORERS, all_points
+from harness.experiments.iofaults.workshop import Row, Workshop
+from harness.mutants.iofaults import LEVEL, MUTANTS
+from harness.processes.fork_server import ForkServer
+
+POSITIONS_AT_ONCE = 4
+"""The number of positions at which power is cut before the results are examined."""
+
+STATES_PER_POSITION = 6
+"""The number of crash states tried at each position. Where a mutant shows at a position, many states show it."""
+
+
+class Conviction(NamedTuple):
+    """The result for a mutant of ``subject`` under ``fault``: the row that detected it, or None.
+
+    ``states`` counts the checked states, with the one that detected the mutant. ``trouble`` is the first harness error
+    among the trials, or "". If there was one and no row detected the mutant, the result is no verdict.
+    """
+
+    mutant: str
+    subject: str
+    fault: str
+    states: int
+    row: Row | None
+    trouble: str = ""
+
+
+def case_of(mutant: str, subject: str, fault: str = "") -> Case:
+    """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
+    told = MUTANTS[mutant]
+    variant = told.variant if fault in ("", told.fault) else ""
+    states = STATES_PER_POSITION if (fault or told.fault) == "power" else None
+    return Case(
+        subject, LEVEL, fault or told.fault, variant, mutant=mutant, records=told.records, states_per_position=states
+    )
+
+
+def convict(
+    mutant: str,
+    subject: str,
+    seed: int,
+    fault: str = "",
+    points_max: int | None = None,
+    fork_server: ForkServer | None = None,
+) -> Conviction:
+    """Try ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
+
+    At most ``points_max`` points are tried, in the order in which a run draws them. A harness error detects no mutant.
+
+    Raises: as ``Workshop`` and ``all_points``.
+    """
+    case = case_of(mutant, subject, fault)
+    states, trouble = 0, ""
+    with Workshop(case, seed, fork_server) as shop:
+        order = in_turn(Swept(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
+        for points in in_parts(order, case.fault):
+            for row in EXPLORERS[case.fault](shop, points, ""):
+                if row["result"] == Found.HARNESS_ERROR:
+                    trouble = trouble or row["detail"] or "no verdict"
+                    continue
+                states += 1
+                if not row["expected"]:
+                    return Conviction(mutant, subject, case.fault, states, row, trouble)
+    return Conviction(mutant, subject, case.fault, states, None, trouble)
+
+
+def in_parts(points: Sequence[int], fault: str) -> Iterator[list[int]]:
+    """Yield ``points`` in their order, in parts: the points explored before the results are examined."""
+    width = POSITIONS_AT_ONCE if fault.startswith("power") else 1
+    for at in range(0, len(points), width):
+        yield sorted(points[at : at + width])

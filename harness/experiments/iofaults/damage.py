@@ -1,0 +1,100 @@
+"""Corruption at rest: a bit flips in a closed store, or a file is truncated or missing. It is detected, or harmless.
+
+The store is opened, verified, and read whole. If only ``verify`` detects the corruption, the store is opened again and
+read without it, to record the data that an unverified reader sees.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from harness.checkers.prefix import Found, Judgement, Promised
+from harness.crash_states.contents import Content
+from harness.crash_states.files import Tree
+from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
+from harness.experiments.iofaults.workshop import Row, Workshop
+
+_PER_FILE, _PER_LARGE_FILE = 8, 64
+_LARGE_BYTES = 64 << 10
+"""Files of at least this many bytes are mostly data, so more corruptions are tried in them."""
+_SECTOR_BYTES = 512
+
+
+class Damage(NamedTuple):
+    """A corruption of ``path``: the bit ``at`` is flipped, the file is cut to ``at`` bytes, or the file is missing."""
+
+    path: str
+    at: int = 0
+
+
+def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
+    """Apply the corruptions that ``points`` number to a subject that was closed after all commits of a recording."""
+    tree = final_tree(shop)
+    planned = plan(shop.case.variant, tree, shop.seed)
+    closed, nothing = Promised(shop.case.commits, shop.case.commits), Promised()
+    # Another recording of the same case may have had more files.
+    for point in (point for point in points if point < len(planned)):
+        damaged = damage(shop.case.variant, tree, planned[point])
+        # If no file is left, no store can know that there was one: opening creates a new store.
+        told = closed if damaged.files else nothing
+
+        def trial(damaged: Tree = damaged, told: Promised = told, *, verify: bool = True) -> tuple[Promised, Judgement]:
+            shop.place(damaged)
+            return told, shop.judge(told, shop.demanded("damage"), verify=verify)
+
+        told_then, judgement = shop.patiently(trial)
+        path, at = planned[point]
+        row = shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, judgement)
+        if judgement.noticed == "verify":
+            _, unverified = shop.patiently(partial(trial, verify=False))
+            if unverified.noticed in ("open", "read"):
+                row["noticed"] = unverified.noticed
+            elif unverified.found not in (Found.VALID, Found.NOTICED, Found.REFUSED):
+                row["unverified"] = str(unverified.found)
+        yield row
+
+
+def final_tree(shop: Workshop) -> Tree:
+    """Return the files below the root at the end of the recording."""
+    tree = Tree()
+    recording = shop.recording()
+    check_maps(recording)
+    for effect in recording:
+        tree.apply(effect)
+    return tree
+
+
+def plan(variant: str, tree: Tree, seed: int) -> list[Damage]:
+    """Return the corruptions of the files of ``tree``, some for each file; the same ones for the same seed."""
+    planned = []
+    for path, content in tree.files.items():
+        choose = random.Random(f"damage {variant} {seed} {path}")
+        if variant == "missing":
+            planned.append(Damage(path))
+        elif content.size and variant == "flipped":
+            is_large = content.size >= _LARGE_BYTES and not path.endswith(MAPS_THAT_DO_NOT_MATTER)
+            times = _PER_LARGE_FILE if is_large else _PER_FILE
+            planned += [Damage(path, choose.randrange(8 * content.size)) for _ in range(times)]
+        elif content.size:
+            sectors = choose.choices(range(0, content.size, _SECTOR_BYTES), k=_PER_FILE // 2)
+            planned += [Damage(path, at) for at in sorted({0, content.size // 2, content.size - 1, *sectors})]
+    return planned
+
+
+def damage(variant: str, tree: Tree, planned: Damage) -> Tree:
+    """Return a copy of ``tree`` with the corruption ``planned``."""
+    damaged = tree.copy()
+    [number] = [number for path, number in tree.paths if path == planned.path]
+    if variant == "missing":
+        for entry in [entry for entry, named in damaged.names.items() if named == number]:
+            del damaged.names[entry]
+    elif variant == "truncated":
+        damaged.contents[number] = damaged.contents[number].resized(planned.at)
+    else:
+        whole = bytearray(damaged.contents[number].read())
+        whole[planned.at // 8] ^= 1 << planned.at % 8
+        damaged.contents[number] = Content.of(bytes(whole))
+    return damaged

@@ -1,0 +1,65 @@
+"""The trials of a profile, run with a mutant: the same points, states and faults as for correct code.
+
+Only the fault that the mutant belongs to is tried, in all of its variants, at the level that promises most. Detections
+by other faults of the profile are not counted, so the true rate is this one or higher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness.checkers.prefix import Found
+from harness.experiments.iofaults.case import repeat_command
+from harness.experiments.iofaults.conviction import Conviction, in_parts
+from harness.experiments.iofaults.drawing import groups
+from harness.experiments.iofaults.gate import is_wrong
+from harness.experiments.iofaults.plan import Swept, in_turn, profile
+from harness.experiments.iofaults.sweep import EXPLORERS, all_points
+from harness.experiments.iofaults.workshop import Workshop
+from harness.folders import quick_folder
+from harness.mutants.iofaults import LEVEL, MUTANTS
+from harness.processes.fork_server import ForkServer
+
+
+def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[Swept]:
+    """Return the cases of ``profile_name`` in ``subject`` with the fault of ``mutant``, which is built in.
+
+    They use a store of the kind that the mutant needs. If the mutant has a variant of the fault, its cases come first.
+    """
+    told = MUTANTS[mutant]
+    made = [
+        replace(swept, case=replace(swept.case, mutant=mutant, records=told.records or swept.case.records))
+        for swept in profile(profile_name, seed, [subject])
+        if (swept.case.fault, swept.case.level) == (told.fault, LEVEL)
+    ]
+    return sorted(made, key=lambda swept: bool(told.variant) and swept.case.variant != told.variant)
+
+
+def detect(
+    mutant: str, subject: str, seed: int, profile_name: str = "default", fork_server: ForkServer | None = None
+) -> Conviction:
+    """Run the trials that ``profile_name`` has for ``subject`` at ``seed``, until one fails the run.
+
+    They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop`` and
+    ``all_points``.
+    """
+    trials, trouble = 0, ""
+    planned = trials_of(profile_name, mutant, subject, seed)
+    with TemporaryDirectory(prefix="detection-", dir=quick_folder()) as folder:
+        for swept in planned:
+            # One recording is for all variants of the fault, as in a run.
+            case = replace(swept.case, recording=str(Path(folder) / "recording"))
+            with Workshop(case, seed, fork_server) as shop:
+                order = in_turn(swept, all_points(shop), groups(case.fault, shop.recording()))
+                for points in in_parts(order, case.fault):
+                    for row in EXPLORERS[case.fault](shop, points, ""):
+                        if row["result"] == Found.HARNESS_ERROR:
+                            trouble = trouble or row["detail"] or "no verdict"
+                            continue
+                        trials += 1
+                        if is_wrong({"kind": "effect", **row}):
+                            again = repeat_command(swept.case, row["point"], seed, row["only"])
+                            return Conviction(mutant, subject, case.fault, trials, row | {"repeat": again}, trouble)
+    return Conviction(mutant, subject, MUTANTS[mutant].fault, trials, None, trouble)

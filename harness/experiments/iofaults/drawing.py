@@ -1,0 +1,142 @@
+"""The order in which the points of a fault are drawn: first those where a broken promise of durability shows most.
+
+Power is cut just before a sync, when most is unsynced, and first where a commit was acknowledged before that sync.
+Other faults strike what a commit does between its attempt and its acknowledgement, and first what every commit does.
+Each fourth point is drawn from all points with equal probability, to find defects of unforeseen kinds.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
+from pathlib import PurePosixPath
+from random import Random
+from typing import NamedTuple
+
+from harness.crash_states.changes import matches
+from harness.crash_states.model import numbered
+from harness.experiments.iofaults.failed_syncs import syncs
+from harness.experiments.iofaults.workshop import NEVER_READ
+from harness.io_trace.recording import Effect, Kind
+
+ALIKE_EVERY = 4
+"""One of this many points is drawn from all points with equal probability."""
+
+_SYNCS = (Kind.SYNC, Kind.DATASYNC, Kind.SYNC_ALL)
+_NAMES = (Kind.RENAME, Kind.LINK, Kind.UNLINK, Kind.RMDIR)
+_NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
+
+
+class Group(NamedTuple):
+    """Points at which the same thing happens. Twice the ``weight`` gives twice the share until they are used up."""
+
+    weight: float
+    points: Sequence[int]
+
+
+def groups(fault: str, recording: Sequence[Effect]) -> list[Group]:
+    """Return the points of ``fault`` that are drawn before others. Each point is in at most one group."""
+    effects = numbered(recording)
+    if fault in ("power", "power_twice"):
+        return _unsynced(recording, effects)
+    if fault == "failed_sync":
+        return _by_role(recording, list(enumerate(syncs(recording))), effects)
+    if fault == "tear":
+        return _by_role(recording, [(each.index, each.index) for each in effects if each.kind is Kind.WRITE], effects)
+    if fault == "damage":
+        return []
+    return _by_role(recording, [(each.index, each.index) for each in effects], effects)
+
+
+def drawn(points: Sequence[int], groups: Iterable[Group], rng: Random) -> list[int]:
+    """Return all of ``points`` in the order in which they are drawn. The order depends on ``rng`` alone."""
+    there = set(points)
+    ranked = []
+    for weight, members in groups:
+        known = [point for point in members if point in there]
+        for rank, point in enumerate(rng.sample(known, len(known)), 1):
+            ranked.append((rank / weight, rng.random(), point))
+    first = [point for _, _, point in sorted(ranked)]
+    alike = rng.sample(list(points), len(points))
+    order: dict[int, None] = {}
+    guided, others = iter(first), iter(alike)
+    while len(order) < len(there):
+        source = others if len(order) % ALIKE_EVERY == ALIKE_EVERY - 1 else guided
+        untaken = (each for each in chain(source, others) if each not in order)
+        order[next(untaken)] = None
+    return list(order)
+
+
+def commits(recording: Sequence[Effect]) -> list[range]:
+    """Return the effects of each commit: from its note "attempt" to its note "ack"."""
+    notes = [effect for effect in recording if effect.kind is Kind.NOTE and effect.text.startswith(("attempt", "ack"))]
+    return [
+        range(begin.index, end.index)
+        for begin, end in pairwise(notes)
+        if begin.text.startswith("attempt") and end.text.startswith("ack")
+    ]
+
+
+def _unsynced(recording: Sequence[Effect], effects: Sequence[Effect]) -> list[Group]:
+    """Return the positions just before a sync or a change of names, and those after a change of names.
+
+    The largest weights go to positions before the first sync after an acknowledgement, and to those within a commit.
+    """
+    before_syncs = [each.index for each in effects if _is_sync(each)] + [len(effects)]
+    told = {before_syncs[bisect_left(before_syncs, commit.stop)] for commit in commits(recording)} | {len(effects)}
+    inside = {point for commit in commits(recording) for point in commit}
+    named = {each.index + 1 for each in effects if each.kind in _NAMES}
+    others = [each for each in effects if each.index not in told and (each.kind in _NAMES or _is_sync(each))]
+    return [
+        Group(4, sorted(told)),
+        *_shared_out(4, [effect for effect in others if effect.index in inside]),
+        *_shared_out(1, [effect for effect in others if effect.index not in inside]),
+        Group(1 / 2, sorted(named - told - {each.index for each in others})),
+    ]
+
+
+def _is_sync(effect: Effect) -> bool:
+    return effect.kind in _SYNCS or effect.synchronous
+
+
+def _shared_out(weight: float, effects: Sequence[Effect]) -> list[Group]:
+    """Return the positions before ``effects``. Each role gets the same share of ``weight``, even a rare one."""
+    roles: dict[tuple[str, ...], list[int]] = {}
+    for effect in effects:
+        roles.setdefault(_role(effect), []).append(effect.index)
+    return [Group(weight / len(roles), points) for points in roles.values()]
+
+
+def _by_role(recording: Sequence[Effect], struck: Sequence[tuple[int, int]], effects: Sequence[Effect]) -> list[Group]:
+    """Return the points of ``struck``, grouped by the role of the effect that each one strikes.
+
+    An effect of every commit has weight 1, one of every fifth commit weight 1/5. All effects before the first commit
+    share weight 1/2, all other effects outside commits 1/5.
+    """
+    first = next((effect.index for effect in recording if effect.text.startswith("attempt")), 0)
+    within = {at: number for number, commit in enumerate(commits(recording)) for at in commit}
+    roles: dict[tuple[str, ...], list[int]] = {}
+    found_in: dict[tuple[str, ...], set[int]] = {}
+    opening: list[int] = []
+    elsewhere: list[int] = []
+    for point, at in struck:
+        effect = effects[at]
+        if matches(effect.path, NEVER_READ):
+            continue
+        role = _role(effect)
+        if at in within:
+            roles.setdefault(role, []).append(point)
+            found_in.setdefault(role, set()).add(within[at])
+        else:
+            (opening if at < first else elsewhere).append(point)
+    number = max(1, len(set(within.values())))
+    inside = [Group(len(found_in[role]) / number, points) for role, points in roles.items()]
+    return [*inside, Group(1 / 2, opening), Group(1 / 5, elsewhere)]
+
+
+def _role(effect: Effect) -> tuple[str, ...]:
+    """Return the role of an effect: the same for effects of one kind on files whose names differ in a number only."""
+    path = PurePosixPath(effect.path)
+    return str(effect.kind), str(effect.synchronous), _NUMBER.sub("#", f"{path.parent}/{path.suffix or path.name}")

@@ -1,0 +1,153 @@
+"""Failed syncs: a sync fails, its process is killed, another process continues, and then power is lost.
+
+After a failed fsync Linux marks the pages clean. Data appended to them later is lost with them, even if its own fsync
+succeeds. The disk is that of the persistence model; see ``harness.crash_states.model``.
+
+A folder differs. In the variant ``gate`` its sync fails because the journal of ext4 or xfs cannot be written, and the
+file system refuses all operations of the next process. In ``strict`` there is no journal, and it accepts them. That is
+only reported: a process that finds a name does not know that a sync of it has failed, and has nothing to write again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from harness.checkers.prefix import Found, Judgement, Promised
+from harness.crash_states.choices import Depth
+from harness.crash_states.files import ROOT, Tree
+from harness.crash_states.model import FolderModel, numbered
+from harness.crash_states.states import State, states
+from harness.experiments.iofaults.power import BOOT_AFTER_THAT, check_maps, told_between
+from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
+from harness.io_trace.recording import NOT_COUNTED, Effect, Kind, read_recording
+
+_DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
+_OPENING_POSITIONS = 8
+_FIRST_PROMISES, _LATER_PROMISES = 3, 2
+"""With a bound on states, power is cut at so many acknowledgements: the first ones, and some that are drawn."""
+_OPENING = Depth(states_per_position=2, unread=NEVER_READ)
+
+
+def syncs(recording: Sequence[Effect]) -> list[int]:
+    """Return the effects that ``points`` number: syncs of one file or folder, and writes that also sync."""
+    return [effect.index for effect in recording if effect.synchronous or effect.kind in (Kind.SYNC, Kind.DATASYNC)]
+
+
+def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
+    """Fail the syncs that ``points`` number. Cut the power at acknowledgements of the process that continues."""
+    planned = syncs(shop.recording())
+    for point in (point for point in points if point < len(planned)):
+        at = planned[point]
+        first, second = shop.scratch("failed"), shop.scratch("went-on")
+        lives = _Lives(shop, at, first, second)
+        told, judgement = shop.patiently(lives.trial)
+        if not lives.reached or not judgement.expected:
+            words = _words(at) if lives.reached else f"effect {at} was to fail, and was not reached"
+            yield shop.row(point, "", words, told, judgement)
+            continue
+        recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
+        check_maps(recording)
+        for state in _states(recording, len(numbered(read_recording(first))), shop):
+            if only in ("", state.description.to_json()):
+                yield _judged(shop, recording, point, at, state)
+
+
+class _Lives:
+    """The process whose sync fails, recorded in ``first``, and the process that continues, recorded in ``second``."""
+
+    def __init__(self, shop: Workshop, at: int, first: Path, second: Path) -> None:
+        self._shop, self._at, self._first, self._second = shop, at, first, second
+        self.reached = True
+        """False if the sync was not reached: with threads, a process may have fewer effects than its recording."""
+        self._refused = False
+        """True if the file system refuses all operations of the process that continues."""
+
+    def trial(self) -> tuple[Promised, Judgement]:
+        """Run both processes. Return what was acknowledged, and "valid" if only a power loss can show an anomaly."""
+        shop = self._shop
+        for made in (self._first, self._second):
+            made.unlink(missing_ok=True)
+        before = shop.writer(["FailThenKill", self._at, errno.EIO], self._first)
+        demanded = shop.demanded("power")
+        told = shop.told(before, demanded)
+        self.reached = before.killed
+        if not self.reached:
+            # The process completed its work, so its store is checked as it is.
+            return told, shop.judge(told, shop.demanded("error"))
+        self._refused = shop.case.variant == "gate" and _failed_a_folder(read_recording(self._first))
+        plan: Plan = ["Fail", 0, errno.EROFS, True] if self._refused else NOTHING
+        after = shop.writer(plan, self._second, go_on_from=told.acknowledged)
+        notes = [note for note in after.notes if self._is_promise(note)]
+        told = shop.told(after._replace(notes=(*before.notes, *notes)), demanded)
+        if told.broken or told.trouble:
+            return told, shop.judge(told, demanded)
+        return told, Judgement(Found.VALID, None, True)
+
+    def promises_of(self, recording: Sequence[Effect]) -> list[Effect]:
+        """Return ``recording``, of the process that continued, without the notes that acknowledge nothing."""
+        return [effect for effect in recording if effect.kind is not Kind.NOTE or self._is_promise(effect.text)]
+
+    def _is_promise(self, note: str) -> bool:
+        # On a read-only file system, data that can be read may be lost with the power, and no write depends on it.
+        return not (self._refused and note.startswith("open"))
+
+
+def _failed_a_folder(recording: Sequence[Effect]) -> bool:
+    """Return True if the sync that failed was that of a folder."""
+    folders = {ROOT, *(effect.file for effect in recording if effect.kind is Kind.MKDIR)}
+    return any(effect.kind is Kind.SYNC_FAILED and effect.file in folders for effect in recording)
+
+
+def joined(first: Sequence[Effect], second: Sequence[Effect]) -> list[Effect]:
+    """Return the recordings of two processes that worked below the same folder, one after the other, as one."""
+    count = sum(effect.kind not in NOT_COUNTED for effect in first)
+    files = max((effect.file for effect in first), default=0)
+    shifted = [
+        replace(effect, index=effect.index + count, file=effect.file + files if effect.file > ROOT else effect.file)
+        for effect in second
+    ]
+    return [*first, *shifted]
+
+
+def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator[State]:
+    """Yield crash states at some positions of the second opening, at acknowledgements, and at the end: each once."""
+    end, model, seed = len(numbered(recording)), FolderModel(shop.case.variant), shop.seed
+    later = [effect for effect in recording if effect.kind is Kind.NOTE and effect.index >= begin]
+    told = {effect.index for effect in later if effect.text.startswith("ack")}
+    if shop.case.states_per_position is not None:
+        first, others = sorted(told)[:_FIRST_PROMISES], sorted(told)[_FIRST_PROMISES:]
+        told = {*first, *Random(f"told {seed} {begin}").sample(others, min(_LATER_PROMISES, len(others)))}
+    opened = next((effect.index for effect in later if effect.text.startswith("attempt")), begin)
+    met = set()
+    opening = range(begin, opened + 1)
+    drawn = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
+    for position in sorted({*drawn, *told, end}):
+        depth = _DEPTH if position in told else _OPENING
+        for state in states(recording, Tree(), range(position, position + 1), model, seed, depth):
+            digest = state.tree.digest(NEVER_READ)
+            # After a later acknowledgement the same state is checked again: more must have survived.
+            if state.description.position == position and (digest, position) not in met:
+                met.add((digest, position))
+                yield state
+
+
+def _judged(shop: Workshop, recording: Sequence[Effect], point: int, at: int, state: State) -> Row:
+    demanded = shop.demanded("power")
+    promised = told_between(recording, state.said_by, state.said_before, demanded)
+
+    def trial() -> tuple[Promised, Judgement]:
+        shop.place(state.tree)
+        return promised, shop.judge(promised, demanded, boot=BOOT_AFTER_THAT)
+
+    told, judgement = shop.patiently(trial)
+    words = f"{_words(at)}; and the power lost before effect {state.description.position}: {state.description.kind}"
+    row = shop.row(point, state.description.to_json(), words, told, judgement)
+    return row | {"digest": state.tree.digest(NEVER_READ).hex()}
+
+
+def _words(at: int) -> str:
+    return f"the sync that is effect {at} failed, its process was killed, another one went on"

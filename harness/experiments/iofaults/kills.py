@@ -1,0 +1,159 @@
+"""Kills: before each I/O operation of a process, inside a write, or again at each operation of the recovery."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from harness.checkers.prefix import Demand, Found, Judgement, Promised
+from harness.crash_states.changes import matches
+from harness.crash_states.files import Tree
+from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
+from harness.io_trace.recording import Effect, Kind, read_recording
+from harness.processes.fork_server import ForkServerError
+
+_TEARS = 2
+_SECTOR_BYTES = 512
+
+
+def kills(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
+    """Kill before I/O operation ``point``, for each of ``points``. Behind the last one the writer process ends."""
+    for point in points:
+        yield _killed(shop, point, "", ["Kill", point], f"killed before effect {point}")
+
+
+def tears(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
+    """Kill inside each write among ``points``, after some of its bytes.
+
+    The length of the write is that of a recording. With background threads, the operation may differ this time.
+    """
+    effects = {effect.index: effect for effect in shop.recording() if effect.kind is Kind.WRITE}
+    for point in points:
+        if point in effects:
+            for length in _lengths(effects[point], shop.seed):
+                if only in ("", str(length)):
+                    description = f"killed {length} bytes into effect {point}"
+                    yield _killed(shop, point, str(length), ["Tear", point, length], description)
+
+
+def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
+    """Kill before I/O operation ``point``, then kill the recovering process before each of its own operations.
+
+    Operations that change no data (a sync, or a line of a log that is never read) leave the same crash state as the
+    next operation, when more may have been acknowledged. So only the last of such a run is tried, both times.
+    """
+    demanded = shop.demanded("kill")
+    idle = _idle(shop.recording())
+    for point in points if only else _worthwhile(points, idle):
+        told, so_far = _crashed(shop, demanded, point)
+        if not so_far.expected:
+            yield shop.row(point, "", f"killed before effect {point}", told, so_far)
+            continue
+        crashed = Tree.read(shop.root)
+        again = int(only or 0)
+        if again < 0:
+            raise ValueError("the first effect is 0")
+        passed_over = frozenset[int]() if only else _idle(_recovery(shop, crashed))
+        killed = True
+        while killed:
+            if again not in passed_over:
+                killed, told_again, judgement = _killed_again(shop, crashed, told, demanded, again)
+                description = f"killed before effect {point}, and its recovery before effect {again}"
+                yield shop.row(point, str(again), description, told_again, judgement)
+            again += 1
+            if only:
+                break
+
+
+def _worthwhile(points: Sequence[int], idle: frozenset[int]) -> list[int]:
+    """Return ``points``, with each idle point replaced by the next one that is not ``idle``."""
+    return list(dict.fromkeys(next(after for after in count(point) if after not in idle) for point in points))
+
+
+def _idle(recording: Sequence[Effect]) -> frozenset[int]:
+    """Return the effects of ``recording`` that change no data that is ever read."""
+    return frozenset(
+        effect.index
+        for effect in recording
+        if effect.kind in (Kind.SYNC, Kind.DATASYNC, Kind.SYNC_ALL)
+        or (effect.kind is Kind.WRITE and matches(effect.path, NEVER_READ))
+    )
+
+
+def _recovery(shop: Workshop, crashed: Tree) -> Sequence[Effect]:
+    """Return the effects of a recovery from ``crashed`` that is not killed; none if the recovery does not complete."""
+    recording = shop.scratch("recovery")
+    recording.unlink(missing_ok=True)
+    shop.place(crashed)
+    try:
+        recovered = shop.recover(NOTHING, boot="", recording=recording)
+    except ForkServerError:
+        # Each kill of this recovery will report the problem.
+        shop.renew()
+        return ()
+    return read_recording(recording) if recovered.status == 0 else ()
+
+
+def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str) -> Row:
+    demanded = shop.demanded("kill")
+    life: Life | None = None
+
+    def trial() -> tuple[Promised, Judgement]:
+        nonlocal life
+        life = shop.writer(plan)
+        told = shop.told(life, demanded)
+        return told, shop.judge(told, demanded)
+
+    told, judgement = shop.patiently(trial)
+    if life is not None and not life.killed:
+        description += ", which was not reached"
+    return shop.row(point, only, description, told, judgement)
+
+
+def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Judgement]:
+    """Kill before effect ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
+
+    def trial() -> tuple[Promised, Judgement]:
+        told = shop.told(shop.writer(["Kill", point]), demanded)
+        if told.trouble:
+            return told, Judgement(Found.HARNESS_ERROR, None, False, told.trouble)
+        if told.broken is not None:
+            return told, Judgement(told.broken[0], None, False, told.broken[1])
+        return told, Judgement(Found.VALID, None, True)
+
+    return shop.patiently(trial)
+
+
+def _killed_again(
+    shop: Workshop, crashed: Tree, told: Promised, demanded: Demand, again: int
+) -> tuple[bool, Promised, Judgement]:
+    killed = False
+
+    def trial() -> tuple[Promised, Judgement]:
+        nonlocal killed
+        shop.place(crashed)
+        recovery = shop.recover(["Kill", again], boot="")
+        killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
+        if recovery.timed_out:
+            return told, Judgement(Found.HANGING, None, False, "the recovery did not come to an end")
+        if not killed and recovery.signal is not None:
+            return told, Judgement(Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}")
+        if recovery.error:
+            return told, Judgement(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
+        if not killed and recovery.result["leaked"]:
+            return told, Judgement(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
+        return told, shop.judge(told, demanded)
+
+    told_again, judgement = shop.patiently(trial)
+    return killed, told_again, judgement
+
+
+def _lengths(effect: Effect, seed: int) -> list[int]:
+    """Return the lengths at which a write is torn: some anywhere, and one at a sector's end."""
+    size = len(effect.data)
+    choose = random.Random(f"tear {seed} {effect.index}")
+    anywhere = {choose.randrange(1, size) for _ in range(_TEARS - 1)} if size > 1 else set()
+    sectors = range(_SECTOR_BYTES - effect.offset % _SECTOR_BYTES, size, _SECTOR_BYTES)
+    return sorted(anywhere | ({choose.choice(sectors)} if sectors else set()))

@@ -1,0 +1,55 @@
+"""The command that measures how often the default gate detects each mutant: ``python -m harness mutants``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.experiments.iofaults.detection import detect
+from harness.experiments.iofaults.gate import ENOUGH
+from harness.experiments.iofaults.plan import GATE
+from harness.experiments.iofaults.subjects import subject_named
+from harness.faults.registry import check_known
+from harness.folders import quick_folder
+from harness.io_trace.library import recorder_library
+from harness.mutants.iofaults import MUTANTS
+from harness.processes.fork_server import ForkServer
+from stores.errors import ConfigError
+
+
+def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range) -> int:
+    """Print how often the gate's trials detect each mutant at ``seeds``. Return 1 if one is detected too rarely.
+
+    ``mutants`` None means all, and ``backends`` None all that a mutant fits. Raises: ConfigError for an unknown name,
+    and if there is nothing to measure.
+    """
+    check_known("mutant", MUTANTS, *(mutants or ()))
+    chosen = None if backends is None else [subject_named(name) for name in backends]
+    pairs = [
+        (mutant, subject)
+        for mutant in mutants or MUTANTS
+        for subject in MUTANTS[mutant].subjects()
+        if chosen is None or subject in chosen
+    ]
+    if not pairs or not seeds:
+        raise ConfigError(
+            "there is nothing to measure: name mutants and backends that fit each other, and at least one seed"
+        )
+    recorder_library()
+    found: dict[str, list[bool]] = {}
+    with ForkServer(within=quick_folder()) as fork_server:
+        for mutant, subject in pairs:
+            missed = []
+            for seed in seeds:
+                detection = detect(mutant, subject, seed, GATE, fork_server)
+                if detection.row is None and detection.trouble:
+                    raise ConfigError(f"{mutant} in {subject} at seed {seed} has no verdict: {detection.trouble}")
+                found.setdefault(mutant, []).append(detection.row is not None)
+                missed += [seed] if detection.row is None else []
+            told = f", missed at {', '.join(map(str, missed))}" if missed else ""
+            print(f"{mutant} in {subject}: {len(seeds) - len(missed)} of {len(seeds)} seeds{told}", flush=True)
+    weak = [mutant for mutant, runs in found.items() if sum(runs) < ENOUGH * len(runs)]
+    for mutant, runs in found.items():
+        print(f"{mutant}: found in {sum(runs)} of {len(runs)} runs, {100 * sum(runs) / len(runs):.0f} %")
+    enough = f"{len(found) - len(weak)} of {len(found)} mutants"
+    print(f"The {GATE} profile finds {enough} in {ENOUGH:.0%} of their runs or more.")
+    return 1 if weak else 0

@@ -1,0 +1,144 @@
+"""The subjects of fault injection: every persistent backend, and the library's protocols that keep state beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.experiments.iofaults.passing import PASSING_KINDS, with_passing
+from harness.experiments.iofaults.subjects.adoption import ADOPTED, AdoptionSubject
+from harness.experiments.iofaults.subjects.changelog import ChangelogSubject
+from harness.experiments.iofaults.subjects.checkpoint import CheckpointSubject
+from harness.experiments.iofaults.subjects.layout_change import LayoutChangeSubject
+from harness.experiments.iofaults.subjects.lazy_upgrade import LazyUpgradeSubject
+from harness.experiments.iofaults.subjects.migration import MigrationSubject
+from harness.experiments.iofaults.subjects.online_upgrade import OnlineUpgradeSubject
+from harness.experiments.iofaults.subjects.punctuated import PunctuatedTaskSubject
+from harness.experiments.iofaults.subjects.relocation import RelocationSubject
+from harness.experiments.iofaults.subjects.state_directory import StateDirectorySubject
+from harness.experiments.iofaults.subjects.store import StoreSubject
+from harness.experiments.iofaults.subjects.subject import Subject
+from harness.experiments.iofaults.subjects.task import PAIRS, TaskSubject
+from harness.experiments.iofaults.subjects.upgrade import UpgradeSubject
+from harness.experiments.iofaults.workload import State
+from harness.typed_maps import PLAIN, check_kind
+from stores.errors import ConfigError
+from stores.interface import Durability
+from stores.registry import backend_named, backends
+
+__all__ = [
+    "ADOPTIONS",
+    "CHANGELOG",
+    "CHECKPOINT",
+    "LAYOUT_CHANGE",
+    "LAZY_UPGRADE",
+    "MIGRATION",
+    "ONLINE_UPGRADE",
+    "PUNCTUATION",
+    "RELOCATION",
+    "STATE_DIRECTORY",
+    "TASKS",
+    "UPGRADE",
+    "Subject",
+    "check_subject",
+    "is_transactional",
+    "shown",
+    "subject",
+    "subject_named",
+    "subjects",
+]
+
+CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
+MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
+RELOCATION, LAYOUT_CHANGE = "relocation", "layout-change"
+LAZY_UPGRADE, UPGRADE = "lazy-upgrade", "format-upgrade"
+PUNCTUATION, ONLINE_UPGRADE = "task-punctuation", "task-online-upgrade"
+TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION, ONLINE_UPGRADE), tuple(ADOPTED)
+
+
+class _Own(NamedTuple):
+    """A subject that is no backend, and the durability levels at which it behaves differently."""
+
+    make: Callable[[Path, Durability], Subject]
+    expected: Callable[[State], State]
+    levels: tuple[Durability, ...]
+
+
+_OWN: Mapping[str, _Own] = {
+    # The next four behave the same at all levels: other data depends on them, so they must survive power loss.
+    CHECKPOINT: _Own(CheckpointSubject, CheckpointSubject.expected, (Durability.DISK,)),
+    STATE_DIRECTORY: _Own(StateDirectorySubject, StateDirectorySubject.expected, (Durability.DISK,)),
+    RELOCATION: _Own(RelocationSubject, RelocationSubject.expected, (Durability.DISK,)),
+    LAYOUT_CHANGE: _Own(LayoutChangeSubject, LayoutChangeSubject.expected, (Durability.DISK,)),
+    **{
+        name: _Own(
+            partial(AdoptionSubject, backend=backend, left_by=left_by), AdoptionSubject.expected, tuple(Durability)
+        )
+        for name, (backend, left_by) in ADOPTED.items()
+    },
+    LAZY_UPGRADE: _Own(LazyUpgradeSubject, LazyUpgradeSubject.expected, tuple(Durability)),
+    MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
+    UPGRADE: _Own(
+        partial(UpgradeSubject, backend="lmdb-indexed-batch"),
+        UpgradeSubject.expected,
+        (Durability.PROCESS, Durability.DISK),
+    ),
+    CHANGELOG: _Own(ChangelogSubject, ChangelogSubject.expected, (Durability.PROCESS, Durability.DISK)),
+    **{
+        name: _Own(partial(TaskSubject, backends=pair), TaskSubject.expected, tuple(Durability))
+        for name, pair in PAIRS.items()
+    },
+    PUNCTUATION: _Own(PunctuatedTaskSubject, PunctuatedTaskSubject.expected, tuple(Durability)),
+    ONLINE_UPGRADE: _Own(OnlineUpgradeSubject, OnlineUpgradeSubject.expected, tuple(Durability)),
+}
+
+
+def subject(name: str, root: Path, level: str, records: str = PLAIN) -> Subject:
+    """Return the subject ``name``: a backend with stores of the kind ``records``, or a protocol of the library."""
+    if name in _OWN:
+        return _OWN[name].make(root, Durability(level))
+    return StoreSubject(root, Durability(level), name, records)
+
+
+def subject_named(name: str) -> str:
+    """Return the full name of a subject; a backend may have an alias. Raises: ConfigError if it does not exist."""
+    return name if name in _OWN else backend_named(name).name
+
+
+def subjects() -> list[tuple[str, str]]:
+    """Return every subject with each of its durability levels, in a fixed order."""
+    carried = [
+        (name, str(level))
+        for name, backend in backends().items()
+        if backend.persistent
+        for level in Durability
+        if level in backend.durabilities
+    ]
+    return [*carried, *((name, str(level)) for name, own in _OWN.items() for level in own.levels)]
+
+
+def shown(name: str, state: State, records: str = PLAIN) -> State:
+    """Return the state that the subject called ``name`` must show for the workload's ``state``."""
+    if name in _OWN:
+        return _OWN[name].expected(state)
+    return with_passing(state) if records in PASSING_KINDS else state
+
+
+def is_transactional(name: str) -> bool:
+    """Return True if the subject called ``name`` isolates uncommitted writes."""
+    backend = backends().get(name)
+    # The property is a constant of the backend, so no store is needed.
+    return backend is None or backend.transactional
+
+
+def check_subject(name: str, level: str, records: str = PLAIN) -> None:
+    """Raise ConfigError if the subject does not exist, or does not have that level or kind of stores."""
+    check_kind(records)
+    if records and name in _OWN:
+        raise ConfigError(f"{name} has the kinds of stores that it has: leave out {records!r}, or choose a backend")
+    if (name, level) not in subjects():
+        if name not in _OWN:
+            backend_named(name)
+        raise ConfigError(f"{name} is not swept at {level}; there is: {', '.join(map('@'.join, subjects()))}")

@@ -1,0 +1,358 @@
+"""The place where the trials of a case run: a fork server for writers and verifiers, a folder, and the resulting rows.
+
+A trial in which a process exceeded its deadline runs once more with a longer one, before it counts as a hang. If any
+other part of the harness dies, is late or raises, the trial is a harness error, never an anomaly of the library.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from harness.checkers.prefix import Demand, Found, Judgement, Promised, Remains, demand, judged, promised
+from harness.crash_states.files import Tree
+from harness.experiments.iofaults.case import Case, repeat_command
+from harness.experiments.iofaults.passing import PASSING_KINDS, passing_ever
+from harness.experiments.iofaults.subjects import is_transactional, shown
+from harness.experiments.iofaults.verifier import remains
+from harness.experiments.iofaults.workload import models, values_ever
+from harness.experiments.iofaults.writer import END, read_account, signature
+from harness.folders import ROOT, RUNS, quick_folder
+from harness.io_trace.recording import Effect, Kind, read_recording
+from harness.processes.fork_server import ForkServer, ForkServerError, Outcome
+from stores.errors import ConfigError
+
+DEADLINE_S = 10.0
+"""The CPU time that a writer or a verifier may use; they use between a hundredth of a second and two seconds."""
+PATIENCE = 4
+"""The factor by which the deadline grows when a trial that was too late is repeated."""
+
+NEVER_READ = ("*/LOG",)
+"""Files that engines write for people and never read. States that differ only in these files are equal."""
+_ROOM_LEFT_BYTES = 16 << 20
+"""The free space that the working folder must keep. With less, an anomaly proves nothing."""
+
+KEPT = RUNS / "recordings"
+"""The folder for the recordings of anomalies found outside a run; "make clean" removes it."""
+
+Row = dict[str, Any]
+Plan = list[Any]
+"""A plan of fault injection, as its name and its arguments."""
+NOTHING: Plan = ["Nothing"]
+_KILLING = ("Kill", "Tear", "FailThenKill")
+
+
+class Life(NamedTuple):
+    """The end of a writer process: how it ended, its acknowledgement log, and True if it was killed as planned."""
+
+    outcome: Outcome
+    notes: tuple[str, ...]
+    killed: bool
+
+
+class Workshop:
+    """Runs the trials of one case, one after the other; use it in a ``with`` block.
+
+    ``fork_server`` is a fork server that preloads the recorder. It belongs to the caller, and its folder is empty
+    afterwards. Without one, the workshop starts its own. If the case names no recording and a trial is not as promised,
+    the recording is kept for the command that repeats the trial. It is kept in the folder ``kept``, or in ``KEPT``. All
+    other files are removed with the workshop.
+
+    Raises: ConfigError if I/O operations cannot be recorded on this machine.
+    """
+
+    def __init__(self, case: Case, seed: int, fork_server: ForkServer | None = None, kept: Path | None = None) -> None:
+        self.case, self.seed = case, seed
+        self._kept = kept or KEPT
+        self._fork_server = fork_server or ForkServer(within=quick_folder())
+        self._is_own = fork_server is None
+        self._deadline_s = DEADLINE_S
+        self._prepare()
+        states = models(seed, case.commits)
+        self._models = [shown(case.subject, state, case.records) for state in states]
+        self._given = {
+            key: [
+                (number, value if value is None else shown(case.subject, {key: value})[key]) for number, value in given
+            ]
+            for key, given in values_ever(seed, case.commits + 1).items()
+        }
+        if case.records in PASSING_KINDS:
+            self._given |= passing_ever(case.commits + 1)
+
+    @property
+    def root(self) -> Path:
+        """The folder that contains the subject."""
+        return self.scratch("root")
+
+    def clear(self) -> Path:
+        """Empty the root folder, and return it."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir()
+        return self.root
+
+    def place(self, tree: Tree) -> None:
+        """Replace the root folder by ``tree``."""
+        tree.write_into(self.clear())
+
+    def writer(self, plan: Plan, recording: Path | None = None, *, go_on_from: int | None = None) -> Life:
+        """Run a writer process under ``plan`` below an empty root.
+
+        With ``go_on_from``, the root is kept. The writer continues after that commit, or after the one that the subject
+        reports.
+        """
+        account = self.scratch("account")
+        account.unlink(missing_ok=True)
+        if go_on_from is None:
+            self.clear()
+        outcome = self._fork_server.run(
+            "harness.experiments.iofaults.writer:run",
+            self._subject
+            | {
+                "seed": self.seed,
+                "commits": self.case.commits,
+                "root": str(self.root),
+                "account": str(account),
+                "plan": plan,
+                "recording": str(recording or ""),
+                "reached": go_on_from or 0,
+            },
+            deadline_s=self._deadline_s,
+        )
+        killed = outcome.signal == signal.SIGKILL and not outcome.timed_out and plan[0] in _KILLING
+        return Life(outcome, tuple(read_account(account)), killed)
+
+    def recover(self, plan: Plan, *, boot: str, recording: Path | None = None) -> Outcome:
+        """Open and close the subject below the root under ``plan``."""
+        return self._fork_server.run(
+            "harness.experiments.iofaults.verifier:recover",
+            self._subject
+            | {
+                "root": str(self.root),
+                "plan": plan,
+                "recording": str(recording or ""),
+                "boot": boot,
+            },
+            deadline_s=self._deadline_s,
+        )
+
+    def look(self, told: Promised, *, boot: str, verify: bool = False) -> Remains:
+        """Run a verifier process below the root, and return what it read. It may ``verify`` the subject before.
+
+        Verifiers share a child of the fork server as long as each completes, even if it had to restore the subject. A
+        verifier of a mutant has a child of its own, because patched code may keep state.
+        """
+        shared = not self.case.mutant
+        outcome = self._fork_server.run(
+            "harness.experiments.iofaults.verifier:run",
+            self._subject
+            | {
+                "seed": self.seed,
+                "commits": self.case.commits,
+                "attempted": told.attempted,
+                "root": str(self.root),
+                "boot": boot,
+                "verify": verify,
+            },
+            deadline_s=self._deadline_s,
+            shared=shared,
+        )
+        if outcome.timed_out:
+            return Remains(ending="deadline")
+        if outcome.signal == signal.SIGKILL:
+            return Remains(trouble="the judge was killed from outside")
+        if outcome.signal is not None:
+            return Remains(ending=f"signal {outcome.signal}")
+        if outcome.error or not isinstance(outcome.result, dict):
+            return Remains(trouble=f"the judge raised {outcome.error or 'nothing, and told nothing'}")
+        if shared and ("later" not in outcome.result or "leaked" in outcome.result):
+            # It stopped before the end, where it closes its subject.
+            self._fork_server.retire()
+        return remains(outcome.result)
+
+    def judge(self, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Judgement:
+        """Check the subject below the root against what was promised."""
+        return judged(demanded, told, self.look(told, boot=boot, verify=verify), self._models, self._given)
+
+    def told(self, life: Life, demanded: Demand) -> Promised:
+        """Return what a writer process was promised, and any anomaly that it found itself."""
+        outcome = life.outcome
+        told = folded(life.notes, demanded)
+        if life.killed:
+            return told
+        if outcome.status == 0:
+            result = outcome.result
+            if told.broken or not result["gave_up"] or result["fired"]:
+                return told
+            return replace(told, broken=(Found.UNUSABLE, f"nothing failed, and the writer gave up: {result['error']}"))
+        if outcome.timed_out:
+            return replace(told, broken=(Found.HANGING, "the writer did not come to an end"))
+        if outcome.signal is None or outcome.signal == signal.SIGKILL:
+            return replace(told, trouble=f"the writer was killed from outside, or raised {outcome.error or 'nothing'}")
+        return replace(told, broken=(Found.DEADLY, f"the writer was ended by signal {outcome.signal}"))
+
+    def demanded(self, fault: str) -> Demand:
+        """Return what the case's subject must guarantee after ``fault``."""
+        return demand(self.case.level, fault, transactional=is_transactional(self.case.subject))
+
+    def row(self, point: int, only: str, description: str, told: Promised, judgement: Judgement) -> Row:
+        """Return the row of one trial."""
+        case = self.case
+        if not judgement.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
+            case = replace(case, recording=str(self._keep_recording()))
+        return {
+            "backend": case.subject,
+            "durability": case.level,
+            "fault": case.fault,
+            "variant": case.variant,
+            "mutant": case.mutant,
+            "records": case.records,
+            "seed": self.seed,
+            "point": point,
+            "only": only,
+            "description": description,
+            "states": 1,
+            "digest": "",
+            "result": str(judgement.found),
+            "acknowledged": told.acknowledged,
+            "state": judgement.number,
+            "attempted": told.attempted,
+            "detail": judgement.detail,
+            "noticed": judgement.noticed,
+            "unverified": "",
+            "expected": judgement.expected,
+            "repeat": repeat_command(case, point, self.seed, only),
+        }
+
+    def patiently(self, trial: Callable[[], tuple[Promised, Judgement]]) -> tuple[Promised, Judgement]:
+        """Run ``trial``, and run the whole trial once more with a longer deadline if a process was too late."""
+        try:
+            told, judgement = trial()
+            if judgement.found is Found.HANGING:
+                self._deadline_s *= PATIENCE
+                try:
+                    told, judgement = trial()
+                finally:
+                    self._deadline_s /= PATIENCE
+            return told, judgement if judgement.expected else self._with_room(judgement)
+        except ForkServerError as error:
+            # This trial has no verdict. The next ones run in a new fork server.
+            self.renew()
+            return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
+
+    def _with_room(self, judgement: Judgement) -> Judgement:
+        """Return the anomaly, or a harness error if the folder is full: then the anomaly proves nothing."""
+        folder = self._fork_server.folder
+        free = shutil.disk_usage(folder).free
+        if free >= _ROOM_LEFT_BYTES:
+            return judgement
+        told = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {judgement.found}"
+        return Judgement(Found.HARNESS_ERROR, None, False, f"{told}: {judgement.detail}")
+
+    def recording(self) -> list[Effect]:
+        """Read the case's recording, or make one if the case names none or the file does not exist.
+
+        Raises: ForkServerError if the recorded writer process fails; ConfigError if an existing recording is
+        incomplete, or of another case or seed: with it, every state would be checked wrongly.
+        """
+        made = Path(self.case.recording) if self.case.recording else self.scratch("recording")
+        if not made.exists():
+            self.undisturbed(made)
+        recording = read_recording(made)
+        case = self.case
+        notes = [effect.text for effect in recording if effect.kind is Kind.NOTE]
+        own = signature(case.subject, case.level, case.mutant, self.seed, case.commits, case.records)
+        if notes[:1] != [own] or notes[-1] != END:
+            raise ConfigError(
+                f"{made} is no whole recording {own}, but {notes[0] if notes else 'empty'}: give the one that was made "
+                "of it, or leave it out to make a new one"
+            )
+        return recording
+
+    def undisturbed(self, recording: Path | None = None) -> int:
+        """Run a writer process without faults, and return its number of effects.
+
+        Raises: ForkServerError if it does not complete its work.
+        """
+        outcome = (life := self.writer(NOTHING, recording)).outcome
+        if outcome.status != 0 or outcome.result["gave_up"]:
+            said = outcome.error or outcome.result or life.notes[-2:]
+            raise ForkServerError(f"nothing was to happen to this writer of {self.case.subject}: {said}")
+        return int(outcome.result["effects"])
+
+    def renew(self) -> None:
+        """Replace the fork server, with an empty folder, after a ForkServerError."""
+        self._fork_server.restart()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        with suppress(ForkServerError):
+            # This only saves time. The next call that needs the fork server reports the error.
+            self._fork_server.prepare(
+                "harness.experiments.iofaults.writer:know", {"seed": self.seed, "commits": self.case.commits}
+            )
+
+    def scratch(self, name: str) -> Path:
+        """Return a path beside the root, for temporary files of a trial."""
+        return self._fork_server.folder / name
+
+    def close(self) -> None:
+        """End every process of the trials, and remove their files."""
+        if self._is_own:
+            self._fork_server.close()
+            return
+        try:
+            self._fork_server.retire()
+            for left in self._fork_server.folder.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        except (ForkServerError, OSError):
+            self._fork_server.restart()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _subject(self) -> dict[str, str]:
+        return {
+            "name": self.case.subject,
+            "level": self.case.level,
+            "mutant": self.case.mutant,
+            "records": self.case.records,
+        }
+
+    def _keep_recording(self) -> Path:
+        """Copy this case's own recording to a file that outlives the workshop, and return its path.
+
+        The trial is repeated from it. The path is relative to the project's folder if the file lies there, as in
+        commands.
+        """
+        made = self.scratch("recording")
+        name = f"{self.case.subject}-{self.case.level}-{blake2b(made.read_bytes(), digest_size=6).hexdigest()}"
+        kept = self._kept / name
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            # Rename in one step: other processes may write or read the same file.
+            beside = kept.with_name(f"{name}.{os.getpid()}.new")
+            shutil.copyfile(made, beside)
+            beside.replace(kept)
+        return kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept.absolute()
+
+
+def folded(notes: Sequence[str], demanded: Demand) -> Promised:
+    """Return what the lines of a writer's acknowledgement log promise."""
+    try:
+        return promised(notes, keeps=demanded.keeps and demanded.transactional)
+    except ValueError as error:
+        return Promised(trouble=str(error))

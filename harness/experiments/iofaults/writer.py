@@ -1,0 +1,216 @@
+"""The writer process: makes the workload's commits, until a fault stops it, and logs what was acknowledged.
+
+It follows the advice of errors. It repeats a commit that may be tried again. It closes a store that must be opened
+again, opens it, and continues from its offset. It runs in a child of the fork server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness.checkers.prefix import NOTICING
+from harness.experiments.iofaults.subjects import Subject, is_transactional, shown, subject
+from harness.experiments.iofaults.workload import changes, model, models, values_ever
+from harness.io_trace import steering
+from harness.mutants.iofaults import build_in
+from stores.errors import StoreError
+
+OPENINGS_MAX = 4
+"""The number of times a writer process opens its subject before it gives up: once, and again after errors."""
+TRIES_MAX = 2
+"""The number of times it calls commit for the same transaction of the same open store."""
+END = "end"
+"""The last line of the acknowledgement log of a writer process that completed its work."""
+
+
+class Account:
+    """The acknowledgement log: a note in the recording, and a line in a file that survives a kill, for each event."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note(self, text: str) -> None:
+        """Append one line, unbuffered."""
+        steering.note(text)
+        line = text.replace("\n", " ").encode() + b"\n"
+        if os.write(self._descriptor, line) != len(line):
+            raise OSError("a note was not written whole")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+
+def read_account(path: Path) -> list[str]:
+    """Return the lines of a writer's acknowledgement log; none if the file does not exist."""
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def run(
+    *,
+    name: str,
+    level: str,
+    mutant: str,
+    seed: int,
+    commits: int,
+    root: str,
+    account: str,
+    plan: list[Any],
+    recording: str = "",
+    reached: int = 0,
+    records: str = "",
+) -> dict[str, Any]:
+    """Make ``commits`` commits on the subject below ``root`` under ``plan``. Close and reopen it once, halfway.
+
+    ``reached`` is the last commit that was made before, for a subject that cannot report it.
+
+    Returns what the recorder has counted: the number of ``effects``, and how many calls the plan ``fired`` at. It also
+    returns whether the writer ``gave_up``, and the last ``error``.
+    """
+    build_in(mutant, name)
+    with Account(Path(account)) as notes:
+        steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
+        notes.note(signature(name, level, mutant, seed, commits, records))
+        writer = _Writer(name, subject(name, Path(root), level, records), notes, seed, commits, reached, records)
+        try:
+            finished = writer.work()
+        except _LeakedError as leak:
+            notes.note(f"leaked {leak}")
+            finished = False
+        if finished:
+            notes.note(END)
+        return {"effects": steering.count(), "fired": steering.fired(), "gave_up": not finished, "error": writer.error}
+
+
+def know(*, seed: int, commits: int) -> None:
+    """Compute the commits and states of ``seed``, so that the children of this process need not do it."""
+    models(seed, commits)
+    values_ever(seed, commits)
+
+
+def signature(name: str, level: str, mutant: str, seed: int, commits: int, records: str = "") -> str:
+    """Return the first line of a writer's acknowledgement log: it names the case and the seed."""
+    return f"of {json.dumps([name, level, mutant, seed, commits, *filter(None, [records])])}"
+
+
+def to_plan(told: list[Any]) -> steering.Plan:
+    """Return the plan for its name and arguments."""
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (steering.Kill, steering.Tear, steering.Fail)}
+    kinds |= {kind.__name__: kind for kind in (steering.Nothing, steering.Short, steering.FailThenKill)}
+    name, *numbers = told
+    plan: steering.Plan = kinds[name](*numbers)
+    return plan
+
+
+class _LeakedError(Exception):
+    """The library raised an exception that is not a `StoreError`."""
+
+
+class _ReopenError(Exception):
+    """The subject must be closed and opened again."""
+
+
+class _Writer:
+    def __init__(
+        self, name: str, subject: Subject, notes: Account, seed: int, commits: int, reached: int, records: str
+    ) -> None:
+        self._name, self._subject, self._notes, self._records = name, subject, notes, records
+        self._seed, self._commits = seed, commits
+        self._reached = reached
+        self.error = ""
+        """The library's last error, "TYPE: message"."""
+        self._rest = commits // 2
+        """After this commit the subject is closed and opened again."""
+
+    def work(self) -> bool:
+        """Make the commits. Return False if the writer gave up."""
+        for _ in range(OPENINGS_MAX):
+            try:
+                self._open()
+                while self._reached < self._commits:
+                    self._commit(self._reached + 1)
+                    if self._reached == self._rest:
+                        self._rest = 0
+                        self._call("close", self._subject.close)
+                        self._open()
+                self._call("close", self._subject.close)
+                return True
+            except _ReopenError as reopen:
+                self.error = f"{type(reopen.__cause__).__name__}: {reopen.__cause__}"
+                self._close_after_error()
+        return False
+
+    def _open(self) -> None:
+        try:
+            reached = self._subject.open()
+        except StoreError as error:
+            raise _ReopenError from error
+        except Exception as error:
+            raise _leak("open", error) from error
+        if reached is not None:
+            self._notes.note(f"open {reached}")
+            self._reached = reached
+
+    def _commit(self, number: int) -> None:
+        self._call("stage", self._subject.stage, changes(self._seed, number), model(self._seed, number))
+        self._notes.note(f"attempt {number}")
+        for attempt in range(TRIES_MAX):
+            try:
+                self._subject.commit(number)
+            except StoreError as error:
+                if attempt + 1 == TRIES_MAX or self._subject.must_reopen(error):
+                    raise _ReopenError from error
+                self._check_unchanged(number)
+            except Exception as error:
+                raise _leak("commit", error) from error
+            else:
+                break
+        self._notes.note(f"ack {number}")
+        self._reached = number
+
+    def _check_unchanged(self, number: int) -> None:
+        """Check that the last commit is still visible after an error that says "changed nothing, commit again"."""
+        if not is_transactional(self._name):
+            return
+        try:
+            state, offset, _ = self._subject.read()
+        except StoreError as error:
+            raise _ReopenError from error
+        except Exception as error:
+            raise _leak("read", error) from error
+        if (offset or 0) != number - 1 or state != shown(self._name, model(self._seed, number - 1), self._records):
+            self._notes.note(f"visible commit {number} failed, was to be tried again, and can be read")
+
+    def _call(self, stage: str, function: Any, *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except StoreError as error:
+            raise _ReopenError from error
+        except Exception as error:
+            raise _leak(stage, error) from error
+
+    def _close_after_error(self) -> None:
+        try:
+            self._subject.close()
+        except StoreError:
+            # The next opening reports the error.
+            pass
+        except Exception as error:
+            raise _leak("close", error) from error
+
+
+def _leak(stage: str, error: Exception) -> _LeakedError:
+    return _LeakedError(f"{type(error).__name__} from {stage}: {error}")
+
+
+def wants_wiping(error: StoreError) -> bool:
+    """Return True if ``error`` asks to wipe the subject and restore it from its changelog."""
+    return type(error).__name__ in NOTICING

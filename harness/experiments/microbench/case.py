@@ -1,0 +1,266 @@
+"""The cases that time one store: a suite, a subject, and the amount of work. Also the cases of each profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.workloads.ycsb import CORE_WORKLOADS, OperationKind
+from stores import Durability
+from stores.registry import backends
+
+PLAIN = "plain"
+"""The prefix of the yardsticks: an engine without a store around it, used as well as plain code can."""
+WRITER_WAITS, READER_WAITS = "writer-waits", "reader-waits"
+"""Suites whose seconds are not the time of their work, but the longest wait of another thread."""
+YCSB = "ycsb-"
+"""The prefix of the suites that are YCSB's core workloads."""
+PUT, GET = "record-put", "record-get"
+"""Suites of typed stores."""
+FETCH, EXPIRE = "fetch", "expire"
+"""Suites of window stores."""
+OPEN = "open"
+"""The suite of openings."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case to time. Each round processes ``records``; there are ``rounds`` rounds after one to warm up."""
+
+    suite: str
+    """The suite, which names the work of a round:
+
+    * ``commit``: put and commit of new keys. ``update``: read, change and write of existing keys.
+    * ``scan``: all pairs in order, committed and staged. ``read``: lookups of committed data by a reader, with a writer
+      beside it if ``commits_beside``.
+    * ``iterators``: the creation of iterators over ``staged`` uncommitted records. ``first-steps``: their creation and
+    the first hundred records of each; ``records`` counts the iterators.
+    * ``ranges``: ``records`` range deletes of one transaction, each between two writes.
+    * ``writer-waits`` and ``reader-waits``: the longest wait of the writer, or of a reader on another thread, while a
+    scan of ``staged`` uncommitted records is created and makes its first step.
+    * ``watch``: as ``commit``, with all metrics collected at the same time if ``watched``.
+    * ``step``: as ``commit``, with an offset and the position of an input partition in each commit, as in a task. With
+    0 records per commit there is nothing else, and ``records`` counts the commits.
+    * ``record-put``, ``record-get``: put and commit, and the writer's lookups of committed data, in the form ``form``.
+    * ``fetch``: scans of the 100 windows, or with the form ``prefix`` of the 100 pairs, of each of ``keys`` keys.
+    * ``expire``: the commit in which a segment of ``staged`` windows expires; ``records`` counts the segments.
+    * ``open``: openings as a timestamped store of ``staged`` records in the form ``form``.
+    * ``ycsb-a`` to ``ycsb-f``: operations of YCSB's core workloads on ``keys`` records of 1,000 bytes; ``records``
+    counts the operations.
+    """
+    subject: str
+    """A backend, or a yardstick such as ``plain-rocksdb``."""
+    durability: Durability = Durability.CHANGELOG
+    records_per_commit: int = 1_000
+    distribution: str = "uniform"
+    keys: int = 0
+    """The number of keys that an update draws from. 1,000 is YCSB's own default (``recordcount``)."""
+    commits_beside: bool = False
+    """True if a writer commits ``records_per_commit`` records every tenth of a second at the same time."""
+    watched: bool = False
+    """True if all metrics of the store are collected every tenth of a second at the same time."""
+    checksums: bool = True
+    """True if an engine with optional checksums of its records keeps them."""
+    scan_checksums: bool = True
+    """True if scans check the checksums."""
+    staged: int = 0
+    """The number of records in the open transaction, in the segment that expires, or in the store that is opened."""
+    form: str = "bytes"
+    """The form of the records: one of ``FORMS`` in the module ``records``, or ``windows`` or ``prefix``."""
+    records: int = 50_000
+    rounds: int = 3
+
+    @property
+    def id(self) -> str:
+        """The name of the case, unique within a profile."""
+        drawn = f"{self.distribution}{self.keys or ''}"
+        marks = (
+            ("beside", self.commits_beside),
+            ("watched", self.watched),
+            ("unchecked", not self.checksums),
+            ("scans-unchecked", not self.scan_checksums),
+        )
+        special = [name for name, is_so in marks if is_so]
+        special = [*special, *([f"staged{self.staged}"] if self.staged else [])]
+        if self.suite in (PUT, GET, FETCH, OPEN):
+            special.append(self.form)
+        named = (self.suite, self.subject, self.durability.lower(), drawn, str(self.records_per_commit))
+        return "-".join([*named, *special])
+
+
+_ROCKSDB = ("rocksdb-indexed-batch", "rocksdb-direct")
+_CURVE = (100, 1_000, 10_000, 100_000)
+STEPS = (1, 10, 100, 10_000)
+"""Records per commit, over which the fixed cost of a commit is spread."""
+ENGINES = ("rocksdb", "lmdb", "sqlite")
+"""Engines that have a yardstick."""
+CHECKED = ("lmdb", "sqlite")
+"""Engines whose records have checksums of the library."""
+STAGED = (100, 1_000, 10_000, 100_000, 1_000_000)
+"""Sizes of an open transaction over which iterators are created."""
+WAITED = (1_000, 1_000_000)
+"""Sizes of an open transaction over which a scan makes its first step while others wait."""
+RECORDS = ((PUT, "bytes"), (PUT, "timestamped"), (GET, "bytes"), (GET, "timestamped"), (PUT, "short-bytes"),
+           (PUT, "text-to-number"))  # fmt: skip
+"""Suites and forms of typed stores that are compared."""
+RANGES = (1_000, 10_000, 100_000, 1_000_000)
+"""Numbers of range deletes in one transaction."""
+OPENED = 1_000_000
+"""The records of a store that is opened."""
+EXPIRED = (1_000, 1_000_000)
+"""Numbers of records in a segment that expires."""
+_UPDATES = (("uniform", 1_000), ("uniform", 100_000), ("zipfian", 1_000), ("zipfian", 100_000))
+_SLOW = 20_000
+"""The records of a round in slow cases."""
+
+
+def cases(profile: str) -> list[Case]:
+    """Return the cases of ``smoke``, ``default`` or ``full``, each once."""
+    found = {case.id: case for case in _cases(profile)}
+    return list(found.values())
+
+
+def _cases(profile: str) -> Iterator[Case]:
+    if profile == "smoke":
+        for subject in (*_ROCKSDB, "rocksdb-dual-store"):
+            yield Case("commit", subject, records=20_000, rounds=3)
+        yield from _scans()
+        return
+    for subject in _ROCKSDB:
+        yield Case("commit", subject, records_per_commit=500_000, records=500_000, rounds=2)
+    for size in (0, *STEPS):
+        yield steps(_ROCKSDB[0], size)
+    for engine in ENGINES:
+        for subject in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"):
+            yield steps(subject, 0)
+    if profile == "full":
+        for subject in backends():
+            for size in (0, *STEPS):
+                yield steps(subject, size)
+    yield Case("commit", f"{PLAIN}-rocksdb", records_per_commit=10_000)
+    for engine in ("lmdb", "sqlite"):
+        for durability in (Durability.PROCESS, Durability.DISK):
+            yield Case("commit", f"{engine}-indexed-batch", durability, records=_SLOW)
+            yield Case("commit", f"{PLAIN}-{engine}", durability, records=_SLOW)
+    for subject in ("rocksdb-indexed-batch", f"{PLAIN}-rocksdb"):
+        for distribution, keys in _UPDATES if profile == "full" else _UPDATES[:-1]:
+            yield Case("update", subject, records_per_commit=100_000, distribution=distribution, keys=keys,
+                       records=100_000)  # fmt: skip
+    yield from _scans()
+    for staged in STAGED:
+        yield iterators_over(staged)
+        yield first_steps_over(staged)
+    for suite in (WRITER_WAITS, READER_WAITS):
+        for staged in WAITED:
+            yield waits_over(suite, staged)
+    for count in RANGES if profile == "full" else RANGES[:2]:
+        yield range_deletes(count)
+    for subject in backends() if profile == "full" else _ROCKSDB[:1]:
+        for commits_beside in (False, True):
+            yield reads(subject, commits_beside=commits_beside)
+    for watched in (True, False):
+        yield commits_counted(watched=watched)
+    for suite, form in RECORDS:
+        yield records_as(suite, form)
+    for engine in ENGINES:
+        for form in ("windows", "prefix"):
+            yield fetches(engine, form)
+        for form in ("bytes", "timestamped") if engine == "rocksdb" or profile == "full" else ():
+            yield openings(engine, form)
+        for records in EXPIRED if engine == "rocksdb" or profile == "full" else ():
+            yield expiries(engine, records)
+    for engine in CHECKED:
+        for suite in ("commit", "scan"):
+            for checksums in (True, False):
+                yield with_checksums(suite, engine, checksums=checksums)
+        yield with_unchecked_scans(engine)
+    yield from _ycsb("ABCDEF" if profile == "full" else "ACE")
+    for subject, backend in backends().items():
+        for durability in sorted(backend.durabilities) if profile == "full" else (Durability.CHANGELOG,):
+            for size in _CURVE:
+                usual = 50_000 if subject.startswith("rocksdb") else _SLOW
+                yield Case("commit", subject, durability, size, records=max(size, usual))
+
+
+def steps(subject: str, records_per_commit: int) -> Case:
+    """Return the case of commits of so many records, or of none, each with an offset and a position."""
+    # Rounds of empty commits are short, so there are many: a flush or a busy moment must not decide the median.
+    records = 50_000 if records_per_commit >= 100 else 5_000 * max(1, records_per_commit)
+    return Case("step", subject, records_per_commit=records_per_commit, records=records, rounds=5)
+
+
+def iterators_over(staged: int) -> Case:
+    """Return the case that creates iterators over so many staged records."""
+    return Case("iterators", _ROCKSDB[0], staged=staged, records=5_000)
+
+
+def first_steps_over(staged: int) -> Case:
+    """Return the case of the first hundred steps of iterators over so many staged records."""
+    return Case("first-steps", _ROCKSDB[0], staged=staged, records=200)
+
+
+def waits_over(suite: str, staged: int) -> Case:
+    """Return the case of the longest wait of the writer, or of a reader, for a scan's first step."""
+    return Case(suite, _ROCKSDB[0], staged=staged, records=1, rounds=5)
+
+
+def range_deletes(count: int) -> Case:
+    """Return the case of so many range deletes in one transaction."""
+    return Case("ranges", _ROCKSDB[0], records_per_commit=count, records=count, rounds=1)
+
+
+def reads(subject: str, *, commits_beside: bool) -> Case:
+    """Return the case of lookups by a reader of committed data, alone or beside a writer."""
+    # Each round must contain some commits.
+    records = 300_000 if subject.startswith("rocksdb") else 2 * _SLOW
+    return Case("read", subject, commits_beside=commits_beside, keys=20_000, records=records)
+
+
+def records_as(suite: str, form: str) -> Case:
+    """Return the case of puts or lookups of records in one form."""
+    return Case(suite, _ROCKSDB[0], form=form, keys=20_000, records=100_000, rounds=5)
+
+
+def fetches(engine: str, form: str) -> Case:
+    """Return the case of scans of a key's windows, or of a prefix's pairs."""
+    return Case(FETCH, f"{engine}-indexed-batch", form=form, keys=500, records=50_000, rounds=5)
+
+
+def expiries(engine: str, records: int) -> Case:
+    """Return the case of commits in which a segment of so many records expires."""
+    # Commits with few records are short, so there are many: a flush must not decide the median.
+    return Case(EXPIRE, f"{engine}-indexed-batch", staged=records, records=1, rounds=3 if records > 10_000 else 15)
+
+
+def openings(engine: str, form: str) -> Case:
+    """Return the openings of a timestamped store whose records are plain ("bytes"), or have timestamps."""
+    return Case(OPEN, f"{engine}-indexed-batch", form=form, staged=OPENED, records=1, rounds=5)
+
+
+def commits_counted(*, watched: bool) -> Case:
+    """Return the case of commits of 1,000 records, with or without a collection of the store's metrics."""
+    return Case("watch", _ROCKSDB[0], watched=watched, records=100_000)
+
+
+def with_checksums(suite: str, engine: str, *, checksums: bool) -> Case:
+    """Return the case of commits of 1,000 records, or of a scan, with or without checksums of the records."""
+    return Case(suite, f"{engine}-indexed-batch", Durability.PROCESS, checksums=checksums, records=_SLOW)
+
+
+def with_unchecked_scans(engine: str) -> Case:
+    """Return the case of a scan of records with checksums, which the scan does not check."""
+    return Case("scan", f"{engine}-indexed-batch", Durability.PROCESS, scan_checksums=False, records=_SLOW)
+
+
+def _scans() -> Iterator[Case]:
+    for subject in ("rocksdb-indexed-batch", f"{PLAIN}-rocksdb"):
+        yield Case("scan", subject, records_per_commit=10_000, records=100_000)
+
+
+def _ycsb(letters: str) -> Iterator[Case]:
+    for letter in letters:
+        workload = CORE_WORKLOADS[letter]
+        for subject in backends():
+            # An operation of E reads about fifty records, one of the other workloads one.
+            yield Case(f"{YCSB}{letter.lower()}", subject, distribution=workload.distribution, keys=10_000,
+                       records=1_000 if OperationKind.SCAN in workload.mix else 10_000)  # fmt: skip

@@ -1,0 +1,160 @@
+"""The processes of an opening trial, ``python -m harness.experiments.opening.steps STEP FOLDER``.
+
+``fill`` writes a changelog, restores the store from it, and closes it cleanly. ``tail`` makes some commits and is
+killed (SIGKILL) within one: the changelog has it, the store does not. ``reopen`` opens that store, and closes it
+cleanly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from harness.experiments.throughput.configuration import log_durability
+from harness.experiments.throughput.job import read_figures, write_figures
+from harness.experiments.throughput.measurement import die
+from harness.processes.child import end_with_starter
+from harness.workloads.distributions import Integers
+from harness.workloads.payload import Values, keys_of
+from stores import failpoints
+from stores.changelog import SqliteChangelog
+from stores.changelog.interface import Record
+from stores.interface import Durability, TopicPartition
+from stores.registry import backend_named
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
+
+TAIL_COMMITS = 10
+TAIL_COMMIT_RECORDS = 1_000
+_TAIL_COMMITS_MAX = 400
+_TAIL_BYTES = 12_000_000
+"""Slightly less than the changelog that fills a write buffer of RocksDB, and is then flushed: the worst tail."""
+ORDER_FILE = "order"
+_FILL_COMMIT_RECORDS = 50_000
+_STRIDE = 7_919
+"""A prime, so that the keys that the tail overwrites are far apart."""
+_APPLICATION = "opening"
+_STORE = "state"
+_INPUT = TopicPartition("opening-input", 0)
+_CHANGELOG = TopicPartition(f"{_APPLICATION}-{_STORE}-changelog", 0)
+Order = Mapping[str, Any]
+"""The parameters of a step: ``backend``, ``durability``, ``records``, ``seed``."""
+
+
+def fill(folder: Path, order: Order) -> dict[str, Any]:
+    """Create a store of ``records`` records, restored from its changelog and closed cleanly."""
+    with _log(folder, order) as changelog:
+        changelog.create_topic(_CHANGELOG.topic)
+        with changelog.producer() as producer:
+            for first in range(0, order["records"], _FILL_COMMIT_RECORDS):
+                numbers = np.arange(first, min(first + _FILL_COMMIT_RECORDS, order["records"]))
+                for record in _records(numbers, order["seed"], first):
+                    producer.send(_CHANGELOG, record.key, record.value)
+                producer.flush()
+        figures = _open_and_close(folder, order, changelog)
+    # A long-lived store was written long ago, so the disk must not write it while the next steps are timed.
+    os.sync()
+    return figures
+
+
+def tail(folder: Path, order: Order) -> dict[str, Any]:
+    """Make commits of 1,000 records, and one in the middle of which the process is killed. Does not return.
+
+    There are ten, or, if a kill loses commits, as many as it may lose, up to half of the store's records.
+    """
+    changelog = _log(folder, order)
+    task = _task(folder, order, changelog)
+    task.open()
+    first = task.input_offsets().get(_INPUT, 0)
+    numbers = np.arange(first, first + (_TAIL_COMMITS_MAX + 1) * TAIL_COMMIT_RECORDS)
+    records = _records(numbers * _STRIDE % order["records"], order["seed"] + 1, first)
+    for count, record in enumerate(records, 1):
+        task.process(_INPUT, record)
+        if count % TAIL_COMMIT_RECORDS == 0:
+            task.commit()
+            if count >= TAIL_COMMITS * TAIL_COMMIT_RECORDS:
+                unpersisted_bytes = task.metrics.stores[_STORE].unpersisted_bytes
+                if not 0 < unpersisted_bytes < _TAIL_BYTES or 2 * count >= order["records"]:
+                    failpoints.arm("task.after_log_commit", die)
+    raise AssertionError("the last commit did not reach its failpoint")
+
+
+def reopen(folder: Path, order: Order) -> dict[str, Any]:
+    """Measure the time to open the store that ``tail`` left."""
+    # Import the backend before the clock starts.
+    assert backend_named(order["backend"]).options is not None
+    return _open_and_close(folder, order, None)
+
+
+STEPS: Mapping[str, Callable[[Path, Order], dict[str, Any]]] = MappingProxyType(
+    {"fill": fill, "tail": tail, "reopen": reopen}
+)
+
+
+def figures_file(step: str) -> str:
+    """Return the name of the file with a step's figures; ``tail`` writes none."""
+    return f"{step}-figures"
+
+
+def _open_and_close(folder: Path, order: Order, changelog: SqliteChangelog | None) -> dict[str, Any]:
+    restores: list[RestoreProgress] = []
+    began = perf_counter()
+    changelog = changelog or _log(folder, order)
+    task = _task(folder, order, changelog, restores.append)
+    (report,) = task.open()
+    opened_s = perf_counter() - began
+    task.close(clean=True)
+    changelog.close()
+    restore_s = restores[-1].seconds if restores else 0.0
+    return {"open_s": opened_s - restore_s, "restore_s": restore_s, "replayed": report.records}
+
+
+def _records(numbers: Integers, seed: int, first: int) -> Iterator[Record]:
+    values = Values(seed)
+    for place, key in enumerate(keys_of(numbers), first):
+        yield Record(place, key, values.value(key, place))
+
+
+def _log(folder: Path, order: Order) -> SqliteChangelog:
+    return SqliteChangelog(folder / "changelog.sqlite", log_durability(Durability(order["durability"])))
+
+
+def _task(
+    folder: Path, order: Order, changelog: SqliteChangelog, on_restore: Callable[[RestoreProgress], None] | None = None
+) -> StreamTask:
+    settings = StoreConfig(backend=order["backend"], durability=Durability(order["durability"]))
+    return StreamTask(
+        _APPLICATION,
+        TaskId(0, 0),
+        state_dir=folder / "state",
+        changelog=changelog,
+        stores={_STORE: settings},
+        process=_keep,
+        inputs=[_INPUT],
+        commit_interval_ms=NO_INTERVAL,
+        guarantee=ProcessingGuarantee.EXACTLY_ONCE,
+        commit_every_records=None,
+        on_restore=on_restore,
+    )
+
+
+def _keep(record: Record, context: TaskContext) -> None:
+    assert record.key is not None
+    context.store(_STORE).put(record.key, record.value)
+
+
+def main() -> None:
+    """Run one step."""
+    end_with_starter()
+    step, folder = sys.argv[1], Path(sys.argv[2])
+    write_figures(folder / figures_file(step), STEPS[step](folder, read_figures(folder / ORDER_FILE)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A trial of readers as a row: it runs in its own process, is checked, and has the command that repeats it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.experiments.readers.child import OUTCOME_FILE
+from harness.experiments.readers.trial import Trial
+from harness.processes.child import run_child
+
+Row = dict[str, Any]
+
+TEXTS = ("trial", "backend", "durability", "mutant", "expected", "result", "detail", "repeat_command")
+COUNTS = ("seed", "rounds", "operations", "commits", "committed_answers", "uncommitted_answers")
+COLUMNS: Mapping[str, type] = MappingProxyType({**dict.fromkeys(TEXTS, str), **dict.fromkeys(COUNTS, int)})
+"""The columns of rows of the kind "isolation"."""
+DEADLINE_S = 120.0
+"""The time that a process may take in addition to the seconds of its trial."""
+
+
+def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
+    """Run a trial in the folder ``work``. Return its row: ``valid``, ``anomaly``, or ``unknown`` if it did not end."""
+    work.mkdir(parents=True)
+    ending = run_child(
+        "harness.experiments.readers.child", [json.dumps(asdict(trial))], work, trial.seconds + DEADLINE_S, code=code
+    )
+    told = work / OUTCOME_FILE
+    outcome: Mapping[str, Any] = json.loads(told.read_text()) if told.exists() else {}
+    anomalies = outcome.get("anomalies", [])
+    result, detail = ("anomaly", anomalies[0]) if anomalies else ("valid", "")
+    if ending.status != 0 or not outcome:
+        ended = "did not end in time" if ending.status is None else f"ended with status {ending.status}"
+        result, detail = "unknown", f"its process {ended}: {ending.complaint}"
+    answers = outcome.get("answers", {})
+    return {
+        "trial": trial.id,
+        "backend": trial.backend,
+        "durability": trial.durability,
+        "mutant": trial.mutant,
+        "expected": "anomaly" if trial.mutant else "valid",
+        "result": result,
+        "detail": detail,
+        "repeat_command": repeat_command(trial),
+        "seed": trial.seed,
+        "rounds": outcome.get("rounds", 0),
+        "operations": outcome.get("operations", 0),
+        "commits": outcome.get("commits", 0),
+        "committed_answers": answers.get("READ_COMMITTED", 0),
+        "uncommitted_answers": answers.get("READ_UNCOMMITTED", 0),
+    }
+
+
+def repeat_command(trial: Trial) -> str:
+    """Return the command that repeats a trial. Threads are not synchronized, so an anomaly may take another time."""
+    command = ["python", "-m", "harness", "readers", "--backends", trial.backend, "--durability", trial.durability]
+    command += ["--seconds", f"{trial.seconds:g}", "--seed", str(trial.seed)]
+    return shlex.join([*command, *(["--mutant", trial.mutant] if trial.mutant else [])])
+
+
+def failure_lines(rows: list[Row]) -> list[str]:
+    """Return a sentence and a command for every trial with an unexpected result."""
+    return [
+        f"{row['trial']}: {row['result']} instead of {row['expected']}. {row['detail']}\n"
+        f"  repeat it with: {row['repeat_command']}"
+        for row in rows
+        if row["result"] != row["expected"]
+    ]

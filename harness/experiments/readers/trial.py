@@ -1,0 +1,156 @@
+"""One writer and several readers at each level on one store, for a given time; every answer is checked at once.
+
+A trial is a series of rounds, each on a new store, so that the history with which answers are compared stays small.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from threading import Event
+
+from harness.checkers.isolation import Versions
+from harness.experiments.readers.reader import Reader, Sight
+from harness.experiments.readers.writer import TypedWriter, Writer
+from harness.mutants.readers import sabotaged
+from harness.typed_maps import IN_TURN, KINDS, PLAIN, as_map
+from stores import failpoints
+from stores.interface import Durability, IsolationLevel
+from stores.registry import Backend, backend_named, open_store
+
+_IN_PARTS: Mapping[str, object] = {"copy_part_bytes": 64}
+"""An option that makes backends copy even the small commits of a trial in several parts."""
+TIGHT = {"staging_buffer_bytes": 800, "map_size_bytes": 64 << 10}
+"""Options of every second round: with them a backend exceeds what it keeps in one place."""
+OPERATIONS_PER_ROUND, OPERATIONS_AT_LEAST = 600, 60
+"""The number of operations in a round, and the number that is made even if the time is over."""
+_SWITCHES_S = (2e-5, 5e-4, 5e-3)
+"""The thread switch intervals of the interpreter, by round: long intervals show other mistakes than short ones."""
+JOIN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A store that is read while it is written to, for about ``seconds``. ``seed`` determines the operations."""
+
+    backend: str
+    durability: str = "CHANGELOG"
+    seconds: float = 1.0
+    seed: int = 1
+    readers: int = 4
+    """The number of readers at each level."""
+    mutant: str = ""
+    kinds: Sequence[str] = IN_TURN
+    """The kinds of stores, which rotate over the rounds. A mutant is built into stores of bytes only."""
+
+    @property
+    def id(self) -> str:
+        """The name of the trial."""
+        return "-".join(filter(None, (self.backend, self.durability.lower(), str(self.seed), self.mutant)))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of a trial: the number of operations and answers, and each anomaly as a sentence."""
+
+    rounds: int = 0
+    operations: int = 0
+    commits: int = 0
+    answers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, IsolationLevel), 0))
+    """The number of checked answers, by level."""
+    anomalies: list[str] = field(default_factory=list)
+
+
+def run(trial: Trial, folder: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Run rounds until the time is over or an answer is wrong. ``folder`` is emptied."""
+    outcome = Outcome()
+    until = time.monotonic() + trial.seconds
+    with sabotaged(trial.mutant):
+        while not outcome.anomalies and (not outcome.rounds or time.monotonic() < until):
+            _round(trial, folder / "store", outcome, until)
+            shutil.rmtree(folder / "store", ignore_errors=True)
+            outcome.rounds += 1
+            say(f"{trial.id}: {outcome.operations:,} operations, {sum(outcome.answers.values()):,} answers")
+    return outcome
+
+
+def _round(trial: Trial, path: Path, outcome: Outcome, until: float) -> None:
+    backend = backend_named(trial.backend)
+    wanted = _IN_PARTS if outcome.rounds % 2 else {**TIGHT, **_IN_PARTS}
+    tight = {name: value for name, value in wanted.items() if name in backend.options}
+    random = Random(f"{trial.seed} {outcome.rounds}")
+    over = Event()
+    turn = outcome.rounds // 2 + trial.seed - 1
+    kind = PLAIN if trial.mutant else trial.kinds[turn % len(trial.kinds)]
+    with (
+        _switching(_SWITCHES_S[outcome.rounds % len(_SWITCHES_S)]),
+        _let_in(backend, Random(random.random())),
+        open_store(backend.name, path, durability=Durability(trial.durability), options=tight) as store,
+    ):
+        # Creating the typed store prepares the store before it is read.
+        typed = kind and KINDS[kind].kind.over(store)
+        uncommitted = Versions()
+        committed = Versions() if store.transactional else uncommitted
+        writer_type = TypedWriter if kind else Writer
+        written = as_map(kind, typed or store)
+        writer = writer_type(store, written, committed, uncommitted, Random(random.random()))
+        sights = [
+            Sight(store, level, committed if level is IsolationLevel.READ_COMMITTED else uncommitted, kind)
+            for level in IsolationLevel
+            for _ in range(trial.readers)
+        ]
+        readers = [Reader(sight, Random(random.random()), over) for sight in sights]
+        with ThreadPoolExecutor(len(readers)) as pool:
+            futures = [pool.submit(reader.read) for reader in readers]
+            try:
+                for done in range(OPERATIONS_PER_ROUND):
+                    if over.is_set() or (time.monotonic() >= until and done >= OPERATIONS_AT_LEAST):
+                        break
+                    writer.step()
+            except Exception as error:
+                outcome.anomalies.append(f"the writer got {type(error).__name__}: {error}")
+            finally:
+                over.set()
+            for reader, future in zip(readers, futures, strict=True):
+                future.result(JOIN_TIMEOUT_S)
+                outcome.answers[str(reader.sight.level)] += reader.answers
+                if reader.anomaly:
+                    outcome.anomalies.append(
+                        f"round {outcome.rounds}, a {reader.sight.level} reader of a {kind or 'plain'} store: "
+                        f"{reader.anomaly}"
+                    )
+        outcome.operations += writer.operations
+        outcome.commits += writer.commits
+
+
+@contextmanager
+def _switching(seconds: float) -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextmanager
+def _let_in(backend: Backend, random: Random) -> Iterator[None]:
+    """Let readers run in the middle of commits: pause at random at the backend's failpoints."""
+
+    def step_aside() -> None:
+        if random.random() < 0.5:
+            time.sleep(1e-4)
+
+    try:
+        for failpoint in backend.failpoints:
+            failpoints.arm(failpoint, step_aside)
+        yield
+    finally:
+        failpoints.disarm()

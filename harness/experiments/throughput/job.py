@@ -1,0 +1,104 @@
+"""The parameters for the processes of a measurement, and their task: a partition's events through a workload."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.experiments.throughput.configuration import Measurement, log_durability
+from harness.experiments.throughput.pairs import read_pairs
+from harness.workloads.workload import Workload, records_of
+from stores.changelog import SqliteChangelog
+from stores.changelog.interface import Record
+from stores.interface import TopicPartition
+from stores.registry import backend_named
+from stores.tasks import NO_INTERVAL, BudgetShare, ProcessingGuarantee, StoreConfig, StreamTask, TaskId
+
+APPLICATION = "throughput"
+INPUT_TOPIC = "events"
+STATE_FOLDER = "state"
+DUMP_FILE = "dump"
+_LOG_FILE = "changelog.sqlite"
+_JOB_FILE = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One partition's share of a measurement. ``events_path`` holds its ``events`` events (``pairs``)."""
+
+    measurement: Measurement
+    workload: Workload
+    partition: int
+    events_path: Path
+    events: int
+
+    def write(self, folder: Path) -> None:
+        """Write the job for the processes that will work in ``folder``."""
+        # Pickled, so that a process imports its own workload and no other.
+        (folder / _JOB_FILE).write_bytes(pickle.dumps(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Job:
+        """Return the job that was written to ``folder``."""
+        job = pickle.loads((folder / _JOB_FILE).read_bytes())
+        assert isinstance(job, cls)
+        return job
+
+    @property
+    def input(self) -> TopicPartition:
+        """The input partition of the task."""
+        return TopicPartition(INPUT_TOPIC, self.partition)
+
+    def records(self) -> Iterator[Record]:
+        """Yield the events as the task's input, read from the file one by one."""
+        for offset, (key, value, timestamp_ms) in enumerate(read_pairs(self.events_path)):
+            yield Record(offset, key, value, timestamp_ms)
+
+    def load_engine(self) -> None:
+        """Import the modules of the backend, so that the import is not timed."""
+        assert backend_named(self.measurement.backend).options is not None
+
+    def changelog(self, folder: Path) -> SqliteChangelog:
+        """Open the embedded changelog, with the topics of the input and the output."""
+        changelog = SqliteChangelog(folder / _LOG_FILE, log_durability(self.measurement.durability))
+        for topic in (INPUT_TOPIC, self.workload.output_topic):
+            changelog.create_topic(topic, self.measurement.partitions)
+        return changelog
+
+    def task(self, folder: Path, changelog: SqliteChangelog, memory: BudgetShare | None = None) -> StreamTask:
+        """Return the task, not opened. It commits when called to, or before it exceeds what ``memory`` allows."""
+        kinds = records_of(self.workload)
+        settings = StoreConfig(
+            backend=self.measurement.backend,
+            durability=self.measurement.durability,
+            options=dict(self.measurement.options),
+        )
+        return StreamTask(
+            APPLICATION,
+            TaskId(0, self.partition),
+            state_dir=folder / STATE_FOLDER,
+            changelog=changelog,
+            stores={name: replace(settings, records=kinds.get(name)) for name in self.workload.store_names},
+            process=self.workload.process,
+            inputs=[self.input],
+            commit_interval_ms=NO_INTERVAL,
+            guarantee=ProcessingGuarantee.EXACTLY_ONCE,
+            commit_every_records=None,
+            memory=memory,
+        )
+
+
+def write_figures(path: Path, figures: dict[str, Any]) -> None:
+    """Write a process's figures for the process that started it."""
+    path.write_text(json.dumps(figures))
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """Return the figures that a process wrote. Raises: FileNotFoundError if it wrote none."""
+    figures = json.loads(path.read_text())
+    assert isinstance(figures, dict)
+    return figures

@@ -1,0 +1,164 @@
+"""The measured process: works, writes its figures, and dies.
+
+The command is ``python -m harness.experiments.throughput.measurement FOLDER``.
+It processes its partition's events with one task, exactly once, and is killed (SIGKILL) with a transaction open.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from time import perf_counter_ns, sleep
+
+from harness.experiments.throughput.job import Job, write_figures
+from harness.processes.child import end_with_starter
+from stores import failpoints
+from stores.changelog.interface import Record
+from stores.interface import TopicPartition
+from stores.tasks import StreamTask
+
+FIGURES_FILE = "worked"
+LATENCY_MAX_US = 3_600_000_000
+LATENCY_DIGITS = 3
+"""The number of correct digits of percentiles, up to an hour."""
+_WARM_UP_EVENTS_MAX = 10_000
+_CHUNK_EVENTS = 1_000
+_LOG_COMMITTED = "task.after_log_commit"
+
+
+class Stopwatch:
+    """Processes records with a task and records the times, without the time for reading the records."""
+
+    def __init__(self, task: StreamTask, partition: TopicPartition) -> None:
+        self._task, self._partition = task, partition
+        self._log_committed_ns = 0
+        self.records = 0
+        self.busy_ns = 0
+        self.commits_ns = array("q")
+        """The time of each commit, of the changelog and the stores together."""
+        self.store_commits_ns = array("q")
+        """The time of each commit after that of the changelog: the stores and the checkpoint file."""
+        failpoints.arm(_LOG_COMMITTED, self._note_log_committed)
+
+    def reset(self) -> None:
+        """Discard all measured times."""
+        self.records = self.busy_ns = 0
+        self.commits_ns, self.store_commits_ns = array("q"), array("q")
+
+    def run(self, records: Iterator[Record], every: int) -> None:
+        """Process all records, with a commit after ``every`` of them, and at the end."""
+        process, partition = self._task.process, self._partition
+        staged = 0
+        while chunk := list(islice(records, min(every - staged, _CHUNK_EVENTS))):
+            began = perf_counter_ns()
+            for record in chunk:
+                process(partition, record)
+            self.busy_ns += perf_counter_ns() - began
+            self.records += len(chunk)
+            staged += len(chunk)
+            if staged == every:
+                self._commit()
+                staged = 0
+        if staged:
+            self._commit()
+
+    def _commit(self) -> None:
+        began = perf_counter_ns()
+        self._task.commit()
+        ended = perf_counter_ns()
+        self.busy_ns += ended - began
+        self.commits_ns.append(ended - began)
+        self.store_commits_ns.append(ended - self._log_committed_ns)
+
+    def _note_log_committed(self) -> None:
+        self._log_committed_ns = perf_counter_ns()
+
+
+def measure(job: Job, folder: Path) -> None:
+    """Do the work of ``job`` in ``folder``, leave the figures there, and die in the middle of a transaction."""
+    every = job.measurement.records_per_commit
+    task = job.task(folder, job.changelog(folder))
+    task.open()
+    stopwatch = Stopwatch(task, job.input)
+    records = job.records()
+    stopwatch.run(islice(records, min(job.events // 10, _WARM_UP_EVENTS_MAX)), every)
+    stopwatch.reset()
+    written_before = bytes_written()
+    stopwatch.run(records, every)
+    written = bytes_written() - written_before
+    peak = peak_memory_bytes()
+    write_figures(
+        folder / FIGURES_FILE,
+        {
+            "records": stopwatch.records,
+            "seconds": stopwatch.busy_ns / 1e9,
+            "commits": histogram(stopwatch.commits_ns),
+            "store_commits": histogram(stopwatch.store_commits_ns),
+            "bytes_written": written,
+            "peak_memory_bytes": peak,
+            "open_files": open_files(),
+        },
+    )
+    for record in islice(job.records(), min(every, _CHUNK_EVENTS)):
+        task.process(job.input, record._replace(offset=job.events + record.offset))
+    die()
+
+
+def bytes_written() -> int:
+    """Return the bytes that this process and its threads have passed to write calls so far (``wchar``).
+
+    Unlike ``write_bytes``, this depends neither on the file system nor on when the kernel writes pages back.
+    """
+    return _number_in("/proc/self/io", "wchar:")
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident size of this process so far (``VmHWM``), its interpreter and modules included."""
+    # Not getrusage(): its maximum is inherited from the process that started this one.
+    return _number_in("/proc/self/status", "VmHWM:") * 1024
+
+
+def open_files() -> int:
+    """Return the number of open files of this process, with sockets and pipes: a dual store has twice as many."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def histogram(latencies_ns: array[int]) -> str:
+    """Return the latencies as an encoded HdrHistogram of microseconds."""
+    from hdrh.histogram import HdrHistogram  # only now: the peak of memory has been read
+
+    folded = HdrHistogram(1, LATENCY_MAX_US, LATENCY_DIGITS)
+    for latency_ns in latencies_ns:
+        folded.record_value(min(max(1, latency_ns // 1000), LATENCY_MAX_US))
+    encoded: bytes = folded.encode()
+    return encoded.decode()
+
+
+def die() -> None:
+    """End this process by SIGKILL, so that no cleanup runs."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        sleep(1)
+
+
+def _number_in(path: str, field: str) -> int:
+    for line in Path(path).read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1])
+    raise OSError(f"{path} has no {field}")
+
+
+def main() -> None:
+    """Run the measured process."""
+    end_with_starter()
+    folder = Path(sys.argv[1])
+    measure(Job.read(folder), folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""One partition's part of a measurement: it runs two processes, one after the other, and merges their figures."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness.experiments.throughput import measurement, reopening
+from harness.experiments.throughput.job import DUMP_FILE, Job, read_figures
+from harness.folders import temporary_folder
+from harness.processes.child import Ending, run_child
+
+DEADLINE_S = 180
+DEADLINE_PER_EVENT_S = 0.005
+
+
+class MeasurementFailedError(Exception):
+    """A process of a measurement failed. The message names the process and its last complaint."""
+
+
+def run(
+    job: Job,
+    keep_dump: Callable[[str, Path], None] | None = None,
+    *,
+    code: str | None = None,
+    within: Path | None = None,
+) -> dict[str, Any]:
+    """Measure in a new folder ``within`` another, which is removed afterwards. Return the figures of both processes.
+
+    ``keep_dump`` is called with the digest of the final state and the file of its dump (``pairs``), which it must read
+    at once. ``code`` is the PYTHONPATH of the processes; None is that of this one. Raises: MeasurementFailedError.
+    """
+    with temporary_folder("throughput", within) as folder:
+        job.write(folder)
+        deadline_s = DEADLINE_S + DEADLINE_PER_EVENT_S * job.events
+        process = partial(figures_of, arguments=[str(folder)], folder=folder, deadline_s=deadline_s, code=code)
+        worked = process(measurement.__name__, status=-signal.SIGKILL, file=measurement.FIGURES_FILE)
+        reopened = process(reopening.__name__, status=0, file=reopening.FIGURES_FILE)
+        if keep_dump is not None:
+            keep_dump(reopened["state_digest"], folder / DUMP_FILE)
+        return {**worked, **reopened}
+
+
+def figures_of(
+    module: str,
+    arguments: list[str],
+    *,
+    folder: Path,
+    deadline_s: float,
+    status: int,
+    file: str | None,
+    code: str | None = None,
+) -> dict[str, Any]:
+    """Run a process that must end with ``status``, and return the figures that it writes to ``file``, if any.
+
+    Raises: MeasurementFailedError.
+    """
+    ending = run_child(module, arguments, folder, deadline_s, code)
+    if ending.status != status or not (file is None or (folder / file).exists()):
+        raise MeasurementFailedError(f"{' '.join([module, *arguments[:-1]])} {_how(ending, deadline_s)}")
+    return {} if file is None else read_figures(folder / file)
+
+
+def _how(ending: Ending, deadline_s: float) -> str:
+    if ending.status is None:
+        return f"did not end within {deadline_s:.0f} s"
+    how = f"was killed by signal {-ending.status}" if ending.status < 0 else f"ended with status {ending.status}"
+    return f"{how}: {ending.complaint}" if ending.complaint else how

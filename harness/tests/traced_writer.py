@@ -1,0 +1,17 @@
+"""A writer of the sweeps in a process of its own, with no recorder in it: ``strace`` sees to its end.
+
+Its arguments are those of ``harness.experiments.iofaults.writer.run``, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from harness.experiments.iofaults.writer import run
+from harness.io_trace import steering
+
+if __name__ == "__main__":
+    for name in ("begin", "note", "count", "fired"):
+        setattr(steering, name, lambda *_: 0)
+    print(json.dumps(run(**json.loads(sys.argv[1]))))

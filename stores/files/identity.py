@@ -1,0 +1,111 @@
+"""The identity of a store's folder: its backend, and the version of its format on disk.
+
+A step leads from each format version to the next. A store is brought to the present version when it is opened
+(``stores.files.format_steps``). A version is new where an older release would misread the files:
+
+* 2: records of LMDB and SQLite may have checksums, and an indexed batch may have begun a spilled commit;
+* 3: LMDB's meta pages have checksums, which an older release would not update;
+* 4: a store may have marks, and two families of data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from stores.engines.engine import Engine
+from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreTooNewError
+from stores.files.plain_files import read_json
+
+FILE = "store.json"
+
+OpenEngine = Callable[[Path], Engine]
+Step = Callable[[Path, OpenEngine], None]
+"""Turns a store's folder, in which nothing is open, from one version into the next; opens engine folders itself.
+
+It may be interrupted at any I/O operation, and is then run again from its beginning: it finds what is done already. It
+need not sync: the files are synced before the new version is noted.
+"""
+
+
+def _as_they_are(folder: Path, open_engine: OpenEngine) -> None:
+    """Migrate from 1 to 2: a store without checksums stays without them."""
+
+
+def _meta_pages(folder: Path, open_engine: OpenEngine) -> None:
+    """Migrate from 2 to 3: meta pages get their checksums when the engine is opened, which follows."""
+
+
+def _one_family(folder: Path, open_engine: OpenEngine) -> None:
+    """Migrate from 3 to 4: a store without marks and with one family of data stays so."""
+
+
+STEPS: list[Step] = [_as_they_are, _meta_pages, _one_family]
+"""The step at place N leads from version N + 1 to N + 2."""
+
+
+def present_version() -> int:
+    """Return the version of new and migrated stores."""
+    return 1 + len(STEPS)
+
+
+class Identity(NamedTuple):
+    """The content of ``store.json``."""
+
+    backend: str
+    format_version: int
+
+    def text(self) -> str:
+        """The file's content, with a checksum: a flipped bit must not make it another backend's store."""
+        return json.dumps({**self._asdict(), "checksum": self._checksum()}) + "\n"
+
+    def _checksum(self) -> int:
+        return crc32(f"{self.backend} {self.format_version}".encode())
+
+    def fits(self, told: Mapping[str, object]) -> bool:
+        """Return True if ``told``, the file's content, is this and nothing else. The first stores had no checksum."""
+        return told in (self._asdict(), {**self._asdict(), "checksum": self._checksum()})
+
+
+def read_identity(path: Path) -> Identity:
+    """Return the identity of the store at ``path``. Raises: OSError, StoreCorruptedError for an invalid file."""
+    file = path / FILE
+    try:
+        told = read_json(file)
+        if not isinstance(told, dict) or type(told["format_version"]) is not int:
+            raise TypeError("it has no format version")
+        identity = Identity(told["backend"], told["format_version"])
+        if not identity.fits(told):
+            raise ValueError("its checksum does not fit")
+    except FileNotFoundError as error:
+        raise StoreCorruptedError(f"{file} is gone: wipe the store and restore it from its changelog") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptedError(f"{file} can't be read: wipe the store and restore it from its changelog") from error
+    if identity.format_version < 1:
+        raise StoreCorruptedError(
+            f"{file} has an invalid format version, {identity.format_version}: wipe the store and restore it from its "
+            "changelog"
+        )
+    return identity
+
+
+def checked_identity(path: Path, backend: str) -> Identity:
+    """Return the identity of the store at ``path``, after a check that ``backend`` can open it, maybe with a migration.
+
+    Raises: as ``read_identity``; StoreTooNewError; StoreIncompatibleError if it belongs to another backend.
+    """
+    identity = read_identity(path)
+    if identity.format_version > present_version():
+        raise StoreTooNewError(
+            f"{path} has format version {identity.format_version}; this release reads up to {present_version()}: "
+            "open it with the release that wrote it, or wipe the store and restore it from its changelog"
+        )
+    if identity.backend != backend:
+        raise StoreIncompatibleError(
+            f"{path} holds a store of the backend {identity.backend!r}, not {backend!r}: open it as that, or choose "
+            "another path"
+        )
+    return identity

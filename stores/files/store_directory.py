@@ -1,0 +1,333 @@
+"""A store's folder: its files, its lock, and its atomic creation.
+
+    store.json   backend and format version (see ``stores.files.identity``)
+    lock         held (flock) while the store is open; names the process
+    open         exists while the store is open: the boot it was opened in, the level, and whether a sync has failed
+    unfinished   exists while the store is created or removed: nothing in the folder counts (see ``creation``)
+    data/        the engine's files
+    data.tmp/    the staging store of a dual store; the spills of an indexed batch, while there are any
+    commit       the commit marker of a dual store, while there is one
+
+Anything else in the folder is foreign, and is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+from stores.errors import (
+    ConfigError,
+    StoreCorruptedError,
+    StoreIncompatibleError,
+    StoreUnavailableError,
+)
+from stores.files.creation import (
+    CREATE_BUILDING,
+    CREATE_BUILT,
+    CREATE_FINISHED,
+    CREATE_SYNCED,
+    FAILPOINTS,
+    LOCK_FILE,
+    check_parts,
+    create,
+    foreign_names,
+    has_changed,
+    is_no_folder,
+    is_plain,
+    is_store,
+    is_unfinished,
+    is_vacant,
+    prepare_folder,
+    remove_folder,
+    wipe,
+)
+from stores.files.identity import FILE as IDENTITY_FILE
+from stores.files.identity import Identity, checked_identity
+from stores.files.locks import HeldLock, take
+from stores.files.plain_files import read_json, replace_file, sync_folder, sync_tree, system_errors_told
+from stores.interface import Durability
+
+__all__ = [
+    "CREATE_BUILDING",
+    "CREATE_BUILT",
+    "CREATE_FINISHED",
+    "CREATE_SYNCED",
+    "FAILPOINTS",
+    "StoreDirectory",
+    "boot_id",
+    "checked_path",
+    "is_store",
+    "wipe",
+]
+
+
+class StoreDirectory:
+    """An open store's folder, locked for this process until ``close``."""
+
+    def __init__(self, path: Path, identity: Identity, lock: int, durability: Durability, *, tearable: bool) -> None:
+        self.path = path
+        self.identity = identity
+        self._lock: HeldLock | None = HeldLock(lock)
+        self._durability = durability
+        self._tearable = tearable
+        self._unsynced = False
+        self.clean = True
+        """True if the store was closed by the last process that had it open."""
+
+    @property
+    def data(self) -> Path:
+        """The engine's folder."""
+        return self.path / "data"
+
+    @property
+    def staging(self) -> Path:
+        """The folder of the staging store or of spills, which hold uncommitted data."""
+        return self.path / "data.tmp"
+
+    @classmethod
+    def open(
+        cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool
+    ) -> Self:
+        """Lock the store at ``path``. If there is none, create it: ``build`` fills its folder.
+
+        ``tearable`` is True if power loss may tear the engine at this level.
+
+        Raises: StoreUnavailableError, StoreIncompatibleError, StoreLockedError; StoreCorruptedError if the store was
+        open in an earlier boot of the machine, at a level that power loss may tear.
+        """
+        with system_errors_told(path):
+            if is_no_folder(path):
+                raise StoreUnavailableError(f"{path} is a file, not a store's folder: choose another path")
+            directory = cls._made_or_held(path, backend, durability, build, tearable=tearable)
+            try:
+                if durability is Durability.DISK:
+                    # The process that created the store may have been killed before this sync.
+                    sync_folder(path.parent)
+                directory._check_mark()
+                # This also syncs the folder, from which that process may have removed the marker of the creation.
+                directory._write_mark()
+            except BaseException:
+                directory.give_up()
+                raise
+        return directory
+
+    @classmethod
+    def hold(cls, path: Path, backend: str) -> Self:
+        """Lock the existing store at ``path`` without a mark that it is open. Call ``give_up`` afterwards.
+
+        Use it only to open the engine at DISK, which power loss does not tear. Raises: as ``open``.
+        """
+        with system_errors_told(path):
+            try:
+                held = cls._held(path, backend, Durability.DISK, tearable=False)
+            except _ChangedError as error:
+                raise StoreCorruptedError(f"{path} has been removed: restore it from its changelog") from error
+            held.clean = not (path / "open").exists()
+        return held
+
+    @classmethod
+    def _made_or_held(
+        cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool
+    ) -> Self:
+        while True:
+            is_new = prepare_folder(path)
+            with suppress(_ChangedError):
+                if _is_to_be_made(path):
+                    cls._make(path, backend, build, is_new=is_new)
+                return cls._held(path, backend, durability, tearable=tearable)
+
+    @staticmethod
+    def _make(path: Path, backend: str, build: Callable[[Path], None], *, is_new: bool) -> None:
+        """Create the store, unless another process has created it before its lock was taken here."""
+        was_cut_short = is_unfinished(path)
+        try:
+            lock = take(path / LOCK_FILE)
+        except FileNotFoundError as error:
+            raise _ChangedError from error
+        except OSError:
+            if is_new:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
+        try:
+            if is_vacant(path) or is_unfinished(path):
+                create(path, backend, build)
+        except BaseException:
+            with suppress(OSError):
+                remove_folder(path)
+                if not (is_new or was_cut_short):
+                    path.mkdir(exist_ok=True)
+            raise
+        finally:
+            os.close(lock)
+
+    @classmethod
+    def _held(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
+        # Check before any change: a store that this release can't read stays unchanged.
+        try:
+            _check(path, backend)
+        except (FileNotFoundError, StoreCorruptedError, StoreIncompatibleError) as error:
+            if has_changed(path, lambda: _check(path, backend)):
+                raise _ChangedError from error
+            raise
+        try:
+            lock = take(path / LOCK_FILE)
+        except FileNotFoundError as error:
+            raise _ChangedError from error
+        try:
+            # Check again: another process may have migrated or removed the store before the lock was taken.
+            if _is_to_be_made(path):
+                raise _ChangedError
+            check_parts(path)
+            identity = checked_identity(path, backend)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, identity, lock, durability, tearable=tearable)
+
+    def _check_mark(self) -> None:
+        mark = self.path / "open"
+        try:
+            self.clean = False
+            told = read_json(mark)
+            if not isinstance(told, dict):
+                raise TypeError(f"it is a {type(told).__name__}")
+            boot, tearable, unsynced = told["boot"], told["tearable"], told.get("unsynced", False)
+        except FileNotFoundError:
+            self.clean = True
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreCorruptedError(
+                f"{mark} can't be read: wipe the store and restore it from its changelog"
+            ) from error
+        if not tearable:
+            return
+        if boot != boot_id():
+            raise StoreCorruptedError(
+                f"{self.path} was open when the machine stopped, at a level of durability that power loss may tear: "
+                "wipe the store and restore it from its changelog"
+            )
+        if unsynced and not self._tearable:
+            raise StoreCorruptedError(
+                f"a sync of {self.path} has failed, so it may not survive power loss: wipe the store and restore it "
+                "from its changelog"
+            )
+        self._unsynced = unsynced
+        # Pending data of that process must not be lost under a mark with a higher level.
+        self._sync()
+
+    def _sync(self) -> None:
+        """Sync all there is; where that fails once, the mark says so, and the store counts as torn in the next boot.
+
+        A second try may seem to succeed: the system forgets what it could not write.
+        """
+        if self._unsynced:
+            return
+        try:
+            sync_tree(self.path)
+        except OSError:
+            self._unsynced = True
+            with suppress(OSError):
+                # A sync is not needed: the new mark matters in this boot only.
+                self._write_mark(durable=False)
+            raise
+
+    def _write_mark(self, *, durable: bool = True) -> None:
+        mark = {
+            "boot": boot_id(),
+            "pid": os.getpid(),
+            "durability": self._durability,
+            "tearable": self._tearable or self._unsynced,
+            "unsynced": self._unsynced,
+        }
+        replace_file(self.path / "open", json.dumps(mark), durable=durable)
+
+    def identify(self, identity: Identity) -> None:
+        """Replace the store's identity by ``identity``, after syncing all its files. Raises: OSError."""
+        sync_tree(self.path)
+        replace_file(self.path / IDENTITY_FILE, identity.text())
+        self.identity = identity
+
+    def close(self, *, clean: bool) -> None:
+        """Release the folder, even after an error. ``clean`` is True if the engine was closed without an error.
+
+        Raises: StoreUnavailableError on a disk error; the next opening then finds the store unclean.
+        """
+        if self._lock is None:
+            return
+        try:
+            if clean:
+                with system_errors_told(self.path):
+                    if self._tearable:
+                        self._sync()
+                    if not self._unsynced:
+                        (self.path / "open").unlink(missing_ok=True)
+                        # Otherwise power loss might bring the mark back, and the store would be restored needlessly.
+                        sync_folder(self.path)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Close this process's handle of the lock and touch nothing else. May be called more than once."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+
+class _ChangedError(Exception):
+    """Another process has created or removed the store during a check: check again."""
+
+
+def _is_to_be_made(path: Path) -> bool:
+    """Return True if no store is in the folder. Raises: OSError; _ChangedError if the folder was removed."""
+    try:
+        return is_vacant(path) or is_unfinished(path)
+    except FileNotFoundError as error:
+        if is_no_folder(path):
+            raise
+        raise _ChangedError from error
+
+
+def _check(path: Path, backend: str) -> None:
+    """Check that a store of ``backend`` is there. Raises: StoreIncompatibleError, StoreCorruptedError; OSError."""
+    if not is_store(path):
+        raise StoreIncompatibleError(
+            f"{path} is a folder of something else, with {', '.join(foreign_names(path)[:3]) or 'files'} in it: "
+            "choose another path; nothing was changed"
+        )
+    checked_identity(path, backend)
+    if os.path.lexists(path / LOCK_FILE) and not is_plain(path / LOCK_FILE):
+        raise StoreCorruptedError(
+            f"{path / LOCK_FILE} is not the lock file of the store: wipe the store and restore it from its changelog"
+        )
+
+
+def checked_path(path: str | PathLike[str]) -> Path:
+    """Return ``path`` as an absolute path, which stays valid when the process changes its working folder.
+
+    Raises: TypeError if it is no path; ConfigError for text that can't be one: with a NUL, or not encodable.
+    """
+    found = Path(path)
+    try:
+        found.as_posix().encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{str(path)!r} is no path, since it can't be written in UTF-8: choose another") from error
+    if "\0" in found.as_posix():
+        raise ConfigError(f"{str(path)!r} is no path, since it has a NUL in it: choose another")
+    return found.absolute()
+
+
+def boot_id() -> str:
+    """Return a name for the machine's present boot, which is different after each restart."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        # Without Linux's boot ID: the time of the boot, to the minute.
+        return f"boot-{int((time.time() - time.monotonic()) // 60)}"

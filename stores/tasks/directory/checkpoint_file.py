@@ -1,0 +1,121 @@
+"""The checkpoint file of a task: the changelog offset that each store's files reflect.
+
+It is text in Kafka's format, version 0: the version, the number of lines that follow, and the lines, each with
+``topic partition offset``. The last line ends in a checksum of the whole: the 32 bits of a CRC-32 as whitespace, a
+space for 0 and a tab for 1. Kafka splits a line at whitespace and ignores everything after the offset. A file that
+Kafka wrote has no checksum and is accepted. A checksum in a separate file could not change atomically with this one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from zlib import crc32
+
+from stores.errors import StoreCorruptedError
+from stores.files.plain_files import StrangeFileError, atomic_write, read_file, sync_folder, system_errors_told
+from stores.interface import TopicPartition
+
+VERSION = 0
+_BLANKS = b" \t"
+_BYTES_MAX = 64 << 20
+"""Enough for the lines of 200,000 stores."""
+UNKNOWN_OFFSET = -4
+"""The entry of a store with an unknown offset. Source: Kafka, ``OffsetCheckpoint.OFFSET_UNKNOWN``."""
+_PARTITIONS, _OFFSETS = range(1 << 31), range(UNKNOWN_OFFSET, 1 << 63)
+"""The valid values. Source: Kafka, ``OffsetCheckpoint.read``, where a partition is an int and an offset a long."""
+
+
+class CheckpointFile:
+    """The checkpoint file at ``path``. It is replaced atomically.
+
+    Raises, all methods: StoreUnavailableError on a disk error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Return the offsets by changelog partition; empty if there is no file.
+
+        Raises: StoreCorruptedError for garbage, and for a wrong checksum.
+        """
+        with system_errors_told(self.path):
+            try:
+                raw = read_file(self.path, _BYTES_MAX)
+            except FileNotFoundError:
+                return {}
+            except StrangeFileError as error:
+                if self.path.is_dir():
+                    # The file is not damaged: a folder has its name, and only a person should remove that.
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.path)) from error
+                raise self._garbage(f"not a plain file of up to {_BYTES_MAX:,} bytes") from error
+            # The writer may have been killed before the file's name was synced, and the task relies on the file now.
+            sync_folder(self.path.parent)
+        if not raw.endswith(b"\n"):
+            raise self._garbage("its last line has no end")
+        told = raw[:-1].rstrip(_BLANKS)
+        blanks = raw[len(told) : -1]
+        if blanks and blanks != _checksum(told):
+            raise self._garbage("its checksum does not fit")
+        try:
+            version, count, *entries = told.decode("ascii").splitlines()
+            if int(version) != VERSION or int(count) != len(entries):
+                raise self._garbage(f"it says that it is of version {version} and has {count} lines")
+            offsets = {}
+            for entry in entries:
+                topic, partition, offset = entry.split(" ")
+                offsets[TopicPartition(topic, int(partition))] = int(offset)
+        except ValueError as error:
+            raise self._garbage("a line does not fit") from error
+        if len(offsets) != len(entries):
+            raise self._garbage("its lines contradict each other")
+        for (_, number), at in offsets.items():
+            if number not in _PARTITIONS or at not in _OFFSETS:
+                raise self._garbage(f"partition {number} and offset {at} can't be")
+        return {partition: offset for partition, offset in offsets.items() if offset >= 0}
+
+    def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Replace the file by one with ``offsets``, or remove it if there are none; durable on return.
+
+        None is an unknown offset: it is written as such, and ``read`` leaves it out.
+        """
+        if not offsets:
+            self._remove()
+            return
+        lines = [str(VERSION), str(len(offsets))]
+        lines += [
+            f"{topic} {partition} {UNKNOWN_OFFSET if offset is None else offset}"
+            for (topic, partition), offset in sorted(offsets.items())
+        ]
+        with system_errors_told(self.path):
+            told = "\n".join(lines).encode("ascii")
+            atomic_write(self.path, told + _checksum(told) + b"\n")
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Remove the offset of ``partition``. A damaged file is removed whole: it has no valid offset."""
+        try:
+            offsets = self.read()
+        except StoreCorruptedError:
+            self._remove()
+            return
+        if offsets.pop(partition, None) is not None:
+            self.write(offsets)
+
+    def _remove(self) -> None:
+        with system_errors_told(self.path):
+            if os.path.lexists(self.path):
+                self.path.unlink()
+                sync_folder(self.path.parent)
+
+    def _garbage(self, reason: str) -> StoreCorruptedError:
+        return StoreCorruptedError(
+            f"{self.path} is no checkpoint, {reason}: remove it; stores that need it are restored from their changelog"
+        )
+
+
+def _checksum(told: bytes) -> bytes:
+    bits = f"{crc32(told):032b}".encode()
+    return bits.translate(bytes.maketrans(b"01", _BLANKS))

@@ -1,0 +1,78 @@
+"""The file that records the guarantee under which the stores of a task were written.
+
+It matters for stores that do not isolate uncommitted writes: their content is only known to be committed after an
+exactly-once task has closed them cleanly. The file is durable before a task makes its first write to such a store, and
+says CLEAN only after a clean close. The guarantee of a store without an entry is unknown.
+
+JSON with a checksum: ``{"stores": {"NAME": "exactly_once"}, "checksum": 1}``. A store that isolates uncommitted writes
+and keeps its offsets with its data needs no entry. A task that only has such stores has no such file.
+
+Source: KIP-129, ``processing.guarantee`` ("swap and restart").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from zlib import crc32
+
+from stores.files.plain_files import read_json, replace_file, sync_folder, system_errors_told
+
+_BYTES_MAX = 16 << 20
+
+
+class Origin(StrEnum):
+    """The knowledge of a task about a store's content and its changelog."""
+
+    CLEAN = "clean"
+    """Its task was closed cleanly: it matches its changelog up to its offset."""
+    EXACTLY_ONCE = "exactly_once"
+    """An exactly-once task has it open, or did not close it cleanly: it may have writes that were never committed."""
+    AT_LEAST_ONCE = "at_least_once"
+    """It may have writes that were never committed, even from before the last opening: an at-least-once task keeps
+    them."""
+
+
+class OriginFile:
+    """The file at ``path``, always replaced atomically. Raises, all methods: StoreUnavailableError on a disk error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, names: Iterable[str]) -> dict[str, Origin]:
+        """The origins of the stores ``names`` that have an entry; AT_LEAST_ONCE for each if the file is damaged."""
+        with system_errors_told(self.path):
+            try:
+                told = read_json(self.path, _BYTES_MAX)
+            except FileNotFoundError:
+                return {}
+            except ValueError:
+                told = None
+            # Its writer may have been killed before the name was synced, and later writes rely on this file.
+            sync_folder(self.path.parent)
+        try:
+            if not isinstance(told, dict):
+                raise TypeError("it is no object")
+            stores = {name: Origin(origin) for name, origin in told["stores"].items()}
+            if told["checksum"] == _checksum(stores):
+                return stores
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return dict.fromkeys(names, Origin.AT_LEAST_ONCE)
+
+    def write(self, stores: Mapping[str, Origin]) -> None:
+        """Replace the file by one with these entries, or remove it if there are none; durable on return."""
+        with system_errors_told(self.path):
+            if stores:
+                entries = dict(sorted(stores.items()))
+                replace_file(self.path, json.dumps({"stores": entries, "checksum": _checksum(entries)}) + "\n")
+            elif os.path.lexists(self.path):
+                self.path.unlink()
+                sync_folder(self.path.parent)
+
+
+def _checksum(stores: Mapping[str, Origin]) -> int:
+    return crc32(json.dumps(dict(sorted(stores.items()))).encode())

@@ -1,0 +1,252 @@
+"""Relocation: stores follow their sub-topologies when a new topology gives these other numbers.
+
+    .relocating      held (flock) while stores are searched and moved; names the process
+    .relocation      the journal, while stores are moved (see ``stores.tasks.directory.relocation_journal``)
+    .topology        the topology that is in use (see ``stores.tasks.directory.topology_lock``)
+
+A store's folder is renamed; its files are never read or copied. Its changelog topic does not depend on the
+sub-topology, so the store continues at its offset. Stores that the topology does not name stay until a clean-up.
+
+Source: KIP-816.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from stores.errors import StoreIncompatibleError, StoreMisplacedError, StoreUnavailableError
+from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
+from stores.files.locks import HeldLock, take, take_in_time
+from stores.files.plain_files import make_folder, system_errors_told
+from stores.files.store_directory import checked_path
+from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, relocate_command
+from stores.tasks.directory.layout import bring_in, parts
+from stores.tasks.directory.placement import Move, Placement, place_stores
+from stores.tasks.directory.relocation_journal import Journal, planned
+from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory
+from stores.tasks.directory.topology_lock import TopologyLock
+from stores.tasks.directory.unnamed_stores import note_kept
+from stores.tasks.identifier import TaskId
+from stores.tasks.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Relocation:
+    """The result of a relocation, or its plan: for each store its old and its new path."""
+
+    completed: tuple[tuple[str, Path, Path], ...]
+    """The stores of an earlier, interrupted relocation, which is completed first."""
+    moved: tuple[tuple[str, Path, Path], ...]
+    doubles: tuple[tuple[str, Path, Path], ...]
+    """Stores that stay, because their right place has a store of the same name."""
+    unnamed: tuple[tuple[str, Path], ...]
+    """Stores that stay, because the topology does not name them."""
+
+
+def relocate(
+    state_dir: str | PathLike[str], topology: Topology, *, application_id: str | None = None, dry_run: bool = False
+) -> Relocation:
+    """Move the stores of the state directory that lie in the folder of another sub-topology than ``topology`` says.
+
+    An existing store is never overwritten. With ``dry_run`` nothing is changed. An interrupted call is completed by the
+    next one, or by the next task that opens there. ``application_id`` is only needed if one store's name is the end of
+    another's: see ``planned``.
+
+    Raises: TypeError, ConfigError; StoreLockedError, before anything is moved, if a store to be moved, one of the two
+    tasks, or any task with another topology is open; StoreUnavailableError if there is no such directory, and on a disk
+    error, after which the next call completes it; StoreCorruptedError for a damaged journal or note of the layout.
+    """
+    state = _checked(state_dir, topology)
+    with system_errors_told(state.path):
+        if not state.path.is_dir():
+            raise StoreUnavailableError(f"{state.path} is no state directory: there is no such folder")
+        if dry_run:
+            return _told(state, Journal.read(state.path), place_stores(state, topology))
+        with relocating(state) as completed:
+            lock = TopologyLock.take(state, topology)
+            try:
+                return _relocate(state, topology, application_id, completed)
+            finally:
+                lock.release()
+
+
+def admit(
+    state: StateDirectory, topology: Topology | None, application_id: str, *, automatic: bool
+) -> TopologyLock | None:
+    """Bring the stores of all tasks to their places in ``topology``, before one of the tasks opens.
+
+    An interrupted relocation is completed in any case. Return the lock to release when the task closes; None without a
+    topology. Raises: as ``relocate``; StoreMisplacedError if a store lies in the wrong place, unless ``automatic``.
+    """
+    with system_errors_told(state.path):
+        if topology is not None and not is_pending(state):
+            lock = TopologyLock.held(state, topology)
+            if lock is not None:
+                # The stores were checked when this process took the lock.
+                return lock
+        elif topology is None:
+            if is_pending(state):
+                with relocating(state):
+                    pass
+            return None
+        make_folder(state.path, 0o700)
+        with relocating(state) as completed:
+            lock = TopologyLock.take(state, topology)
+            try:
+                if automatic:
+                    _relocate(state, topology, application_id, completed)
+                else:
+                    found = place_stores(state, topology)
+                    _refuse(state, found)
+                    _keep(state, topology, found)
+            except BaseException:
+                lock.release()
+                raise
+            return lock
+
+
+def is_pending(state: StateDirectory) -> bool:
+    """Return whether a relocation is in progress or was interrupted."""
+    return os.path.lexists(state.path / JOURNAL_FILE)
+
+
+@contextmanager
+def relocating(state: StateDirectory) -> Iterator[Journal | None]:
+    """Hold the lock of relocations. First complete an interrupted one, and yield its journal; None if there is none."""
+    lock = take_in_time(state.path / RELOCATING_FILE)
+    try:
+        journal = Journal.read(state.path)
+        if journal is not None:
+            with locked(state, journal.moves):
+                journal.carry_out(state.path)
+            _log.info("completed a relocation of %d stores in %s", len(journal.moves), state.path)
+        yield journal
+    finally:
+        os.close(lock)
+
+
+def _relocate(
+    state: StateDirectory, topology: Topology, application_id: str | None, completed: Journal | None
+) -> Relocation:
+    found = place_stores(state, topology)
+    while found.moves:
+        # First: locking a task without a folder creates the folder.
+        check_devices(state, found.moves)
+        with locked(state, found.moves):
+            _bring_in(state, found.moves)
+            # Another process may have created or removed a store before all was locked.
+            again = place_stores(state, topology)
+            if again.moves == found.moves:
+                journal = planned(state.path, found.moves, topology.stores, application_id)
+                journal.write(state.path)
+                journal.carry_out(state.path)
+                _log.info("moved %d stores of %s to the tasks that have them now", len(found.moves), state.path)
+                found = again
+                break
+            found = again
+    _keep(state, topology, found)
+    return _told(state, completed, found)
+
+
+def _keep(state: StateDirectory, topology: Topology, found: Placement) -> None:
+    """Note the stores that no task opens, and log them."""
+    note_kept(state, found.kept)
+    for located in found.kept:
+        _log.warning(
+            "%s is not used: %s. It is kept, and removed by clean() after the delay",
+            located.path(state.path),
+            "no sub-topology has a store of that name"
+            if topology.subtopology_of(located.store) is None
+            else "its task has another store of that name",
+        )
+
+
+def _bring_in(state: StateDirectory, moves: tuple[Move, ...]) -> None:
+    """Bring stores of an earlier release's layout to the present one, in the tasks of ``moves``, which are locked."""
+    for task_id in _tasks(moves):
+        # The task reports a store that can't be moved when it opens.
+        with suppress(StoreIncompatibleError):
+            bring_in(state.folder(task_id), {})
+
+
+@contextmanager
+def locked(state: StateDirectory, moves: Iterable[Move], others: Iterable[TaskId] = ()) -> Iterator[None]:
+    """Hold the locks of the tasks that give or get a store, of ``others``, and of the stores.
+
+    Raises: StoreLockedError; OSError.
+    """
+    with ExitStack() as held:
+        tasks = sorted({*_tasks(moves), *others})
+        missing = {task_id for task_id in tasks if not state.folder(task_id).is_dir()}
+        for task_id in tasks:
+            if task_id not in missing:
+                _hold(held, state.folder(task_id) / LOCK_FILE)
+        for move in moves:
+            for part in parts(move.path(state.path, move.source)):
+                if (part / STORE_LOCK_FILE).is_file():
+                    _hold(held, part / STORE_LOCK_FILE)
+        # Last: folders that do not exist have no owner. If another lock is refused, none of them is created.
+        for task_id in sorted(missing):
+            make_folder(state.folder(task_id), 0o700)
+            _hold(held, state.folder(task_id) / LOCK_FILE)
+        yield
+
+
+def _hold(held: ExitStack, file: Path) -> None:
+    # ``HeldLock`` needs no open descriptor for each lock: there may be thousands.
+    held.callback(HeldLock(take(file)).close)
+
+
+def _tasks(moves: Iterable[Move]) -> list[TaskId]:
+    homes = {home for move in moves for home in (move.source, move.target)}
+    return sorted(home for home in homes if isinstance(home, TaskId))
+
+
+def check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
+    """Check that each store can be renamed. Raises: StoreUnavailableError if its task is on another file system."""
+    for move in moves:
+        source = move.path(state.path, move.source)
+        target = next(folder for folder in move.path(state.path, move.target).parents if folder.exists())
+        if source.parent.stat().st_dev != target.stat().st_dev:
+            raise StoreUnavailableError(
+                f"{source} belongs in {target}, which is on another file system: move it by hand, and start again"
+            )
+
+
+def _refuse(state: StateDirectory, found: Placement) -> None:
+    misplaced = [*moves_told(state, found.moves), *moves_told(state, found.doubles)]
+    if misplaced:
+        listed = "; ".join(f"{store!r} is in {source} and belongs in {target}" for store, source, target in misplaced)
+        raise StoreMisplacedError(
+            f"{len(misplaced)} stores lie in the wrong place, and automatic.state.relocation is false: {listed}. Set "
+            f"it to true, or run {relocate_command(state.path, '--topology FILE')}",
+            misplaced,
+        )
+
+
+def _told(state: StateDirectory, completed: Journal | None, found: Placement) -> Relocation:
+    return Relocation(
+        () if completed is None else moves_told(state, completed.moves),
+        moves_told(state, found.moves),
+        moves_told(state, found.doubles),
+        tuple((located.store, located.path(state.path)) for located in found.unnamed),
+    )
+
+
+def moves_told(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
+    """Return the old and the new path of each store."""
+    return tuple((move.store, move.path(state.path, move.source), move.path(state.path, move.target)) for move in moves)
+
+
+def _checked(state_dir: str | PathLike[str], topology: Topology) -> StateDirectory:
+    if not isinstance(topology, Topology):
+        raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
+    return StateDirectory(checked_path(state_dir))

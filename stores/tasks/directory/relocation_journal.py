@@ -1,0 +1,322 @@
+"""The journal of a relocation: the moves, with the stores' entries in the files of their tasks.
+
+It lies in the state directory while stores are moved. A process that finds it there carries it out from the beginning:
+
+1. remove the entries of the stores from the checkpoint and origin files of both tasks; the journal has them;
+2. rename each store, unless that was done;
+3. write the entries into the files of the tasks that have the stores now;
+4. note the layout of the directory, if the layout changes;
+5. remove folders that are left empty, and the journal.
+
+So no file ever has an offset of a store that is not beside it. If neither task has a store that the journal names, the
+store is gone, and its entries are dropped. JSON with a checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from stores.errors import ConfigError, StoreCorruptedError
+from stores.failpoints import Part, declare, reach
+from stores.files.plain_files import StrangeFileError, make_folder, read_json, replace_file, sync_folder
+from stores.interface import TopicPartition
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.directory_layout import JOURNAL_BYTES_MAX, JOURNAL_FILE, DirectoryLayout, write_layout
+from stores.tasks.directory.layout import parts, places
+from stores.tasks.directory.names import check_stores
+from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.placement import Move
+from stores.tasks.directory.state_directory import CHECKPOINT_FILE, LOCK_FILE, ORIGIN_FILE
+from stores.tasks.identifier import Home, StorePartition, TaskId
+
+PLANNED = declare("relocation.planned", "the journal is durable, and nothing else has changed", part=Part.CHANGE)
+ENTRIES_TAKEN = declare(
+    "relocation.entries_taken", "no file has entries of the stores, which are where they were", part=Part.CHANGE
+)
+STORE_MOVED = declare(
+    "relocation.store_moved", "one more store has its new place; no file has entries of it", part=Part.CHANGE
+)
+STORES_MOVED = declare(
+    "relocation.stores_moved", "all stores have their new places, durably; no file has their entries", part=Part.CHANGE
+)
+ENTRIES_WRITTEN = declare(
+    "relocation.entries_written", "the entries are beside their stores; the journal is still there", part=Part.CHANGE
+)
+LAYOUT_NOTED = declare(
+    "relocation.layout_noted",
+    "the directory notes its new layout, which its stores have; the journal is still there",
+    part=Part.CHANGE,
+)
+FINISHED = declare("relocation.finished", "the journal is gone, and all is done", part=Part.CHANGE)
+FAILPOINTS = (PLANNED, ENTRIES_TAKEN, STORE_MOVED, STORES_MOVED, ENTRIES_WRITTEN, FINISHED)
+"""The failpoints of a relocation, in this order. A change of the layout reaches LAYOUT_NOTED as well."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The plan of a relocation."""
+
+    moves: tuple[Move, ...]
+    taken: Mapping[Home, tuple[str, ...]] = field(default_factory=dict)
+    """The changelog topics whose offsets are removed from the checkpoint file of a task."""
+    offsets: Mapping[Move, Mapping[str, int]] = field(default_factory=dict)
+    """The offsets that move with a store, by changelog topic."""
+    origins: Mapping[Move, Origin] = field(default_factory=dict)
+    layout: DirectoryLayout | None = None
+    """The new layout of the directory, if the layout changes."""
+
+    @property
+    def homes(self) -> list[Home]:
+        """The owners of the folders that give or get a store, always in the same order."""
+        return sorted({home for move in self.moves for home in (move.source, move.target)}, key=str)
+
+    def write(self, state: Path) -> None:
+        """Write the journal to the state directory; durable on return. Raises: OSError."""
+        moves = [
+            {
+                "store": move.store,
+                "engine": move.engine,
+                "from": str(move.source),
+                "to": str(move.target),
+                "offsets": dict(self.offsets.get(move, {})),
+                "origin": self.origins.get(move),
+            }
+            for move in self.moves
+        ]
+        told = {"version": 1, "moves": moves, "taken": {str(home): list(topics) for home, topics in self.taken.items()}}
+        if self.layout is not None:
+            told["layout"] = self.layout
+        replace_file(state / JOURNAL_FILE, json.dumps({**told, "checksum": _checksum(told)}) + "\n")
+        reach(PLANNED)
+
+    @classmethod
+    def read(cls, state: Path) -> Journal | None:
+        """Return the journal of the state directory, None if there is none. Raises: StoreCorruptedError; OSError."""
+        file = state / JOURNAL_FILE
+        try:
+            told: Any = read_json(file, JOURNAL_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        except StrangeFileError:
+            raise
+        except ValueError:
+            told = None
+        # Its writer may have been killed before its name was synced.
+        sync_folder(state)
+        try:
+            checksum = told.pop("checksum")
+            if told["version"] == 1 and checksum == _checksum(told):
+                moves = {_move_of(each): each for each in told["moves"]}
+                return cls(
+                    tuple(moves),
+                    {_home_of(home): tuple(topics) for home, topics in told["taken"].items()},
+                    {move: each["offsets"] for move, each in moves.items()},
+                    {move: Origin(each["origin"]) for move, each in moves.items() if each["origin"] is not None},
+                    DirectoryLayout(told["layout"]) if "layout" in told else None,
+                )
+        except (AttributeError, KeyError, TypeError, ValueError, ConfigError):
+            pass
+        raise StoreCorruptedError(
+            f"{file} is damaged: it is the journal of a relocation. Remove it, and start again with the topology: "
+            "stores that lie in the wrong place are found by their names, and those without an offset are restored"
+        )
+
+    def carry_out(self, state: Path) -> None:
+        """Carry out the journal, or complete it. The tasks among its ``homes`` are locked. Raises: OSError."""
+        moves: defaultdict[Home, list[Move]] = defaultdict(list)
+        for move in self.moves:
+            moves[move.source].append(move)
+            moves[move.target].append(move)
+        for home in self.homes:
+            self._take_entries(state, home, moves[home])
+        reach(ENTRIES_TAKEN)
+        self._move_stores(state)
+        reach(STORES_MOVED)
+        for home in self.homes:
+            self._write_entries(state, home, moves[home])
+        reach(ENTRIES_WRITTEN)
+        if self.layout is not None:
+            write_layout(state, self.layout)
+            reach(LAYOUT_NOTED)
+        for home in self.homes:
+            tidy(state, home, {move.engine for move in moves[home]})
+        (state / JOURNAL_FILE).unlink(missing_ok=True)
+        sync_folder(state)
+        reach(FINISHED)
+
+    def _take_entries(self, state: Path, home: Home, moves: Iterable[Move]) -> None:
+        """Remove the entries of the moved stores from the files of one task, or of one store's own folder."""
+        folder = state / str(home)
+        if not folder.is_dir():
+            return
+        take_offsets(folder, (TopicPartition(topic, home.partition) for topic in self.taken.get(home, ())))
+        take_origins(folder, {move.store for move in moves}, _names(state, home))
+
+    def _move_stores(self, state: Path) -> None:
+        made: dict[Path, None] = {}
+        left: dict[Path, None] = {}
+        for move in self.moves:
+            source, target = move.path(state, move.source), move.path(state, move.target)
+            for part in parts(source):
+                name = target.with_name(target.name + part.name.removeprefix(source.name))
+                if not os.path.lexists(name):
+                    make_folder(target.parent, 0o700)
+                    part.rename(name)
+                    reach(STORE_MOVED)
+            self._move_position(state, move)
+            # Sync these also if an earlier attempt renamed the store and was interrupted before the sync.
+            for folders, home, path in ((made, move.target, target), (left, move.source, source)):
+                folders.update(dict.fromkeys((path.parent, state / str(home))))
+        for folder in (*made, *left):
+            if folder.is_dir():
+                sync_folder(folder)
+
+    def _move_position(self, state: Path, move: Move) -> None:
+        """Move the position file of a store along with it, if there was no offset import yet."""
+        source, target = (state / str(home) / f"{move.store}.position" for home in (move.source, move.target))
+        if source.is_file() and not source.is_symlink() and self._has_arrived(state, move):
+            if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
+                return
+            source.replace(target)
+
+    @staticmethod
+    def _has_arrived(state: Path, move: Move) -> bool:
+        source, target = move.path(state, move.source), move.path(state, move.target)
+        return not parts(source) and bool(parts(target))
+
+    def _write_entries(self, state: Path, home: Home, moves: Iterable[Move]) -> None:
+        folder = state / str(home)
+        arrived = [move for move in moves if move.target == home and self._has_arrived(state, move)]
+        offsets = {
+            TopicPartition(topic, home.partition): offset
+            for move in arrived
+            for topic, offset in self.offsets.get(move, {}).items()
+        }
+        if offsets:
+            CheckpointFile(folder / CHECKPOINT_FILE).write({**offsets_of(folder), **offsets})
+        origins = {move.store: self.origins[move] for move in arrived if move in self.origins}
+        if origins:
+            file = OriginFile(folder / ORIGIN_FILE)
+            file.write({**file.read(_names(state, home) - origins.keys()), **origins})
+
+
+def planned(state: Path, moves: Iterable[Move], known: Iterable[str], application_id: str | None = None) -> Journal:
+    """Return the journal for ``moves``, with the entries that the files of their tasks have now.
+
+    ``known`` are the stores' names in the topology. Without ``application_id`` the end of a changelog topic's name
+    identifies the store. The offset of a topic that fits two stores moves with neither; a store that needs it is
+    restored. All entries in a store's own folder are those of the store. Raises: OSError.
+    """
+    journal = Journal(tuple(moves))
+    out: defaultdict[Home, dict[str, Move]] = defaultdict(dict)
+    into: defaultdict[Home, set[str]] = defaultdict(set)
+    for move in journal.moves:
+        out[move.source][move.store] = move
+        into[move.target].add(move.store)
+    taken: dict[Home, tuple[str, ...]] = {}
+    offsets: defaultdict[Move, dict[str, int]] = defaultdict(dict)
+    origins: dict[Move, Origin] = {}
+    common = set(known)
+    for home in journal.homes:
+        folder = state / str(home)
+        here = _names(state, home)
+        leaving, moving = out[home], out[home].keys() | into[home]
+        topics = []
+        for (topic, number), offset in offsets_of(folder).items():
+            stores = [*here] if isinstance(home, StorePartition) else owners(topic, common | here, application_id)
+            if number == home.partition and moving & set(stores):
+                topics.append(topic)
+                if len(stores) == 1 and stores[0] in leaving:
+                    offsets[leaving[stores[0]]][topic] = offset
+        taken[home] = tuple(topics)
+        found = OriginFile(folder / ORIGIN_FILE).read(here) if folder.is_dir() else {}
+        origins |= {move: found[store] for store, move in leaving.items() if store in found}
+    return Journal(journal.moves, taken, offsets, origins)
+
+
+def owners(topic: str, known: set[str], application_id: str | None) -> list[str]:
+    """Return the stores among ``known`` whose changelog the topic may be: APPLICATION-STORE-changelog."""
+    name = topic.removesuffix("-changelog")
+    if name == topic:
+        return []
+    if application_id is not None:
+        store = name.removeprefix(f"{application_id}-")
+        return [store] if store != name and store in known else []
+    dashes = [place for place, letter in enumerate(name) if letter == "-" and place]
+    return [store for place in dashes if (store := name[place + 1 :]) in known]
+
+
+def take_offsets(folder: Path, partitions: Iterable[TopicPartition]) -> None:
+    """Remove the offsets of ``partitions`` from the checkpoint file in a task's folder."""
+    gone = set(partitions)
+    found = offsets_of(folder)
+    kept = {partition: offset for partition, offset in found.items() if partition not in gone}
+    if kept != found:
+        CheckpointFile(folder / CHECKPOINT_FILE).write(kept)
+
+
+def take_origins(folder: Path, stores: Iterable[str], here: Collection[str]) -> None:
+    """Remove the entries of ``stores`` from the origin file in a folder, whose stores are ``here``."""
+    file = OriginFile(folder / ORIGIN_FILE)
+    gone = set(stores)
+    found = file.read(here)
+    kept = {store: origin for store, origin in found.items() if store not in gone}
+    if kept != found:
+        file.write(kept)
+
+
+def offsets_of(folder: Path) -> dict[TopicPartition, int]:
+    """Return the offsets in the checkpoint file of a task's folder; none if it is damaged, as a task reads it."""
+    try:
+        return CheckpointFile(folder / CHECKPOINT_FILE).read()
+    except StoreCorruptedError:
+        return {}
+
+
+def _names(state: Path, home: Home) -> set[str]:
+    if isinstance(home, StorePartition):
+        return {home.store}
+    return {place.store for place in places(state / str(home))}
+
+
+def _move_of(told: Mapping[str, Any]) -> Move:
+    """Parse a move. Raises: KeyError, TypeError, ValueError, ConfigError."""
+    for name in (told["store"], told["engine"] or told["store"]):
+        check_stores([name])
+    return Move(told["store"], told["engine"], _home_of(told["from"]), _home_of(told["to"]))
+
+
+def _home_of(told: str) -> Home:
+    return StorePartition.parse(told) if "/" in told else TaskId.parse(told)
+
+
+def tidy(state: Path, home: Home, engines: Iterable[str | None] = ()) -> None:
+    """Remove empty folders of ``engines``, and the folder of ``home`` if only its lock file is left.
+
+    For a store's own folder, the parent folder is removed as well if it is empty. No task may have ``home`` open.
+    """
+    folder = state / str(home)
+    # In a store's own folder, the folder with the engine's name is the store.
+    for engine in engines if isinstance(home, TaskId) else ():
+        if engine is not None and not (folder / engine).is_symlink():
+            with suppress(OSError):
+                (folder / engine).rmdir()
+    with suppress(OSError):
+        if [entry.name for entry in folder.iterdir()] == [LOCK_FILE]:
+            (folder / LOCK_FILE).unlink()
+        folder.rmdir()
+    if isinstance(home, StorePartition):
+        with suppress(OSError):
+            folder.parent.rmdir()
+
+
+def _checksum(told: Mapping[str, object]) -> int:
+    return crc32(json.dumps(told, sort_keys=True).encode())

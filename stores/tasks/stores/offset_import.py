@@ -1,0 +1,134 @@
+"""Offset import: give a store the offsets of its checkpoint file, for a backend that keeps them with the data.
+
+The engine's files stay as they are. Offsets and position are added to them, and then ``store.json`` names the new
+backend. Until it does, an interrupted import is repeated. After that the checkpoint file is ignored. So a missing
+offset alone never triggers an import: after a crash a store may be back at a commit before its first offset, while its
+checkpoint file has a later one.
+
+Power loss may tear RocksDB's MANIFEST within a record, and RocksDB then does not open. Such a store counts as damaged
+and is restored from its changelog. To do better, the import would have to work on a second copy of the engine's files.
+
+Source: KIP-892, "Upgrading", "Interactive Query .position Offsets".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stores.config import StoreConfig
+from stores.engines.engine import Engine
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
+from stores.failpoints import Part, declare, reach
+from stores.files.creation import is_unfinished
+from stores.files.format_steps import migrate
+from stores.files.identity import read_identity
+from stores.files.plain_files import system_errors_told
+from stores.files.store_directory import StoreDirectory
+from stores.interface import Durability, TopicPartition
+from stores.position import OFFSET, POSITION, decode, encode, merge
+from stores.registry import Backend, backend_named, backends
+from stores.strategies.opening import open_engine
+
+IMPORTED = declare(
+    "adoption.imported",
+    "offsets and position are in the store, which still belongs to its old backend",
+    part=Part.CHANGE,
+)
+ADOPTED = declare(
+    "adoption.adopted", "the store belongs to the new backend, its position file is still there", part=Part.CHANGE
+)
+FAILPOINTS = (IMPORTED, ADOPTED)
+"""The failpoints of an offset import, in this order."""
+
+
+def is_adoptable(path: Path, config: StoreConfig) -> bool:
+    """Return whether the store at ``path`` keeps no offsets, and the backend of ``config`` does.
+
+    Both backends must have the same engine, and so the same files. Raises: StoreUnavailableError, StoreCorruptedError.
+    """
+    with system_errors_told(path):
+        if not (path / "store.json").exists() or is_unfinished(path):
+            return False
+        named = read_identity(path).backend
+    former, chosen = backends().get(named), backend_named(config.backend)
+    return (
+        former is not None
+        and chosen.shares_files_with(former)
+        and Durability.DISK in chosen.durabilities
+        and chosen.manages_offsets
+        and not former.manages_offsets
+    )
+
+
+def adopt(
+    path: Path,
+    config: StoreConfig,
+    offsets: Mapping[TopicPartition, int],
+    position: Mapping[TopicPartition, int],
+    *,
+    must_be_clean: bool,
+) -> None:
+    """Import ``offsets`` and ``position`` into the store at ``path``, then set its backend to that of ``config``.
+
+    Offsets that the store already has stay. Raises: StoreCorruptedError if there is no offset for its data, or, with
+    ``must_be_clean``, if it was not closed cleanly; StoreLockedError; StoreTooNewError; StoreUnavailableError on a disk
+    error.
+    """
+    former, chosen = read_identity(path).backend, backend_named(config.backend)
+    directory = StoreDirectory.hold(path, former)
+    try:
+        damage = _damage(directory, chosen) if directory.clean else None
+        if not offsets or (must_be_clean and not directory.clean):
+            raise StoreCorruptedError(
+                f"{path} was left by {former}, without an offset that its data is known to be at: wipe the store and "
+                "restore it from its changelog"
+            )
+        try:
+            _write(directory, chosen, {**chosen.options, **config.options}, offsets, position, damage)
+            reach(IMPORTED)
+            with system_errors_told(path):
+                directory.identify(directory.identity._replace(backend=chosen.name))
+        except CommitFailedError as error:
+            raise StoreUnavailableError(
+                f"offsets could not be written into {path}: {error}. Mend that and open the store again"
+            ) from error
+        reach(ADOPTED)
+    finally:
+        directory.give_up()
+
+
+def _damage(directory: StoreDirectory, backend: Backend) -> StoreCorruptedError | None:
+    """Return the error of a check of the closed engine's files, from damage or an interrupted import; else None."""
+    try:
+        with system_errors_told(directory.path):
+            backend.load_engine().check_closed(directory.data)
+    except StoreCorruptedError as error:
+        return error
+    return None
+
+
+def _write(
+    directory: StoreDirectory,
+    backend: Backend,
+    options: Mapping[str, object],
+    offsets: Mapping[TopicPartition, int],
+    position: Mapping[TopicPartition, int],
+    damage: StoreCorruptedError | None,
+) -> None:
+    def opened(folder: Path) -> Engine:
+        return open_engine(backend.load_engine(), folder, Durability.DISK, options)
+
+    migrate(directory, opened)
+    engine = opened(directory.data)
+    try:
+        meta = engine.meta()
+        kept = decode(OFFSET, meta)
+        if damage is not None and not kept:
+            # Offsets in the engine come from an import that a crash interrupted: opening has recovered its files.
+            raise damage
+        missing = {partition: offset for partition, offset in offsets.items() if partition not in kept}
+        merged = merge(decode(POSITION, meta), position)
+        engine.write([], {**encode(OFFSET, missing), **encode(POSITION, merged)})
+    finally:
+        engine.close()

@@ -1,0 +1,160 @@
+"""Restore of a store: write its changelog's tail straight into the engine, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+
+from stores.changelog.interface import Changelog
+from stores.failpoints import Part, declare, reach
+from stores.interface import (
+    IsolationLevel,
+    KeyValueStore,
+    Position,
+    PositionBound,
+    RecoveryOutcome,
+    TopicPartition,
+)
+from stores.tasks.replay_bound import ReplayBound
+from stores.tasks.stores.conversion import Conversion
+
+BEFORE_WRITE = declare(
+    "task.restore.before_write",
+    "a piece of the changelog's tail is read, the store has not seen it",
+    part=Part.RESTORE,
+    twice=True,
+)
+AFTER_WRITE = declare(
+    "task.restore.after_write",
+    "a piece of the changelog's tail is in the store, with its last offset",
+    part=Part.RESTORE,
+    twice=True,
+)
+
+PIECE_RECORDS_MAX = 50_000
+PIECE_BYTES_MAX = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreProgress:
+    """The progress of the restore of ``store``: it has reached ``offset``, and ends before ``to_offset``.
+
+    ``bytes`` counts keys and values, ``seconds`` the time since the restore began.
+    """
+
+    store: str
+    offset: int
+    to_offset: int
+    records: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """The report of a restore, on opening or on a return to the last commit.
+
+    ``records`` of its changelog were written, from ``from_offset`` up to but without ``to_offset``.
+
+    ``wiped`` is True if the local state was wiped first, and ``reason`` says why. ``bytes`` counts keys and values.
+    ``recovery`` is the outcome of the store's own recovery.
+    """
+
+    store: str
+    from_offset: int
+    to_offset: int
+    records: int
+    bytes: int
+    seconds: float
+    wiped: bool = False
+    reason: str | None = None
+    recovery: RecoveryOutcome = RecoveryOutcome.NOTHING_TO_DO
+    upgraded: bool = False
+    """True if opening found that the store's last record of an older format is gone (``Recovery.upgraded``)."""
+
+
+OnRestore = Callable[[RestoreProgress], None]
+"""Called after each piece that was written. An exception ends the restore, and with it the task or its opening."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """The result of ``restore``. ``last_offset`` is that of the last record written into the store, if any."""
+
+    from_offset: int
+    to_offset: int
+    records: int = 0
+    bytes: int = 0
+    last_offset: int | None = None
+
+
+def restore(
+    store: KeyValueStore,
+    changelog: Changelog,
+    partition: TopicPartition,
+    offset: int | None,
+    position: Position,
+    on_restore: OnRestore | None,
+    bound: ReplayBound,
+    conversion: Conversion,
+    *,
+    max_records: int | None = None,
+) -> Restored:
+    """Write the committed records after ``offset`` (None: all) into the store, each piece with its last offset.
+
+    It ends at the last stable offset as of the call, and does not wait for gaps or aborted records at the end. The last
+    piece is stored with ``position``, that of the input whose effects the changelog has. ``conversion`` maps the
+    records to the store's pairs and marks. With ``max_records`` it ends after that number of records; if there are
+    more, without ``position``.
+
+    Raises: OffsetOutOfRangeError if the changelog no longer has the next record; as ``StateStore.restore``.
+    Source: KIP-892, "Restoring"; KIP-844, step 1.
+    """
+    began = perf_counter()
+    from_offset = changelog.start_offset(partition) if offset is None else offset + 1
+    done = Restored(from_offset, changelog.end_offset(partition))
+    piece: list[tuple[bytes, bytes | None]] = []
+    piece_bytes = piece_records = 0
+    plain, keeps_marks = conversion.plain, store.keeps_marks
+
+    def write(position: Position | None = None) -> None:
+        reach(BEFORE_WRITE)
+        assert done.last_offset is not None
+        bound.make_room(piece_bytes)
+        if keeps_marks and not plain:
+            store.restore(piece, {partition: done.last_offset}, position, conversion.marks())
+        else:
+            store.restore(piece, {partition: done.last_offset}, position)
+        if store.manages_offsets:
+            bound.committed(piece_bytes)
+        reach(AFTER_WRITE)
+        done.records += piece_records
+        done.bytes += piece_bytes
+        if on_restore is not None:
+            seconds = perf_counter() - began
+            on_restore(RestoreProgress(store.name, done.last_offset, done.to_offset, done.records, done.bytes, seconds))
+
+    records = changelog.read(partition, from_offset)
+    for record in records if max_records is None else islice(records, max_records):
+        if record.key is None:
+            continue  # This is not of a store: each change of a store is logged under its key.
+        if plain and not record.headers:
+            piece.append((record.key, record.value))
+        else:
+            piece.extend(conversion.convert(record))
+        piece_records += 1
+        piece_bytes += len(record.key) + len(record.value or b"")
+        done.last_offset = record.offset
+        if piece_records >= PIECE_RECORDS_MAX or piece_bytes >= PIECE_BYTES_MAX:
+            write()
+            piece, piece_bytes, piece_records = [], 0, 0
+    if max_records is not None and next(records, None) is not None:
+        if piece_records:
+            write()
+    elif piece_records:
+        write(position)
+    elif PositionBound(position).behind(store.position(IsolationLevel.READ_COMMITTED)):
+        store.restore([], {}, position)
+    return done

@@ -1,0 +1,289 @@
+"""The stores of a task as a group: opening, restore, commit in order, close, and their common checkpoint file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from stores.changelog.interface import Producer
+from stores.errors import ChangelogError, StoreCorruptedError, StoreError
+from stores.failpoints import Part, declare, reach
+from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
+from stores.metrics import TaskStoreMetrics
+from stores.tasks.attempts import Attempts
+from stores.tasks.context import TaskContext
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.origin_file import Origin, OriginFile
+from stores.tasks.directory.split_files import SplitCheckpoint, SplitOrigins
+from stores.tasks.stores.restore import OnRestore, RestoreReport
+from stores.tasks.stores.task_store import TaskStore
+from stores.tasks.stores.view import viewed
+
+_log = logging.getLogger(__name__)
+
+AFTER_LOG_COMMIT = declare("task.after_log_commit", "the changelog has the commit, no store has it", part=Part.TASK)
+BETWEEN_STORES = declare(
+    "task.between_stores", "the changelog and some of the stores have the commit, others not", part=Part.TASK
+)
+AFTER_STORE_COMMIT = declare("task.after_store_commit", "the changelog and all stores have the commit", part=Part.TASK)
+AFTER_CHECKPOINT = declare(
+    "task.after_checkpoint", "the commit is complete, also in the checkpoint file where one is due", part=Part.TASK
+)
+
+
+class StoreGroup:
+    """All stores of one task, in the order in which it names them. For one thread."""
+
+    def __init__(
+        self,
+        stores: Sequence[TaskStore],
+        checkpoint: CheckpointFile | SplitCheckpoint,
+        origins: OriginFile | SplitOrigins,
+        on_restore: OnRestore | None,
+        *,
+        exactly_once: bool,
+    ) -> None:
+        self._stores = stores
+        self._checkpoint = checkpoint
+        self._origins = origins
+        self._noted: Mapping[str, Origin] = {}
+        self._on_restore = on_restore
+        self._exactly_once = exactly_once
+        self._opened: list[TaskStore] = []
+        self.log_room = 0
+        """The bytes by which each changelog may at least grow in this transaction.
+
+        Each step subtracts what it wrote. If too little is left, ``look_at_logs`` is due.
+        """
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The changelog partitions of the stores."""
+        return [store.partition for store in self._stores]
+
+    def open(self) -> None:
+        """Open each store. A damaged checkpoint file has no offset for any. Raises: as ``open_store``."""
+        try:
+            offsets = self._checkpoint.read()
+        except StoreCorruptedError:
+            offsets = {}
+        self._noted = self._origins.read([store.name for store in self._stores])
+        for store in self._stores:
+            try:
+                store.open(offsets.get(store.partition), self._noted.get(store.name))
+            except BaseException:
+                # Its engine may have been opened before the failure.
+                with suppress(StoreError):
+                    store.close()
+                raise
+            self._opened.append(store)
+        self._warn_of_a_mixture()
+
+    def _warn_of_a_mixture(self) -> None:
+        """Warn of a task with transactional and other stores. Source: KIP-844, whose prototype has this warning."""
+        mixing = [store.name for store in self._stores if not store.store.transactional]
+        if mixing and len(mixing) < len(self._stores):
+            _log.warning(
+                "the task in %s has stores of two kinds, and does not isolate uncommitted writes in %s. After a "
+                "rollback or a crash these stores contain such writes. Under exactly once they are then wiped and "
+                "restored whole",
+                self._checkpoint.path.parent,
+                ", ".join(mixing),
+            )
+
+    def restore(self, position: Position) -> list[RestoreReport]:
+        """Bring each store to its changelog's end, and write the checkpoint file (KIP-892, written on opening).
+
+        ``position`` is that of the input whose effects the changelogs have.
+        """
+        reports = [store.restore(position, self._on_restore) for store in self._stores]
+        # Durable before the task's first write, and not earlier: a restore that fails has only written changelog
+        # records, beyond the offset that the checkpoint file still has.
+        self.note(self.origins(running=True))
+        self._checkpoint.write(self.vouched_offsets(running=True))
+        return reports
+
+    def rewrite_logs(self, task: str) -> None:
+        """Rewrite each changelog in the present format, if its upgrade asks for that.
+
+        The stores have just been restored. ``task`` is the prefix of the producers' IDs.
+        Raises: as ``TaskStore.rewrite_log``.
+        """
+        rewritten = [store.rewrite_log(f"{task}-{store.name}-rewriting") for store in self._stores]
+        if any(rewritten):
+            self._checkpoint.write(self.vouched_offsets(running=True))
+
+    @property
+    def reports(self) -> list[RestoreReport]:
+        """The report of the last restore of each store."""
+        return [store.report for store in self._stores if store.report is not None]
+
+    def logged(self, context: TaskContext) -> dict[str, Any]:
+        """Return the stores by name, as the task's function sees them."""
+        return {store.name: store.logged(context) for store in self._stores}
+
+    def begin(self) -> None:
+        """Begin a transaction of the changelogs."""
+        for store in self._stores:
+            store.begin()
+        self.look_at_logs(0)
+
+    def look_at_logs(self, wanted_bytes: int) -> int:
+        """Set ``log_room`` to the smallest room of the stores' changelogs, and return it."""
+        self.log_room = min((store.log_room(wanted_bytes) for store in self._stores), default=sys.maxsize)
+        return self.log_room
+
+    def before_commit(self) -> None:
+        """Let each typed store make a bounded step of expiry. It is part of the transaction."""
+        for store in self._stores:
+            store.before_commit()
+
+    def send_stream_times(self, producer: Producer) -> None:
+        """Add the stream times that do not follow from the changelogs to the open transaction."""
+        for store in self._stores:
+            store.send_stream_time(producer)
+
+    def finish_logs(self) -> None:
+        """Send the held records before the changelogs are committed. Raises: as ``Producer.send``."""
+        for store in self._stores:
+            store.finish_log()
+
+    def compact_logs(self) -> None:
+        """Make one step of compacting each changelog, if due. After an error the next commit tries again."""
+        for store in self._stores:
+            with suppress(ChangelogError):
+                store.compact_log()
+
+    def upgrade_step(self) -> None:
+        """Make a bounded step of each online upgrade."""
+        for store in self._stores:
+            store.format.step()
+
+    def swap_upgraded(self, position: Position) -> None:
+        """Swap in each new store of an online upgrade that is due.
+
+        ``position`` is that of the input whose effects the changelogs have. Raises: as ``open``.
+        """
+        for store in self._stores:
+            store.swap_upgraded(position)
+
+    def uncommitted_bytes(self) -> int:
+        """Return the bytes of keys and values that all stores have staged."""
+        return sum(store.store.approximate_num_uncommitted_bytes() for store in self._opened)
+
+    def uncommitted_memory_bytes(self) -> int:
+        """Return the memory of the open transactions of all stores, as it counts towards the limit."""
+        return sum(store.uncommitted_memory_bytes() for store in self._opened)
+
+    def advance(self, partition: TopicPartition, offset: int) -> None:
+        """Advance the staged position of all stores to a processed input record.
+
+        Source: KIP-892, "Interactive Query .position Offsets"; KIP-796.
+        """
+        for store in self._stores:
+            store.store.advance_position(partition, offset)
+
+    def view(self, name: str, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
+        """Return a view of the store ``name`` for other threads, typed by its configuration. Raises: KeyError."""
+        return viewed({store.name: store for store in self._stores}[name], level, bound)
+
+    def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
+        """Commit each store with its offset in the changelog's commit. That commit reflects ``position``.
+
+        If a store fails, the others still commit, and the failed one replays the commit from the changelog. If the
+        replay fails too, or a store raises an unexpected error, the others still commit or catch up. Then the first
+        such error is raised.
+        """
+        reach(AFTER_LOG_COMMIT)
+        failed = []
+        attempts = Attempts()
+        for number, store in enumerate(self._stores):
+            if number:
+                reach(BETWEEN_STORES)
+            with attempts.one():
+                error = store.commit(offsets.get(store.partition))
+                if error is not None:
+                    failed.append((store, error))
+        for store, error in failed:
+            with attempts.one():
+                store.catch_up(error, position, self._on_restore)
+        attempts.end()
+        reach(AFTER_STORE_COMMIT)
+        if not self._exactly_once and any(store.checkpointed for store in self._stores):
+            self._checkpoint.write(self.vouched_offsets(running=True))
+        reach(AFTER_CHECKPOINT)
+
+    def offsets(self) -> dict[TopicPartition, int | None]:
+        """Return the offset of each store's committed state; None if it is unknown."""
+        return {store.partition: store.offset for store in self._stores}
+
+    def vouched_offsets(self, *, running: bool) -> dict[TopicPartition, int | None]:
+        """Return the checkpointable offsets of the persistent stores, after persisting the data up to them.
+
+        While an exactly-once task is running, this leaves out stores whose offset is in the checkpoint file alone: they
+        mix uncommitted writes with committed ones (KIP-844, step 4).
+        """
+        offsets: dict[TopicPartition, int | None] = {}
+        for store in self._stores:
+            if store.checkpointed:
+                if running and self._exactly_once:
+                    continue
+                store.store.persist()
+            if store.store.persistent:
+                offsets[store.partition] = store.offset
+        return offsets
+
+    def origins(self, *, running: bool) -> dict[str, Origin]:
+        """Return the entries of the origin file for a running task or after a clean close."""
+        found = {store.name: store.origin(running=running) for store in self._stores}
+        return {name: origin for name, origin in found.items() if origin is not None}
+
+    def note(self, origins: Mapping[str, Origin]) -> None:
+        """Write the origins of the stores to their file, if they have changed. Raises: StoreUnavailableError."""
+        if origins != self._noted:
+            self._origins.write(origins)
+            self._noted = origins
+
+    def rollback(self) -> None:
+        """Roll back every store, even after errors; then raise the first error."""
+        attempts = Attempts()
+        for store in self._stores:
+            with attempts.one():
+                store.store.rollback()
+        attempts.end()
+
+    def fall_back(self, cause: BaseException, position: Position) -> None:
+        """Roll back each store after ``cause``, and bring it to its changelog's end.
+
+        This is done for every store, even after errors. Then the first error is raised.
+        """
+        attempts = Attempts()
+        for store in self._stores:
+            with attempts.one():
+                store.fall_back(cause, position, self._on_restore)
+        attempts.end()
+
+    def metrics(self) -> dict[str, TaskStoreMetrics]:
+        """Return the metrics of each store that was ever open, by name."""
+        read = {store.name: store.counters.read() for store in self._stores}
+        return {name: metrics for name, metrics in read.items() if metrics is not None}
+
+    def engine_metrics(self) -> dict[str, Mapping[str, int]]:
+        """Return the figures of the engines of the open stores, by name; none of a store that fails to report."""
+        figures = {}
+        for store in list(self._opened):
+            with suppress(StoreError):
+                figures[store.name] = store.store.engine_metrics()
+        return figures
+
+    def close(self) -> None:
+        """Close every store, even after errors; then raise the first error."""
+        attempts = Attempts()
+        for store in self._opened:
+            with attempts.one():
+                store.close()
+        self._opened = []
+        attempts.end()

@@ -1,0 +1,545 @@
+"""One store of a task: opening, wiping if it can't be trusted, restore, commit, rollback and close."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from stores.changelog.interface import Changelog, IsExpired, Producer
+from stores.config import StoreConfig
+from stores.errors import (
+    ChangelogLostError,
+    CommitFailedError,
+    OffsetOutOfRangeError,
+    StoreCorruptedError,
+    StoreError,
+    StoreTooNewError,
+    StoreUnavailableError,
+    TaskCorruptedError,
+)
+from stores.failpoints import reach
+from stores.files.creation import counts
+from stores.files.plain_files import system_errors_told
+from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
+from stores.position import merge
+from stores.records.expiry import STREAM_TIME, stream_time_ms
+from stores.records.record_kind import TypedStore
+from stores.records.timestamps import TIME
+from stores.registry import backend_named
+from stores.tasks.context import TaskContext
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.origin_file import Origin
+from stores.tasks.replay_bound import ReplayBound
+from stores.tasks.stores.changelogging_store import LoggedStore
+from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
+from stores.tasks.stores.logged_staging import LoggedStaging
+from stores.tasks.stores.offset_import import adopt, is_adoptable
+from stores.tasks.stores.present_store import PresentStore
+from stores.tasks.stores.restore import OnRestore, Restored, RestoreReport, restore
+from stores.tasks.stores.store_counters import TaskStoreCounters
+from stores.tasks.stores.store_format import StoreFormat
+from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
+
+UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
+SWITCHED = "it was written at least once and not closed cleanly: it may have writes that were never committed"
+NO_OFFSET = "it has data, and no offset beside it that says how much of the changelog that is"
+ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and these had to be rolled back"
+IN_DOUBT = "it keeps no offset beside its data, and could not tell how much of a commit reached the disk"
+
+Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
+"""The errors of a store after a disk error or damage."""
+_FAILURES = (CommitFailedError, StoreCorruptedError, StoreUnavailableError)
+
+
+class TaskStore:
+    """A store, its changelog partition, and the offset there that its committed state reflects.
+
+    Under ``exactly_once`` a store with data but without an offset is wiped. A store that does not isolate uncommitted
+    writes, or does not keep offsets, is also wiped if its task did not close it cleanly. If the next task is not
+    exactly-once, it wipes the same stores of this one. ``wipe_unclean=False`` wipes none of these.
+
+    With ``verify`` the store is read whole when it is opened, and wiped if it is damaged.
+
+    Source: KIP-844, step 1.1; KIP-892, "Error Handling"; KIP-129, unclean shutdown.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        config: StoreConfig,
+        partition: TopicPartition,
+        changelog: Changelog,
+        checkpoint: CheckpointFile,
+        *,
+        exactly_once: bool,
+        wipe_unclean: bool = True,
+        verify: bool = False,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.partition = partition
+        self._time_group = f"{partition.topic}/store-time"
+        """The consumer group by which its stream time is committed; no application has such a name."""
+        self.offset: int | None = None
+        self.restores = 0
+        """The number of beginnings and ends of restores: odd during a restore, when views must not answer."""
+        self._restoring_depth = 0
+        self._config = config
+        self._changelog = changelog
+        self._checkpoint = checkpoint
+        # The first is the path of Kafka Streams, the second that of KIP-892.
+        self._position_files = (checkpoint.path.with_name(f"{name}.position"), path / ".position")
+        self._exactly_once = exactly_once and wipe_unclean
+        self._wipe_unclean, self._verify = wipe_unclean, verify
+        self._mixed = False
+        """True if the store may have writes that are in no changelog."""
+        self._wiped_because: str | None = None
+        self._logged: LoggedStore | None = None
+        self._log: StoreLog
+        self._opened_in_s = 0.0
+        self.bound = ReplayBound(config.restore_max_bytes)
+        self.counters = TaskStoreCounters(self.bound)
+        self.report: RestoreReport | None = None
+        """The report of the last restore, on opening or after a rollback."""
+        self.store: KeyValueStore
+        self.format = StoreFormat(name, path, config, partition, changelog, self.counters)
+        self._typed: TypedStore | None = None
+        self._is_expired: IsExpired | None = None
+        self._context: TaskContext
+        self._shown: Any = None
+        """The store as the user's function sees it; ``_shown_at`` is ``format.swaps`` of that time."""
+        self._shown_at = 0
+
+    @property
+    def checkpointed(self) -> bool:
+        """True if the checkpoint file alone has the store's offset."""
+        return self.store.persistent and not self.store.manages_offsets
+
+    @property
+    def _keeps_apart(self) -> bool:
+        """True if the store's own files identify the committed data and its offset."""
+        return self.store.transactional and self.store.manages_offsets
+
+    def origin(self, *, running: bool) -> Origin | None:
+        """Return the store's entry in the origin file for a running task or after a clean close; None for no entry."""
+        if not self.store.persistent:
+            return None
+        if self._keeps_apart:
+            return Origin.AT_LEAST_ONCE if self._mixed else None
+        if running:
+            return Origin.EXACTLY_ONCE if self._exactly_once else Origin.AT_LEAST_ONCE
+        return Origin.AT_LEAST_ONCE if self._mixed else Origin.CLEAN
+
+    def open(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
+        """Open the store, which recovers by itself, and set ``offset``.
+
+        If another backend of the same engine has left the store with a checkpoint, the offset is imported. A store of a
+        newer format is wiped. So is a store that may have uncommitted writes according to ``origin``.
+
+        Raises: ChangelogLostError if the store must be wiped and the changelog is empty; StoreIncompatibleError for a
+        store of other ``records``, which stays unchanged.
+        """
+        began = perf_counter()
+        # Views do not answer until the restore: the store may be at an earlier commit than they have shown.
+        self.restores |= 1
+        self.format.complete()
+        with system_errors_told(self.path):
+            if not counts(self.path):
+                # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
+                checkpointed_offset = None
+        outdated = False
+        try:
+            if is_adoptable(self.path, self._config):
+                self._adopt(checkpointed_offset, origin)
+            self._open_engine()
+            outdated = self.format.is_outdated(self.store)
+            if not outdated:
+                self._check_format()
+            if self._verify:
+                self.store.verify()
+            self.offset = (
+                self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
+            )
+            if self._checks(origin):
+                self._check_vouched_for(origin)
+            if outdated:
+                self._upgrade()
+            self._mixed = self._may_be_mixed(origin)
+            if self.store.manages_offsets:
+                self._remove_position_files()
+        except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
+            self._check_changelog(checkpointed_offset)
+            self._wipe(str(error))
+        self._opened_in_s = perf_counter() - began
+
+    def _upgrade(self) -> None:
+        """Replace the open store by one of the present format, which is built from the changelog."""
+        self._check_changelog(self.offset)
+        if self.checkpointed:
+            # The checkpoint is that of the old store. Without it a task that is killed here restores the store whole.
+            self._checkpoint.forget(self.partition)
+        self.offset = self.format.upgrade(self.store)
+        self._open_engine()
+        self._check_format()
+
+    def swap_upgraded(self, position: Position) -> None:
+        """Swap in the new store of an online upgrade, if that is due. The task calls this between two commits.
+
+        ``position`` is that of the input whose effects the changelog has. Raises: as ``open``, if neither of the two
+        stores can be opened.
+        """
+        if not self.format.swap_is_due:
+            return
+        with self._restoring():
+            self.format.swap(self.store)
+            if self.store.is_open:
+                return
+            self.format.complete()
+            self._open_engine()
+            self.format.settle(self.store)
+            self._check_format()
+            if self.store.manages_offsets:
+                self.offset = self.store.committed_offset(self.partition)
+            self.restore(position, None)
+
+    def _adopt(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
+        if self._checks(origin) and origin is not Origin.CLEAN:
+            raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN)
+        position: dict[TopicPartition, int] = {}
+        for file in self._position_files:
+            with suppress(StoreCorruptedError):
+                # Without it, bounded queries wait until the position is reached again. No data is lost.
+                position = merge(position, CheckpointFile(file).read())
+        offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
+        adopt(self.path, self._config, offsets, position, must_be_clean=self._checks(origin))
+
+    def _remove_position_files(self) -> None:
+        """Remove the position files: their content is in the store now, or was that of another one."""
+        for file in self._position_files:
+            CheckpointFile(file).write({})
+
+    def restore(self, position: Position, on_restore: OnRestore | None) -> RestoreReport:
+        """Write the changelog's tail into the store. If the two do not fit, wipe the store and restore it whole.
+
+        ``position`` is that of the input whose effects the changelog has. Raises: ChangelogLostError if the changelog
+        is empty but the store was filled from one.
+        """
+        began = perf_counter()
+        with self._restoring():
+            self._check_changelog(self.offset)
+            try:
+                done = self._restore(self.offset, position, on_restore)
+            except (OffsetOutOfRangeError, StoreCorruptedError) as error:
+                self._wipe(str(error))
+                done = self._restore(None, position, on_restore)
+            self._restore_stream_time()
+        if self.offset is not None:
+            self.counters.replay_total += done.records
+        if done.last_offset is not None:
+            self.offset = done.last_offset
+        seconds = self._opened_in_s + perf_counter() - began
+        self.counters.recovery_seconds_total += seconds
+        reason, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
+        self.report = RestoreReport(
+            self.name,
+            done.from_offset,
+            done.to_offset,
+            done.records,
+            done.bytes,
+            seconds,
+            reason is not None,
+            reason,
+            self.store.recover().outcome,
+            self.store.recover().upgraded,
+        )
+        return self.report
+
+    def rewrite_log(self, transactional_id: str) -> bool:
+        """Rewrite the changelog of the restored store in the present format if that is due; return whether it was.
+
+        Raises: ChangelogError, CommitFailedError; the errors of the upgrade's function.
+        """
+        rewritten = self.format.rewrite_log(transactional_id)
+        if rewritten is None:
+            return False
+        reach(LOGGED)
+        self.store.restore([], {self.partition: rewritten.last_offset})
+        self.offset = rewritten.last_offset
+        # A kill must not take the store back to an offset that the changelog no longer has.
+        self.store.persistence.begin()
+        self.store.persistence.wait()
+        reach(FOLLOWED)
+        self._changelog.truncate(self.partition, rewritten.first_offset)
+        return True
+
+    def _restore(self, offset: int | None, position: Position, on_restore: OnRestore | None) -> Restored:
+        conversion = self.format.conversion(self.store)
+        return restore(
+            self.store, self._changelog, self.partition, offset, position, on_restore, self.bound, conversion
+        )
+
+    def logged(self, context: TaskContext) -> Any:
+        """Return the store as the user's function sees it."""
+        self._context = context
+        self._show()
+        return PresentStore(lambda: self._shown) if self.format.may_swap else self._shown
+
+    def _show(self) -> None:
+        """Create the change-logging store over the open one, and show it in its present format."""
+        context = self._context
+        if self._config.changelog_coalescing:
+            limit = self._config.uncommitted_max_bytes
+            held = COALESCED_BYTES_MAX if limit == -1 else min(COALESCED_BYTES_MAX, limit)
+            self._log = CoalescingLog(self.partition, context, self.format.headers, held)
+        else:
+            self._log = StoreLog(self.partition, context, self.format.headers)
+        self.counters.follow_log(self._log)
+        self._logged = LoggedStore(self.store, self._log, context)
+        records, self._typed = self.format.records, None
+        shown: Any = self._logged
+        if records is not None:
+            shown = self._typed = records.staged(LoggedStaging(self._logged, context))
+            if self._config.upgrade is None:
+                # With an upgrade the changelog may have records of another format, whose expiry is unknown.
+                self._is_expired = records.expired_records(self._logged)
+            self.counters.follow_typed(self._typed)
+        self._shown, self._shown_at = self.format.shown(shown), self.format.swaps
+
+    def begin(self) -> None:
+        """Begin a transaction of the changelog. Held records of an earlier one are dropped."""
+        self._log.begin()
+
+    def uncommitted_memory_bytes(self) -> int:
+        """Return the memory of the open transaction that counts towards the limit.
+
+        This is the larger of two sums: keys and values wherever they are staged, or the memory of staged writes with
+        the cost of each entry. The cost of each record held for the changelog is added. It is 0 for a store that is not
+        transactional: a commit would not reduce it.
+        """
+        store = self.store
+        if not store.transactional:
+            return 0
+        staged_bytes = max(store.approximate_num_uncommitted_bytes(), store.uncommitted_memory_bytes())
+        return staged_bytes + self._log.memory_bytes()
+
+    def log_room(self, wanted_bytes: int) -> int:
+        """Return the bytes by which the changelog may at least grow before the next commit.
+
+        Then a kill causes no replay beyond the bound. Without a bound it is ``sys.maxsize``. A value below
+        ``wanted_bytes`` is exact.
+        """
+        bound_bytes = self.bound.max_bytes
+        store = self.store
+        if bound_bytes == -1 or not (store.persistent and store.transactional and store.manages_offsets):
+            return sys.maxsize
+        if bound_bytes - self._log.num_bytes_at_most() < wanted_bytes:
+            self._log.count()
+        return bound_bytes - self._log.num_bytes_at_most()
+
+    def compact_log(self) -> None:
+        """Make one step of compacting its changelog. Raises: ChangelogError."""
+        if self._is_expired is None:
+            self._changelog.compact_step(self.partition)
+        else:
+            self._changelog.compact_step(self.partition, self._is_expired)
+
+    def send_stream_time(self, producer: Producer) -> None:
+        """Add the stream time of a store with a time to live to the open transaction.
+
+        If a value was replaced by one with an earlier timestamp, no changelog record has the highest time.
+        Raises: as ``Producer.send_offsets``.
+        """
+        records = self.format.records
+        if records is not None and records.commits_stream_time:
+            time_ms = stream_time_ms(self.store.mark)
+            if time_ms >= 0:
+                producer.send_offsets(self._time_group, {self.partition: time_ms})
+
+    def _restore_stream_time(self) -> None:
+        records = self.format.records
+        if records is not None and records.commits_stream_time:
+            time_ms = self._changelog.committed_offsets(self._time_group).get(self.partition, -1)
+            if time_ms > stream_time_ms(self.store.mark):
+                self.store.restore([], {}, marks={STREAM_TIME: TIME.pack(time_ms)})
+
+    def before_commit(self) -> None:
+        """Let a typed store make a bounded step of expiry."""
+        if self._typed is not None:
+            self._typed.before_commit()
+
+    def finish_log(self) -> None:
+        """Send the held records before the changelog is committed, and make room for their replay.
+
+        Raises: as ``Producer.send``.
+        """
+        self._log.finish()
+        self.bound.make_room(self._log.sent_bytes)
+
+    def commit(self, offset: int | None) -> Failure | None:
+        """Commit the staged writes with their offset in the changelog (None: no record was logged).
+
+        Return the error if the store failed: then call ``catch_up``.
+        """
+        store = self.store
+        try:
+            store.commit({} if offset is None else {self.partition: offset})
+        except _FAILURES as error:
+            return error
+        if offset is not None:
+            self.offset = offset
+            if self.store.manages_offsets:
+                self.bound.committed(self._log.sent_bytes)
+        return None
+
+    def catch_up(self, error: Failure, position: Position, on_restore: OnRestore | None) -> RestoreReport:
+        """Replay a commit that failed in the store but is in the changelog, from the store's last commit on.
+
+        There is one attempt. Raises: the error of opening the store again, or of the replay.
+        """
+        with self._restoring():
+            if isinstance(error, StoreCorruptedError):
+                self._wipe(str(error))
+            elif isinstance(error, CommitFailedError) and not error.reopen:
+                self.store.rollback()
+            elif self._exactly_once and not self._keeps_apart:
+                self._wipe(IN_DOUBT)
+            else:
+                self._reopen()
+            return self.restore(position, on_restore)
+
+    def fall_back(self, cause: BaseException, position: Position, on_restore: OnRestore | None) -> RestoreReport:
+        """Roll back to the last commit, and restore the store to the changelog's end.
+
+        If ``cause`` is an error of a store, maybe of this one, the store is wiped or opened again: a rollback alone
+        would continue with an engine that has failed.
+        """
+        with self._restoring():
+            if isinstance(cause, StoreCorruptedError) and self._is_damaged():
+                self._wipe(str(cause))
+            elif not self.store.transactional and self._exactly_once:
+                self._wipe(ROLLED_BACK)
+            elif isinstance(cause, _FAILURES):
+                self._reopen()
+            else:
+                self.store.rollback()
+                self._mixed = self._mixed or not self.store.transactional
+            return self.restore(position, on_restore)
+
+    @contextmanager
+    def _restoring(self) -> Iterator[None]:
+        """Mark a restore: views do not answer during the block. After an error in it the task has failed."""
+        outermost = not self._restoring_depth
+        self.restores |= 1
+        self._restoring_depth += 1
+        try:
+            yield
+        finally:
+            self._restoring_depth -= 1
+        if outermost:
+            self.restores += 1
+
+    def _is_damaged(self) -> bool:
+        """Return whether a verification or a scan of all data, staged writes included, finds damage."""
+        try:
+            self.store.verify()
+            with self.store.all() as pairs:
+                for _ in pairs:
+                    pass
+        except (StoreCorruptedError, CommitFailedError):
+            # An engine that has aborted its transaction because of the damage can't be read.
+            return True
+        return False
+
+    def close(self) -> None:
+        """Close the store, if it was ever opened, and the new store of an upgrade."""
+        try:
+            self.format.close()
+        finally:
+            if hasattr(self, "store"):
+                self.store.close()
+
+    def _checks(self, origin: Origin | None) -> bool:
+        """Return whether data without a known offset is wiped: an exactly-once task, now or before, requires it."""
+        return self._exactly_once or (self._wipe_unclean and origin is Origin.EXACTLY_ONCE)
+
+    def _check_vouched_for(self, origin: Origin | None) -> None:
+        """Check that the data is known to be that of one offset, or that there is none. Raises: TaskCorruptedError."""
+        mixes = self.store.persistent and not self._keeps_apart
+        unclean = mixes and not self._was_closed(origin)
+        if (unclean or origin is Origin.AT_LEAST_ONCE or self.offset is None) and self._has_data():
+            raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN if mixes else NO_OFFSET)
+
+    def _was_closed(self, origin: Origin | None) -> bool:
+        return origin is Origin.CLEAN and self.store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO
+
+    def _may_be_mixed(self, origin: Origin | None) -> bool:
+        """Return whether the opened and checked store may still have writes that are in no changelog."""
+        if self._checks(origin):
+            return False
+        trusted = origin is not Origin.AT_LEAST_ONCE if self._keeps_apart else self._was_closed(origin)
+        return not trusted and self._has_data()
+
+    def _check_changelog(self, offset: int | None) -> None:
+        """Check that a store with an ``offset`` has a changelog that is not empty. Raises: ChangelogLostError.
+
+        A restore from an empty changelog would wipe the store.
+        """
+        if offset is not None and not self._changelog.end_offset(self.partition):
+            topic, number = self.partition
+            raise ChangelogLostError(
+                f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {offset}: "
+                f"put the changelog back, or, to start over, remove {self._checkpoint.path.parent} first"
+            )
+
+    def _has_data(self) -> bool:
+        with self.store.all() as pairs:
+            return next(pairs, None) is not None
+
+    def _open(self) -> None:
+        self._open_engine()
+        self._check_format()
+
+    def _open_engine(self) -> None:
+        self.store = self._config.open(self.path, name=self.name)
+        self.counters.follow(self.store)
+        self.bound.follow(self.store.persistence)
+
+    def _check_format(self) -> None:
+        """Check the format of the opened store, and make it the one that the user's function uses."""
+        self.format.check(self.store)
+        if self._logged is None:
+            return
+        if self.format.swaps == self._shown_at:
+            self._logged.inner = self.store
+        else:
+            # The object that was shown before keeps the closed store.
+            self._show()
+            self._log.begin()
+
+    def _reopen(self) -> None:
+        self._close()
+        # Without isolation the failed store has the staged writes, and an at-least-once task keeps them.
+        mixed = self._mixed or not self.store.transactional
+        self.open(self.offset, Origin.AT_LEAST_ONCE if mixed else Origin.CLEAN)
+
+    def _close(self) -> None:
+        # A failed engine may fail here, too. Opening the store again shows its state.
+        with suppress(StoreError):
+            self.store.close()
+
+    def _wipe(self, reason: str) -> None:
+        self._wiped_because = reason
+        self.counters.wipe_total += 1
+        if hasattr(self, "store"):
+            self._close()
+        # First: if the checkpoint outlived the data, it would count for the data of an interrupted restore.
+        self._checkpoint.forget(self.partition)
+        self._remove_position_files()
+        backend_named(self._config.backend).wipe(self.path)
+        self.offset, self._mixed = None, False
+        self._open()

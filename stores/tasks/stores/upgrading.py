@@ -1,0 +1,217 @@
+"""Building a store of a newer format beside the task's store, from the changelog of both.
+
+After a kill at any moment the next opening continues the new store at its committed offset, or starts over if it has
+none. The task's own store is not changed before the swap.
+
+Source: KIP-258, first draft, "In-Place Upgrade".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from stores.changelog.interface import Changelog
+from stores.config import StoreConfig
+from stores.errors import (
+    OffsetOutOfRangeError,
+    StoreCorruptedError,
+    StoreError,
+    StoreIncompatibleError,
+    StoreUnavailableError,
+)
+from stores.failpoints import Part, declare, reach
+from stores.files.creation import wipe
+from stores.files.plain_files import system_errors_told
+from stores.interface import KeyValueStore, TopicPartition
+from stores.records.record_kind import RecordKind
+from stores.settings.upgrade import Upgrade, UpgradeProgress
+from stores.tasks.replay_bound import ReplayBound
+from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.restore import RestoreProgress, restore
+from stores.tasks.stores.swap import PREPARE_END, beside, swap
+
+BEGUN = declare("upgrade.begun", "the new store is there, marked with its format, with nothing in it", part=Part.CHANGE)
+STEPPED = declare("upgrade.stepped", "the new store has come a step further", part=Part.CHANGE)
+CAUGHT_UP = declare(
+    "upgrade.caught_up", "the new store is at its changelog's end, and not synced yet", part=Part.CHANGE
+)
+FAILPOINTS = (BEGUN, STEPPED, CAUGHT_UP)
+"""The failpoints of building the new store, in this order."""
+
+VERSION_MARK = "format"
+"""The mark of a store with the number of its format; a store of format 0 has none."""
+
+Counted = Callable[[UpgradeProgress], None]
+
+
+def kept_version(store: KeyValueStore) -> int:
+    """Return the format of a store. Raises: StoreCorruptedError if its mark is no number."""
+    kept = store.mark(VERSION_MARK) if store.keeps_marks else None
+    if kept is None:
+        return 0
+    if not kept.isdigit():
+        raise StoreCorruptedError(
+            f"store {store.name!r} has the format {kept!r}, which is no number: wipe it and restore it"
+        )
+    return int(kept)
+
+
+def keep_version(store: KeyValueStore, version: int) -> None:
+    """Mark an empty store with its format. Raises: StoreIncompatibleError if it keeps no marks; as ``restore``."""
+    if not store.keeps_marks:
+        raise StoreIncompatibleError(
+            f"store {store.name!r} ({store.backend}) can't be upgraded: its backend keeps no marks. Choose another one"
+        )
+    store.restore([], {}, None, {VERSION_MARK: b"%d" % version})
+
+
+def files_bytes(path: Path) -> int:
+    """Return the size of all files below the folder ``path``; 0 if it does not exist. Raises: OSError."""
+    sizes = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes += Path(folder, name).lstat().st_size
+    return sizes
+
+
+ROOM_FACTOR, ROOM_BYTES = 2, 8 << 20
+"""While it is built, a store takes up to twice the room of a complete one, and the WAL of one piece in addition.
+Measured: docs/upgrades.md."""
+
+
+def room_needed_bytes(path: Path, folder: Path) -> int:
+    """Return an estimate of the bytes that the new store in ``folder`` still needs; it replaces the one at ``path``.
+
+    Raises: OSError.
+    """
+    return ROOM_FACTOR * files_bytes(path) + ROOM_BYTES - files_bytes(folder)
+
+
+class StoreBeside:
+    """The store of the newer format that is built beside the one at ``path``. For the task's thread."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        config: StoreConfig,
+        partition: TopicPartition,
+        changelog: Changelog,
+        upgrade: Upgrade,
+        records: RecordKind | None,
+        counted: Counted,
+    ) -> None:
+        self.offset: int | None = None
+        self._name, self._path = name, path
+        self._folder = beside(path, PREPARE_END)
+        # The new store has no readers, and all its data is committed in the changelog.
+        self._config = replace(config, records=records, upgrade=None, upgrade_mode=None)
+        self._partition, self._changelog = partition, changelog
+        self._upgrade, self._counted = upgrade, counted
+        self._bound = ReplayBound(config.restore_max_bytes)
+        self._records = 0
+        self._store: KeyValueStore | None = None
+        self._has_room = False
+
+    def open(self) -> None:
+        """Continue the new store of an earlier process, or create one.
+
+        Raises: StoreUnavailableError, before anything is written, if the disk has no room for another store.
+        """
+        self._check_space()
+        self._has_room = True
+        try:
+            store = self._opened()
+            resumable = store.manages_offsets and kept_version(store) == self._upgrade.to_version
+            self.offset = store.committed_offset(self._partition) if resumable else None
+            if self.offset is None:
+                self._begin()
+        except (StoreCorruptedError, StoreIncompatibleError):
+            self._begin()
+
+    def step(self, max_records: int | None = None) -> bool:
+        """Write the next ``max_records`` of the changelog (None: all) into the new store.
+
+        Return whether it is at the changelog's end. Raises: CommitFailedError, StoreUnavailableError; the errors of the
+        upgrade's functions.
+        """
+        store = self._store
+        assert store is not None
+        conversion = Conversion(store, self._config.records, self._upgrade)
+        step = (store, self._changelog, self._partition)
+        try:
+            done = restore(*step, self.offset, {}, self._on_restore, self._bound, conversion, max_records=max_records)
+        except OffsetOutOfRangeError:
+            # The changelog no longer has the next record, or it is another changelog: start over.
+            self._begin()
+            return False
+        self._records += done.records
+        if done.last_offset is not None:
+            self.offset = done.last_offset
+        reach(STEPPED)
+        return max_records is None or done.records < max_records
+
+    def swap(self) -> None:
+        """Swap the closed store at ``path`` for the new one, which is at the changelog's end."""
+        self.close()
+        reach(CAUGHT_UP)
+        swap(self._path)
+        end = self._changelog.end_offset(self._partition)
+        self._tell(-1 if self.offset is None else self.offset, end, self._records, swapped=True)
+
+    def close(self) -> None:
+        """Close the new store. The next opening continues it."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def give_up(self) -> None:
+        """Close and remove the new store, as far as the disk allows it.
+
+        If there was no room to continue the new store of an earlier process, that store stays.
+        """
+        if not self._has_room:
+            return
+        with suppress(StoreError):
+            self.close()
+        with suppress(StoreError):
+            wipe(self._folder)
+
+    def _opened(self) -> KeyValueStore:
+        self._store = self._config.open(self._folder, name=self._name)
+        self._bound.follow(self._store.persistence)
+        if self._config.records is not None:
+            self._config.records.prepare(self._store)
+        return self._store
+
+    def _begin(self) -> None:
+        self.close()
+        wipe(self._folder)
+        self.offset = None
+        keep_version(self._opened(), self._upgrade.to_version)
+        reach(BEGUN)
+
+    def _check_space(self) -> None:
+        with system_errors_told(self._path):
+            needed = room_needed_bytes(self._path, self._folder)
+            free = shutil.disk_usage(self._path.parent).free
+        if free < needed:
+            raise StoreUnavailableError(
+                f"the upgrade of {self._path} needs about {needed:,} bytes beside it, and its disk has {free:,} free: "
+                "make room and open the task again. Nothing was changed"
+            )
+
+    def _on_restore(self, progress: RestoreProgress) -> None:
+        self._tell(progress.offset, progress.to_offset, self._records + progress.records)
+
+    def _tell(self, offset: int, to_offset: int, records: int, *, swapped: bool = False) -> None:
+        progress = UpgradeProgress(self._name, self._upgrade.to_version, offset, to_offset, records, swapped)
+        self._counted(progress)
+        if self._upgrade.on_upgrade is not None:
+            self._upgrade.on_upgrade(progress)

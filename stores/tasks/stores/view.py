@@ -1,0 +1,115 @@
+"""Views of a task's store for other threads. They stay valid when the task reopens or replaces the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from stores.contract.reading import close_answer
+from stores.errors import StoreClosedError, StoreError, StoreRestoringError
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.tasks.stores.present_store import PresentStore
+from stores.tasks.stores.task_store import TaskStore
+
+Answer = TypeVar("Answer")
+
+
+def viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
+    """Return a view of ``store``, typed and proxied by its format. The view follows a later change of the format."""
+    if not store.format.may_swap:
+        return _viewed(store, level, bound)
+    kept: tuple[int, Any] = store.format.swaps, _viewed(store, level, bound)
+
+    def present() -> Any:
+        nonlocal kept
+        if kept[0] != store.format.swaps:
+            kept = store.format.swaps, _viewed(store, level, bound)
+        return kept[1]
+
+    return PresentStore(present)
+
+
+def _viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> Any:
+    view = TaskView(store, level, bound)
+    records = store.format.records
+    return store.format.shown(view if records is None else records.view(view))
+
+
+class TaskView(KeyValueView):
+    """A view of the store that the task has open at the moment: after a failed commit the task may open it again.
+
+    A query during a restore raises: the store is then between two commits.
+    """
+
+    def __init__(self, store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> None:
+        self._swaps = store.format.swaps
+        self._store, self._bound = store, bound
+        self._level = store.store.read_only(level, bound).isolation_level
+
+    @property
+    def isolation_level(self) -> IsolationLevel:
+        return self._level
+
+    @property
+    def takes_timestamps(self) -> bool:
+        return self._store.store.takes_timestamps
+
+    @property
+    def is_split(self) -> bool:
+        return self._store.store.is_split
+
+    def position(self) -> Position:
+        return self._answered(lambda view: view.position())
+
+    def mark(self, name: str) -> bytes | None:
+        return self._answered(lambda view: view.mark(name))
+
+    def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
+        return self._answered(lambda view: view.with_mark(name, read))
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._answered(lambda view: view.get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._answered(lambda view: view.get_many(keys))
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda view: view.range(start, end))
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self._answered(lambda view: view.reverse_range(start, end))
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self._answered(lambda view: view.range_many(bounds, reverse=reverse))
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda view: view.prefix_scan(prefix))
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self._answered(lambda view: view.reverse_prefix_scan(prefix))
+
+    def approximate_num_entries(self) -> int:
+        return self._answered(lambda view: view.approximate_num_entries())
+
+    def _answered(self, query: Callable[[KeyValueView], Answer]) -> Answer:
+        restores = self._store.restores
+        if restores % 2 or self._swaps != self._store.format.swaps:
+            raise self._restoring()
+        try:
+            answer = query(self._store.store.read_only(self._level, self._bound))
+        except StoreClosedError:
+            # The task may have closed the store to open it again.
+            if self._store.restores != restores:
+                raise self._restoring() from None
+            raise
+        if self._store.restores != restores:
+            close_answer(answer)
+            raise self._restoring()
+        return answer
+
+    def _restoring(self) -> StoreError:
+        if not self._store.store.is_open:
+            return StoreClosedError(f"the task of store {self._store.name!r} is closed: open it again")
+        return StoreRestoringError(f"store {self._store.name!r} is being restored from its changelog: ask again later")
