@@ -54,7 +54,8 @@ _BACKENDS = (
     ("sqlite", "native"),
     ("memory", "indexed-batch"),
 )
-_ALIASES = {"lmdb": "lmdb-indexed-batch", "sqlite": "sqlite-indexed-batch"}
+ALIASES: Mapping[str, str] = {engine: f"{engine}-indexed-batch" for engine in _ENGINES}
+"""Other names of backends: an engine's name alone means its indexed batch."""
 ENTRY_POINT_GROUP = "stores.backends"
 
 Named = TypeVar("Named", bound=StrEnum)
@@ -267,9 +268,16 @@ def backend_named(name: str) -> Backend:
     """Return the backend ``name``. An engine's name alone means its indexed batch. Raises: ConfigError."""
     if not isinstance(name, str):
         raise TypeError(f"a backend's name is a str, not {type(name).__name__}")
-    found = backends().get(_ALIASES.get(name, name))
+    found = backends().get(ALIASES.get(name, name))
     if found is None:
-        raise ConfigError(f"no backend {name!r}{nearest(name, backends())}; there are: {', '.join(sorted(backends()))}")
+        # A store without isolation is suggested only to those who ask for it.
+        offered = [known for known in (*ALIASES, *backends()) if "-di" in name or not known.endswith("-direct")]
+        suggestion = nearest(name, dict.fromkeys(offered))
+        short = ", ".join(sorted(ALIASES))
+        raise ConfigError(
+            f"no backend {name!r}{suggestion}; there are: {', '.join(sorted(backends()))}; {short} alone mean the "
+            "indexed batch of that engine"
+        )
     return found
 
 

@@ -57,7 +57,7 @@ def test_a_backend_declares_whether_a_transaction_may_be_larger_than_memory(name
 
 
 def test_an_engine_s_name_alone_means_its_indexed_batch(path: Path) -> None:
-    for engine in ("lmdb", "sqlite"):
+    for engine in ("rocksdb", "lmdb", "sqlite", "memory"):
         assert backend_named(engine).name == f"{engine}-indexed-batch"
         with open_store(engine, path.with_name(engine)) as store:
             assert store.backend == f"{engine}-indexed-batch"
@@ -127,6 +127,19 @@ def test_kafka_s_own_property_names_configure_a_store(path: Path) -> None:
 def test_a_property_that_does_not_exist_or_fit_is_refused(properties: dict[str, str | int | bool]) -> None:
     with pytest.raises(ConfigError):
         StoreConfig.from_properties(properties)
+
+
+@pytest.mark.parametrize("given", ["rocks", "rocksdbb", "rocksd", "rocksdb-", "rocksdb_indexed_batch"])
+def test_a_store_without_isolation_is_suggested_only_to_those_who_ask_for_it(path: Path, given: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_store(given, path)
+    suggestion = str(refused.value).split(";")[0]
+    assert "did you mean 'rocksdb" in suggestion
+    assert "direct" not in suggestion
+    assert "lmdb, memory, rocksdb, sqlite alone mean the indexed batch" in str(refused.value)
+    with pytest.raises(ConfigError, match="did you mean 'rocksdb-direct'"):
+        open_store("rocksdb-dierct", path)
+    assert not path.exists()
 
 
 def test_an_unknown_property_is_answered_with_the_nearest() -> None:
