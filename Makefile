@@ -14,10 +14,16 @@ WORKERS ?= 2
 ARGS ?=
 MINUTES ?= 5
 S ?=
+RUN ?=
+SEED ?=
+BACKENDS ?=
+EVENTS ?=
+KEY ?=
+TIME ?=
 PROFILES := smoke default full
 
 BIN := .venv/bin
-RUN := $(BIN)/python
+VENV_PYTHON := $(BIN)/python
 STAMP := .venv/.complete
 
 # A venv is tied to its folder and to the interpreter that it was made with: where either has gone, it is made anew.
@@ -25,7 +31,19 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help setup java test soak bench report scenario many-stores lint docs clean
+VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN SEED BACKENDS EVENTS KEY TIME
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+ifneq ($(filter-out $(VARIABLES),$(GIVEN)),)
+$(error No variable $(filter-out $(VARIABLES),$(GIVEN)) here. There are: $(VARIABLES))
+endif
+
+# What a variable of this file adds to a command of the harness. Values go through the shell's quotes as they are.
+quoted = '$(subst ','\'',$(1))'
+option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
+SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
+OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME))
+
+.PHONY: help setup java test soak bench report scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -35,40 +53,46 @@ help: ## list these targets
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
 test: $(STAMP) java ## run every test of stores and harness, two files at a time; ARGS="-k name" passes on to pytest
-	@$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full
-	@$(RUN) -m harness bench --profile $(PROFILE) $(ARGS)
+bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
+	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(SOME) $(OWN_EVENTS) $(ARGS)
 
-report: $(STAMP) ## write the newest run's report again: a whole run's to results/, another's beside its rows
-	@$(RUN) -m harness report
+report: $(STAMP) ## write a run's report again: a whole run's to results/, another's beside its rows; RUN=runs/NAME, else the newest
+	@$(VENV_PYTHON) -m harness report $(call option,--run,$(RUN)) $(ARGS)
 
 scenario: name profile $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit; PROFILE=full leaves nothing out
-	@$(RUN) -m harness scenario $(S) --profile $(PROFILE) $(ARGS)
+	@$(VENV_PYTHON) -m harness scenario $(call quoted,$(S)) --profile $(PROFILE) $(call option,--seed,$(SEED)) $(OWN_EVENTS) $(ARGS)
 
-soak: $(STAMP) ## read every store while it is written to, and judge every answer; MINUTES=5, ARGS="--backends NAME"
-	@$(RUN) -m harness readers --seconds $$(( 60 * $(MINUTES) )) $(ARGS)
+soak: minutes $(STAMP) ## read every store while it is written to, and judge every answer; MINUTES=5, BACKENDS=names, SEED=1
+	@$(VENV_PYTHON) -m harness readers --seconds $$(( 60 * $(MINUTES) )) $(SOME) $(ARGS)
 
-many-stores: $(STAMP) ## open 5,000 stores of each backend in one process (half an hour); ARGS="--stores 500 --backends NAME"
-	@$(RUN) -m harness many-stores $(ARGS)
+many-stores: $(STAMP) ## open 5,000 stores of each backend in one process (half an hour); BACKENDS=names, ARGS="--stores 500"
+	@$(VENV_PYTHON) -m harness many-stores $(call option,--backends,$(BACKENDS)) $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy, and the check of prose (docs/style.md)
 	@status=0; \
-	 $(RUN) -m ruff check . || status=1; \
-	 $(RUN) -m ruff format --check --quiet stores harness scenarios docs || \
+	 $(VENV_PYTHON) -m ruff check . || status=1; \
+	 $(VENV_PYTHON) -m ruff format --check --quiet stores harness scenarios docs || \
 	   { echo "Not formatted: run .venv/bin/ruff format stores harness scenarios docs" >&2; status=1; }; \
-	 $(RUN) -m harness.prose || status=1; \
-	 $(RUN) -m mypy || status=1; exit $$status
+	 $(VENV_PYTHON) -m harness.prose || status=1; \
+	 $(VENV_PYTHON) -m mypy || status=1; exit $$status
 
 docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no warning is tolerated
-	@$(RUN) docs/reference.py build/docs
+	@$(VENV_PYTHON) docs/reference.py build/docs
 
-clean: ## remove .venv, caches, runs/ and whatever else was built; nothing that is tracked
-	@rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+clean: ## remove .venv, caches and whatever else was built; nothing that is tracked, and not runs/
+	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	@rm -rf spark-warehouse metastore_db derby.log artifacts
 	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: profile name
+clean-runs: ## remove runs/: the rows of every run, from which reports are written
+	@rm -rf runs
+
+.PHONY: profile name minutes
+minutes:
+	@case "$(MINUTES)" in ""|*[!0-9]*|0*) echo "MINUTES=$(MINUTES) is no number of minutes: give a whole number from 1, such as MINUTES=5." >&2; exit 2;; esac
+
 profile:
 	@case " $(PROFILES) " in *" $(PROFILE) "*) ;; *) echo "PROFILE=$(PROFILE) does not exist: choose one of $(PROFILES)." >&2; exit 2;; esac
 
@@ -77,7 +101,7 @@ name:
 	 for file in scenarios/[a-z]*.py; do [ -e "$$file" ] && echo "  $$(basename "$$file" .py)" >&2; done; exit 2; fi
 
 java: $(STAMP)
-	@$(RUN) -m harness.java
+	@$(VENV_PYTHON) -m harness.java
 
 # Asked of the interpreter itself, by running it: the name on PATH may be a shim for a version that is not there.
 $(STAMP): pyproject.toml constraints.txt
@@ -107,9 +131,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 	 show() { sed -un -e 's/^ *Downloading \(.*\/\)\{0,1\}\([^ ]*\) (\([0-9.]* MB\))$$/  \2, \3/p' -e 's/^ *Building wheel for \([^ ]*\).*: started$$/  building \1/p'; }; \
 	 log=.venv/install.log; \
-	 { $(RUN) -m pip install -c constraints.txt setuptools wheel pbr && \
-	   $(RUN) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[harness,test,lint,docs]'; } 2>&1 | tee $$log | show || \
+	 { $(VENV_PYTHON) -m pip install -c constraints.txt setuptools wheel pbr && \
+	   $(VENV_PYTHON) -m pip install -c constraints.txt --no-build-isolation --use-pep517 -e '.[harness,test,lint,docs]'; } 2>&1 | tee $$log | show || \
 	 { tail -n 15 $$log >&2; echo "Installing failed; all that pip said is in $$log." >&2; exit 1; }
-	@$(RUN) -m harness.spark.installation
+	@$(VENV_PYTHON) -m harness.spark.installation
 	@pwd > $(STAMP)
-	@echo "Ready: $$($(RUN) -V) in .venv"
+	@echo "Ready: $$($(VENV_PYTHON) -V) in .venv"

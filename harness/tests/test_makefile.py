@@ -1,0 +1,73 @@
+"""The variables of the Makefile: each reaches the command that it is for, and a wrong one is refused by its name.
+
+``make -n`` prints the commands and runs none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from harness.folders import ROOT
+
+
+def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "-C", str(ROOT), "--no-print-directory", *(["-n"] if dry else []), *arguments]
+    return subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        (("report",), "-m harness report"),
+        (("report", "RUN=runs/some run"), "-m harness report --run 'runs/some run'"),
+        (("bench", "SEED=7", "BACKENDS=lmdb,sqlite"), "bench --profile default --seed '7' --backends 'lmdb,sqlite'"),
+        (
+            ("bench", "EVENTS=a b.csv", "KEY=it's", "TIME=at"),
+            r"--events 'a b.csv' --key 'it'\''s' --time 'at'",
+        ),
+        (("bench", "KEY=customer"), "--key 'customer'"),
+        (("scenario", "S=read_process_write", "SEED=3"), "scenario 'read_process_write' --profile default --seed '3'"),
+        (("soak", "MINUTES=2", "SEED=4"), "readers --seconds $(( 60 * 2 )) --seed '4'"),
+        (("many-stores", "BACKENDS=lmdb"), "many-stores --backends 'lmdb'"),
+    ],
+)
+def test_a_variable_reaches_its_command(given: tuple[str, ...], command: str) -> None:
+    done = make(*given)
+    assert done.returncode == 0, done.stderr
+    assert command in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("bench", "profile=smoke"), "No variable profile here"),
+        (("bench", "PROFILE=smok"), "PROFILE=smok does not exist"),
+        (("soak", "MINUTES=abc"), "MINUTES=abc is no number of minutes"),
+        (("soak", "MINUTES=0"), "MINUTES=0 is no number of minutes"),
+        (("scenario",), "Which scenario?"),
+    ],
+)
+def test_a_wrong_variable_is_refused_with_a_sentence(given: tuple[str, ...], said: str) -> None:
+    done = make(*given, dry=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_key_without_events_is_refused() -> None:
+    done = make("bench", "KEY=customer", dry=False)
+    assert done.returncode == 2
+    assert "--events" in done.stderr
+
+
+def test_clean_leaves_the_rows_of_runs() -> None:
+    cleaned = make("clean").stdout.split()
+    assert ".venv" in cleaned
+    assert "runs" not in cleaned
+    assert "runs" in make("clean-runs").stdout.split()
