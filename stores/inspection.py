@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from stores import position
 from stores.changelog.schema import APPLICATION_ID
 from stores.contract import marks
-from stores.engines.checksum import PLAIN, SEALED
+from stores.engines.checksum import CHECKSUMMED, PLAIN
 from stores.engines.sqlite import FILE, families, has_checksums
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.files.identity import read_identity
@@ -71,9 +71,9 @@ def lines(path: Path, records_max: int) -> Iterator[Line]:
 
 def _of_store(database: Database, file: Path, first: Line, records_max: int) -> Iterator[Line]:
     checked = has_checksums(database.conn, file)
-    checksums = SEALED if checked else PLAIN
+    checksums = CHECKSUMMED if checked else PLAIN
     yield {**first, "checksums": checked}
-    meta = dict(checksums.open_pairs([(row["key"], row["value"]) for row in database["meta"].rows]))
+    meta = dict(checksums.decode_pairs([(row["key"], row["value"]) for row in database["meta"].rows]))
     for name, kind in (("offset", position.OFFSET), ("position", position.POSITION)):
         for partition, offset in position.decode(kind, meta).items():
             yield {"topic": partition.topic, "partition": partition.partition, name: offset}
@@ -82,7 +82,7 @@ def _of_store(database: Database, file: Path, first: Line, records_max: int) -> 
     tables = families(database.conn)
     rows = chain.from_iterable(database[table].rows for table in tables)
     for row in islice(rows, records_max):
-        yield {"key": _text(row["key"]), "value": _text(checksums.open(row["key"], row["value"]))}
+        yield {"key": _text(row["key"]), "value": _text(checksums.decode(row["key"], row["value"]))}
 
 
 def _of_changelog(database: Database, file: Path, first: Line, records_max: int) -> Iterator[Line]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from stores.errors import ConfigError, StoreIncompatibleError
 from stores.files.creation import wipe
 from stores.files.identity import FILE as IDENTITY_FILE
-from stores.files.plain_files import sync_folder, system_errors_told
+from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.files.store_directory import FAILPOINTS, checked_path
 from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.process.forks import keep_for_good, watch
@@ -212,7 +212,7 @@ class StoreBackend(Backend):
         return False
 
     def open(self, path: Path, options: Mapping[str, object], traits: Traits) -> KeyValueStore:
-        with system_errors_told(path):
+        with translated_system_errors(path):
             if (path / IDENTITY_FILE).exists():
                 raise StoreIncompatibleError(
                     f"{path} holds a store of the library's own, not one of {self.name!r}: choose another path"
@@ -229,7 +229,7 @@ class StoreBackend(Backend):
         return store
 
     def wipe(self, path: Path) -> None:
-        with system_errors_told(path):
+        with translated_system_errors(path):
             if path.exists():
                 shutil.rmtree(path)
                 sync_folder(path.parent)

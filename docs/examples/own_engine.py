@@ -55,7 +55,7 @@ class LogEngine(Engine):
         self._log = file.open("ab", buffering=0)
         self._lock = Lock()
         self._failed = False
-        self.settle_families()
+        self.select_families()
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
@@ -84,7 +84,7 @@ class LogEngine(Engine):
     def add_family(self) -> None:
         """Both are always there."""
 
-    def settle_families(self) -> None:
+    def select_families(self) -> None:
         self._places = families_in_use(self._meta.get(FAMILIES))
         self.num_families = len(self._places)
 

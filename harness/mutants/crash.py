@@ -196,7 +196,7 @@ def _wiped_on_timeout(engine: type[Engine], strategy: type[EngineStore]) -> Sett
         self._wipe("a commit has timed out")
         return self.restore(*rest)
 
-    replace(task_store.TaskStore, "fall_back", broken)
+    replace(task_store.TaskStore, "return_to_commit", broken)
     return {}
 
 

@@ -37,7 +37,7 @@ from stores.tasks.stores import upgrading
 from stores.tasks.stores.restore import Restored, restore
 from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.stores.swap import PREPARE_END, beside
-from stores.tasks.stream_time import StreamTime
+from stores.tasks.timing.stream_time import StreamTime
 
 
 def migration_noted_first(subject: str) -> None:

@@ -18,7 +18,7 @@ from stores.errors import StoreError
 from stores.strategies.commit_marker import Marker
 from stores.strategies.dual_store import DualStore
 from stores.strategies.spilled import Spill
-from stores.tasks.stores.changelogging_store import LoggedStore
+from stores.tasks.stores.changelogging_store import ChangeloggingStore
 from stores.tasks.stores.task_store import TaskStore
 from stores.tests import test_dual_store
 from stores.tests.changelog import test_checksums
@@ -76,12 +76,12 @@ def tombstone_unchecked(patch: Patch) -> None:
 
 
 def range_of_512(patch: Patch) -> None:
-    log_all = LoggedStore._log_all
+    log_all = ChangeloggingStore._log_all
 
-    def broken(store: LoggedStore, pairs: Any) -> None:
+    def broken(store: ChangeloggingStore, pairs: Any) -> None:
         log_all(store, pairs if isinstance(pairs, list) else islice(pairs, 512))
 
-    patch.setattr(LoggedStore, "_log_all", broken)
+    patch.setattr(ChangeloggingStore, "_log_all", broken)
 
 
 MUTANTS: Mapping[str, Mutant] = {

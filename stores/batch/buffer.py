@@ -267,7 +267,7 @@ class IndexedBatch:
         if staged.num_unordered() <= _ORDERED_AT_ONCE:
             return
         if staged.is_mostly_unordered():
-            staged.order_anew()
+            staged.reorder()
         while staged.num_unordered() > _ORDERED_AT_ONCE:
             with self.lock:
                 if self._active.staged is not staged:

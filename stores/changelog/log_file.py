@@ -187,13 +187,13 @@ class _OpenHere:
         self.lock = threading.Lock()
         self.files: weakref.WeakSet[LogFile] = weakref.WeakSet()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the files belong to the parent, one of whose threads may have held the lock."""
         self.lock, self.files = threading.Lock(), weakref.WeakSet()
 
 
 _open_here = _OpenHere()
-os.register_at_fork(after_in_child=_open_here.begin_anew)
+os.register_at_fork(after_in_child=_open_here.reset_after_fork)
 
 _ADVICE = {
     "SQLITE_FULL": "Nothing was written: free some space and try again, or abort",

@@ -14,7 +14,7 @@ from zlib import crc32
 from stores.engines.engine import Writes
 from stores.errors import StoreCorruptedError
 
-SEAL_BYTES = 4
+CHECKSUM_BYTES = 4
 """The size of a checksum."""
 
 _PACK = Struct("<I").pack
@@ -28,90 +28,92 @@ _RESIDUE = 0x2144DF1C
 Pair = tuple[bytes, bytes]
 
 
-class Seal:
-    """A codec that appends a checksum to each value. Raises, all methods that open: StoreCorruptedError."""
+class ValueCodec:
+    """A codec that appends a checksum to each value. Raises, all methods that decode: StoreCorruptedError."""
 
-    def seal(self, key: bytes, value: bytes) -> bytes:
+    def encode(self, key: bytes, value: bytes) -> bytes:
         """Return ``value`` with its checksum."""
         return value + _PACK(crc32(key + value))
 
-    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> list[Pair]:
+    def encode_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> list[Pair]:
         """Return the stored pairs of those ``keys`` that ``writes`` does not delete, in their order."""
         return [(key, value + _PACK(crc32(key + value))) for key in keys if (value := writes[key]) is not None]
 
-    def seal_layer(self, layer: Writes) -> Iterator[list[Pair]]:
+    def encode_layer(self, layer: Writes) -> Iterator[list[Pair]]:
         """Yield the stored pairs of all keys that ``layer`` does not delete, in key order.
 
         They come in parts, so that there is no second copy of a large commit in memory.
         """
         for keys in layer.keys_in_order():
             for at in range(0, len(keys), _PART):
-                yield self.seal_writes(layer.writes, keys[at : at + _PART])
+                yield self.encode_writes(layer.writes, keys[at : at + _PART])
 
-    def open(self, key: bytes, kept: bytes) -> bytes:
+    def decode(self, key: bytes, kept: bytes) -> bytes:
         """Return the value without its checksum, which is verified."""
         try:
-            return kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)
+            return kept[:-CHECKSUM_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)
         except TypeError:
             # SQLite stores a type with each value, which damage can change.
             _refuse(key)
 
-    def open_pairs(self, pairs: list[Pair]) -> list[Pair]:
+    def decode_pairs(self, pairs: list[Pair]) -> list[Pair]:
         """Return the pairs without their checksums, which are verified."""
         try:
-            return [(key, kept[:-SEAL_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)) for key, kept in pairs]
+            return [
+                (key, kept[:-CHECKSUM_BYTES] if crc32(key + kept) == _RESIDUE else _refuse(key)) for key, kept in pairs
+            ]
         except TypeError:
             _refuse(next(key for key, kept in pairs if not (type(key) is type(kept) is bytes)))
 
-    def open_scanned(self, pairs: list[Pair]) -> list[Pair]:
+    def decode_scanned(self, pairs: list[Pair]) -> list[Pair]:
         """Return the pairs of a scan without their checksums."""
-        return self.open_pairs(pairs)
+        return self.decode_pairs(pairs)
 
-    def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
+    def decode_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
         """Return the values of ``keys`` without their checksums, which are verified; None for a missing key."""
-        pairs = self.open_pairs([(key, kept) for key, kept in zip(keys, found, strict=True) if kept is not None])
+        pairs = self.decode_pairs([(key, kept) for key, kept in zip(keys, found, strict=True) if kept is not None])
         if len(pairs) == len(found):
             return [value for _, value in pairs]
         values = iter(pairs)
         return [None if kept is None else next(values)[1] for kept in found]
 
 
-class _Plain(Seal):
+class _Plain(ValueCodec):
     """A codec without checksums: values are stored unchanged."""
 
-    def seal(self, key: bytes, value: bytes) -> bytes:
+    def encode(self, key: bytes, value: bytes) -> bytes:
         return value
 
-    def seal_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> list[Pair]:
+    def encode_writes(self, writes: Mapping[bytes, bytes | None], keys: list[bytes]) -> list[Pair]:
         return [(key, value) for key in keys if (value := writes[key]) is not None]
 
-    def open(self, key: bytes, kept: bytes) -> bytes:
+    def decode(self, key: bytes, kept: bytes) -> bytes:
         return kept
 
-    def open_pairs(self, pairs: list[Pair]) -> list[Pair]:
+    def decode_pairs(self, pairs: list[Pair]) -> list[Pair]:
         return pairs
 
-    def open_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
+    def decode_many(self, keys: Sequence[bytes], found: list[bytes | None]) -> list[bytes | None]:
         return found
 
 
-class _ScansUnchecked(Seal):
+class _ScansUnchecked(ValueCodec):
     """A codec whose checksums are verified by lookups and not by scans."""
 
-    def open_scanned(self, pairs: list[Pair]) -> list[Pair]:
+    def decode_scanned(self, pairs: list[Pair]) -> list[Pair]:
         if not {type(kept) for _, kept in pairs} <= {bytes}:
-            return self.open_pairs(pairs)
-        return [(key, kept[:-SEAL_BYTES]) for key, kept in pairs]
+            return self.decode_pairs(pairs)
+        return [(key, kept[:-CHECKSUM_BYTES]) for key, kept in pairs]
 
 
-SEALED, PLAIN, SCANS_UNCHECKED = Seal(), _Plain(), _ScansUnchecked()
+CHECKSUMMED, PLAIN, SCANS_UNCHECKED = ValueCodec(), _Plain(), _ScansUnchecked()
 
 
-def checksums_of(*, checksums: bool, scans_checked: bool) -> Seal:
+def codec_of(*, checksums: bool, scans_checked: bool) -> ValueCodec:
     """Return the codec of a store: with or without checksums, and with or without their verification in scans."""
     if not checksums:
         return PLAIN
-    return SEALED if scans_checked else SCANS_UNCHECKED
+    return CHECKSUMMED if scans_checked else SCANS_UNCHECKED
 
 
 def _refuse(key: object) -> NoReturn:

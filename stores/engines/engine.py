@@ -7,6 +7,7 @@ iterators. An engine with transactions may offer them to a strategy (``Transacti
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -61,6 +62,10 @@ class Scan(ABC):
         """Release the snapshot. May be called more than once. ``fetch`` must not be called afterwards."""
 
 
+_FORMER_NAMES = {"rehearse": "probe_open", "settle_families": "select_families"}
+"""Methods of ``Engine`` that engines of other packages may still have under a former name."""
+
+
 class Engine(ABC):
     """Committed bytes on disk. Reads may come from any thread; writes from one at a time.
 
@@ -90,6 +95,15 @@ class Engine(ABC):
     """True if the engine can keep data in two families, 0 and 1 (``stores.engines.families``)."""
     num_families: int = 1
     """The number of data families in use."""
+
+    def __init_subclass__(cls, **arguments: object) -> None:
+        super().__init_subclass__(**arguments)
+        for former, name in _FORMER_NAMES.items():
+            if former in cls.__dict__ and name not in cls.__dict__:
+                warnings.warn(
+                    f"{cls.__name__}.{former} is deprecated: call it {name}", DeprecationWarning, stacklevel=2
+                )
+                setattr(cls, name, cls.__dict__[former])
 
     @classmethod
     @abstractmethod
@@ -121,7 +135,7 @@ class Engine(ABC):
         return False
 
     @classmethod
-    def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
+    def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
         """Open and close the files in ``path`` without a change: the open probe, in a process that may crash."""
 
     @property
@@ -133,7 +147,7 @@ class Engine(ABC):
         """Create the second data family if it does not exist. Nothing refers to it yet. Raises: CommitFailedError."""
         raise NotImplementedError(f"{type(self).__name__} has one data family")
 
-    def settle_families(self) -> None:
+    def select_families(self) -> None:
         """Switch to the data families that the meta entry names, after it was written. No scan is open."""
         raise NotImplementedError(f"{type(self).__name__} has one data family")
 
@@ -218,10 +232,10 @@ class Engine(ABC):
             while chunk := scan.fetch():
                 keys = [key for key, _ in chunk]
                 if keys[0] <= last or not all(map(lt, keys, keys[1:])):
-                    raise _told_wrongly(self, f"keys behind {last[:32]!r} are out of order")
+                    raise _inconsistent(self, f"keys behind {last[:32]!r} are out of order")
                 found = self.get_each([(family, key) for key in keys]) if family else self.get_many(keys)
                 if found != [value for _, value in chunk]:
-                    raise _told_wrongly(self, f"lookups of keys from {keys[0][:32]!r} on show other than a scan")
+                    raise _inconsistent(self, f"lookups of keys from {keys[0][:32]!r} on show other than a scan")
                 last = keys[-1]
         finally:
             scan.close()
@@ -235,7 +249,7 @@ class Engine(ABC):
         """Close the engine. Its scans must be closed before."""
 
 
-def _told_wrongly(engine: Engine, what: str) -> StoreCorruptedError:
+def _inconsistent(engine: Engine, what: str) -> StoreCorruptedError:
     return StoreCorruptedError(f"the {engine.name} store is damaged, {what}: wipe it and restore it from its changelog")
 
 

@@ -48,7 +48,7 @@ class MemoryEngine(Engine):
         if len(self._stored) < len(families_in_use(BOTH)):
             self._stored.append(SortedMap())
 
-    def settle_families(self) -> None:
+    def select_families(self) -> None:
         with self._lock:
             self._stored = [self._stored[place] for place in families_in_use(self._meta.get(FAMILIES))]
             self._shared = set(range(len(self._stored)))

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
-from stores.engines.checksum import SEAL_BYTES, Seal, checksums_of
+from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes, take
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.snapshots import Snapshot, Snapshots
@@ -94,13 +94,13 @@ class SqliteEngine(TransactionalEngine):
     }
     splits: ClassVar[bool] = True
     max_key_bytes = 1 << 20
-    max_value_bytes = 900_000_000 - SEAL_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
+    max_value_bytes = 900_000_000 - CHECKSUM_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
     def __init__(
-        self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, durability: Durability, seal: Seal
+        self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, durability: Durability, codec: ValueCodec
     ) -> None:
         self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
-        self._seal = seal
+        self._codec = codec
         self._owner = get_ident()
         # Held during reads on the writing connection, and while it is closed: closing a connection during a call of
         # another thread crashes the process.
@@ -132,9 +132,7 @@ class SqliteEngine(TransactionalEngine):
                     _create(writer, checksums=bool(options["checksums"]))
                 elif unclean and durability is Durability.DISK:
                     keep_log(writer, file)
-                seal = checksums_of(
-                    checksums=has_checksums(writer, file), scans_checked=bool(options["scan_checksums"])
-                )
+                codec = codec_of(checksums=has_checksums(writer, file), scans_checked=bool(options["scan_checksums"]))
                 _check_own(writer, file)
                 second = _has_table(writer, _SECOND)
                 writer.set_progress_handler(None, 0)
@@ -148,10 +146,10 @@ class SqliteEngine(TransactionalEngine):
             raise _opening_error(error, file) from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
-        opened = cls(file, writer, cast(int, options["mmap_size_bytes"]), durability, seal)
+        opened = cls(file, writer, cast(int, options["mmap_size_bytes"]), durability, codec)
         if second:
             try:
-                opened.settle_families()
+                opened.select_families()
             except BaseException:
                 writer.close()
                 raise
@@ -168,7 +166,7 @@ class SqliteEngine(TransactionalEngine):
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
 
-    def settle_families(self) -> None:
+    def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
         if max(places) and not self._asked(lambda reader: _has_table(reader, _SECOND)):
             raise StoreCorruptedError(
@@ -190,7 +188,7 @@ class SqliteEngine(TransactionalEngine):
                 self._give_back(reader)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        return None if row is None else self._seal.open(key, row[0])
+        return None if row is None else self._codec.decode(key, row[0])
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._get_all(keys, repeat(self._tables[0].lookup))
@@ -215,7 +213,7 @@ class SqliteEngine(TransactionalEngine):
             found = self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        return self._seal.open_many(keys, found)
+        return self._codec.decode_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         try:
@@ -261,7 +259,7 @@ class SqliteEngine(TransactionalEngine):
             entries = self._asked(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
-        return dict(self._seal.open_pairs(entries))
+        return dict(self._codec.decode_pairs(entries))
 
     def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
         writer = self._writer
@@ -272,8 +270,8 @@ class SqliteEngine(TransactionalEngine):
                     table = self._tables[layer.family]
                     for start, end in layer.ranges:
                         _delete_range(writer, table, start, end)
-                    _apply(writer, table, layer, self._seal)
-                _apply(writer, _META, Writes((), meta), self._seal)
+                    _apply(writer, table, layer, self._codec)
+                _apply(writer, _META, Writes((), meta), self._codec)
                 self._snapshots.begin_writing()
                 try:
                     writer.execute("commit")
@@ -448,7 +446,7 @@ class _SqliteScan(Scan):
             if ended:
                 self.close()
             self._size = min(2 * self._size, _FETCH)
-            return self._engine._seal.open_scanned(chunk)
+            return self._engine._codec.decode_scanned(chunk)
 
     def close(self) -> None:
         with self._lock:
@@ -471,7 +469,7 @@ class _SqliteTransaction(Transaction):
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
-        self._writer, self._file, self._seal = engine._writer, engine._file, engine._seal
+        self._writer, self._file, self._codec = engine._writer, engine._file, engine._codec
         self._tables = engine._tables
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
@@ -480,7 +478,7 @@ class _SqliteTransaction(Transaction):
             row = self._writer.execute(self._tables[family].lookup, (key,)).fetchone()
         except sqlite3.Error as error:
             raise self._failed(error) from error
-        return None if row is None else self._seal.open(key, row[0])
+        return None if row is None else self._codec.decode(key, row[0])
 
     def fetch(
         self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
@@ -498,7 +496,7 @@ class _SqliteTransaction(Transaction):
             raise _reading_error(error, self._file) from error
         except sqlite3.Error as error:
             raise self._failed(error) from error
-        return self._seal.open_scanned(chunk), ended
+        return self._codec.decode_scanned(chunk), ended
 
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         self._check_open()
@@ -507,7 +505,7 @@ class _SqliteTransaction(Transaction):
             if value is None:
                 self._writer.execute(table.delete, (key,))
             else:
-                self._writer.execute(table.replace, (key, self._seal.seal(key, value)))
+                self._writer.execute(table.replace, (key, self._codec.encode(key, value)))
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
@@ -521,7 +519,7 @@ class _SqliteTransaction(Transaction):
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         self._check_open()
         try:
-            _apply(self._writer, _META, Writes((), meta), self._seal)
+            _apply(self._writer, _META, Writes((), meta), self._codec)
             snapshots = self._engine._snapshots
             snapshots.begin_writing()
             try:
@@ -616,12 +614,12 @@ def _check_own(writer: sqlite3.Connection, file: Path) -> None:
         )
 
 
-def _apply(writer: sqlite3.Connection, table: _Table, layer: Writes, seal: Seal) -> None:
+def _apply(writer: sqlite3.Connection, table: _Table, layer: Writes, codec: ValueCodec) -> None:
     writes = layer.writes
     if None in writes.values():
         gone = [(key,) for key, value in writes.items() if value is None]
         writer.executemany(table.delete, gone)
-    for pairs in seal.seal_layer(layer):
+    for pairs in codec.encode_layer(layer):
         writer.executemany(table.replace, pairs)
 
 

@@ -31,7 +31,7 @@ from stores.files.plain_files import (
     replace_file,
     sync_folder,
     sync_tree,
-    system_errors_told,
+    translated_system_errors,
 )
 
 CREATE_BUILDING = declare(
@@ -150,7 +150,7 @@ def wipe(path: Path) -> None:
     Raises: StoreLockedError if it is open; StoreIncompatibleError if ``path`` is not a store's folder;
     StoreUnavailableError on a disk error.
     """
-    with system_errors_told(path):
+    with translated_system_errors(path):
         if not _may_be_wiped(path):
             return
         with suppress(FileNotFoundError):

@@ -15,7 +15,7 @@ from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.identity import STEPS, OpenEngine, present_version
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 
 STEP_DONE = declare(
@@ -45,7 +45,7 @@ def migrate(directory: StoreDirectory, open_engine: OpenEngine) -> None:
 
     while (version := directory.identity.format_version) < present_version():
         try:
-            with system_errors_told(directory.path):
+            with translated_system_errors(directory.path):
                 STEPS[version - 1](directory.path, verified)
                 reach(STEP_DONE)
                 directory.identify(directory.identity._replace(format_version=version + 1))

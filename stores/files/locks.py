@@ -51,7 +51,7 @@ def take(file: Path, *, note: bool = True) -> int:
         return descriptor
 
 
-class HeldLock:
+class FileLock:
     """A lock that ``take`` has returned, held until ``close``; where the system allows it, without a descriptor.
 
     A lock belongs to the open file, which a mapping keeps open when its descriptor is closed. A process has few

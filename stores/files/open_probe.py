@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 
 DEADLINE_S = 5
 """The seconds that the process may take, and one more for each ``BYTES_PER_S`` in the engine's folder. It takes 0.3 s
@@ -32,8 +32,8 @@ import json, site, sys
 told = json.load(sys.stdin)
 installed = {*site.getsitepackages(), site.getusersitepackages()}
 sys.path[:] = dict.fromkeys([*(entry for entry in sys.path if entry not in installed), *told.pop("path")])
-from stores.files.open_probe import open_as_told
-open_as_told(**told)
+from stores.files.open_probe import open_in_probe
+open_in_probe(**told)
 """
 """The program of the process, in Python's isolated mode: working folder and environment add nothing to its path.
 
@@ -42,14 +42,14 @@ process has on its path must be found there as well. Nothing in them can stand f
 """
 
 
-def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) -> None:
+def probe_open(engine: type[Engine], folder: Path, options: Mapping[str, object]) -> None:
     """Open ``folder`` in another process if ``engine`` doubts that opening ends; else only look at some files.
 
     Only hangs and crashes are reported here. The caller's own opening reports all other errors.
 
     Raises: StoreCorruptedError if opening hangs, or ends the process; StoreUnavailableError.
     """
-    with system_errors_told(folder):
+    with translated_system_errors(folder):
         if not engine.is_doubtful(folder):
             return
         size = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
@@ -77,7 +77,7 @@ def rehearse(engine: type[Engine], folder: Path, options: Mapping[str, object]) 
         )
 
 
-def open_as_told(
+def open_in_probe(
     parent: int, engine: Sequence[str], folder: str, options: Mapping[str, object], deadline_s: int
 ) -> None:
     """Open the database in this process, which was started for it and ends with ``parent``, or at the deadline."""
@@ -90,4 +90,4 @@ def open_as_told(
         return
     module, name = engine
     kind: type[Engine] = getattr(importlib.import_module(module), name)
-    kind.rehearse(Path(folder), options)
+    kind.probe_open(Path(folder), options)

@@ -36,7 +36,7 @@ class StrangeFileError(ValueError):
 
 
 @contextmanager
-def system_errors_told(path: Path) -> Iterator[None]:
+def translated_system_errors(path: Path) -> Iterator[None]:
     """Raise an OSError of this block as a StoreUnavailableError that names the file and says what to do."""
     try:
         yield

@@ -50,8 +50,8 @@ from stores.files.creation import (
 )
 from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.identity import Identity, checked_identity
-from stores.files.locks import HeldLock, take
-from stores.files.plain_files import read_json, replace_file, sync_folder, sync_tree, system_errors_told
+from stores.files.locks import FileLock, take
+from stores.files.plain_files import read_json, replace_file, sync_folder, sync_tree, translated_system_errors
 from stores.interface import Durability
 
 __all__ = [
@@ -74,7 +74,7 @@ class StoreDirectory:
     def __init__(self, path: Path, identity: Identity, lock: int, durability: Durability, *, tearable: bool) -> None:
         self.path = path
         self.identity = identity
-        self._lock: HeldLock | None = HeldLock(lock)
+        self._lock: FileLock | None = FileLock(lock)
         self._durability = durability
         self._tearable = tearable
         self._unsynced = False
@@ -102,7 +102,7 @@ class StoreDirectory:
         Raises: StoreUnavailableError, StoreIncompatibleError, StoreLockedError; StoreCorruptedError if the store was
         open in an earlier boot of the machine, at a level that power loss may tear.
         """
-        with system_errors_told(path):
+        with translated_system_errors(path):
             if is_no_folder(path):
                 raise StoreUnavailableError(f"{path} is a file, not a store's folder: choose another path")
             directory = cls._made_or_held(path, backend, durability, build, tearable=tearable)
@@ -124,7 +124,7 @@ class StoreDirectory:
 
         Use it only to open the engine at DISK, which power loss does not tear. Raises: as ``open``.
         """
-        with system_errors_told(path):
+        with translated_system_errors(path):
             try:
                 held = cls._held(path, backend, Durability.DISK, tearable=False)
             except _ChangedError as error:
@@ -264,7 +264,7 @@ class StoreDirectory:
             return
         try:
             if clean:
-                with system_errors_told(self.path):
+                with translated_system_errors(self.path):
                     if self._tearable:
                         self._sync()
                     if not self._unsynced:

@@ -1,0 +1,1 @@
+"""Ordered collections without input or output: a sorted map, sorted keys, ranges of keys."""

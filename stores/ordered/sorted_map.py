@@ -93,7 +93,7 @@ class SortedMap(Generic[Value]):
         """Return True if rebuilding the single order is cheaper than adding the new keys one by one."""
         return 8 * self.num_unordered() >= len(self._order.keys)
 
-    def order_anew(self) -> None:
+    def reorder(self) -> None:
         """Rebuild the single order of all keys, in short steps. For the writing thread; others may read meanwhile."""
         order = self._cut()
         self._order = _Order(SortedKeys.of(self.merge(None, None)), (), order.num_keys)
@@ -142,7 +142,7 @@ class SortedMap(Generic[Value]):
         if start == end and start is not None and not order.num_keys:
             return [(start, writes.pop(start))]
         if self.num_unordered() and self.is_mostly_unordered():
-            self.order_anew()
+            self.reorder()
         while self.num_unordered():
             self.order_some(RUN_KEYS)
         keys, _, num_keys = self._order

@@ -25,7 +25,7 @@ from typing import ClassVar, Self, cast
 from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import RecoveryOutcome, TopicPartition
 from stores.strategies.commit_marker import DamagedMarkerError, Marker
@@ -222,7 +222,7 @@ class IndexedBatchStore(SpillingStore):
             raise StoreUnavailableError(
                 f"recovering {parent.parent} was interrupted: {error}. Mend that and open the store again"
             ) from error
-        with system_errors_told(parent):
+        with translated_system_errors(parent):
             left = parent.exists()
         if left:
             shutil.rmtree(parent, ignore_errors=True)

@@ -10,8 +10,8 @@ from stores.engines.engine import Engine
 from stores.errors import StoreCorruptedError, StoreError
 from stores.files.format_steps import migrate
 from stores.files.identity import present_version
-from stores.files.open_probe import rehearse
-from stores.files.plain_files import sync_folder, system_errors_told
+from stores.files.open_probe import probe_open
+from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability
 
@@ -29,7 +29,7 @@ def open_data(
 
     Raises: StoreCorruptedError if the data is gone; StoreUnavailableError; and the errors of ``Engine.open``.
     """
-    with system_errors_told(directory.data):
+    with translated_system_errors(directory.data):
         missing = not directory.data.is_dir() or not any(directory.data.iterdir())
     if missing:
         # An engine would silently create a new database there.
@@ -58,12 +58,12 @@ def build_engine(engine: type[Engine], folder: Path, durability: Durability, opt
 
 def open_engine(engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
     """Open an engine's files. They may have been changed or damaged since they were last open."""
-    rehearse(engine, folder, options)
+    probe_open(engine, folder, options)
     opened = engine.open(folder, durability, options)
     if durability is Durability.DISK:
         # Opening may have created a file. The engine syncs its contents, and nothing else would sync its name.
         try:
-            with system_errors_told(folder):
+            with translated_system_errors(folder):
                 sync_folder(folder)
         except BaseException:
             with suppress(StoreError):

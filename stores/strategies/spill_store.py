@@ -103,5 +103,5 @@ def _opened(kind: type[Engine], folder: Path, options: Mapping[str, object], *, 
         # The same families as the regular store: then every key that the store accepts can also be spilled.
         engine.add_family()
         engine.write([], {FAMILIES: BOTH}, durable=False)
-        engine.settle_families()
+        engine.select_families()
     return split_or_whole(engine)

@@ -31,7 +31,7 @@ from stores.errors import (
     WrongThreadError,
 )
 from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import (
     Durability,
@@ -159,7 +159,7 @@ class EngineStore(KeyValueStore):
         directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
         if directory.clean:
             try:
-                with system_errors_told(path):
+                with translated_system_errors(path):
                     for folder in cls._folders(directory):
                         engine.check_closed(folder)
             except BaseException:
@@ -645,7 +645,7 @@ class EngineStore(KeyValueStore):
         changed = kept_marks.changed(self._marks, marks)
         self._write_at_once([], {**kept_marks.encode(self._marks, changed), FAMILIES: BOTH})
         reach(SPLIT_AFTER_WRITE)
-        engine.settle_families()
+        engine.select_families()
         self._engine = split_or_whole(engine)
         self._max_key_bytes += 1
         self._marks = kept_marks.merge(self._marks, marks)
@@ -663,7 +663,7 @@ class EngineStore(KeyValueStore):
                 f"the upgrade of {path} could not be ended: {error}. Mend that and open the store again"
             ) from error
         reach(END_SPLIT_AFTER_WRITE)
-        split.engine.settle_families()
+        split.engine.select_families()
         self._engine = split.engine
         self._max_key_bytes -= 1
         self._upgraded = True

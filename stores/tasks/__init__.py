@@ -3,20 +3,20 @@
 from stores.config import StoreConfig
 from stores.interface import ProcessingGuarantee
 from stores.settings.upgrade import Upgrade, UpgradeMode, UpgradeProgress
-from stores.tasks.commit_interval import NO_INTERVAL
 from stores.tasks.config import TaskConfig
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.assignment import stored_offsets
 from stores.tasks.directory.directory_layout import DirectoryLayout
 from stores.tasks.directory.layout_change import change_layout
-from stores.tasks.directory.offset_sum import freshest_first, offset_sum
+from stores.tasks.directory.offset_sum import freshest_first, most_caught_up_first, offset_sum
 from stores.tasks.directory.relocation import Relocation, relocate
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
-from stores.tasks.punctuation import PunctuationType, Schedule
 from stores.tasks.stores.restore import RestoreProgress, RestoreReport
 from stores.tasks.task import StreamTask
+from stores.tasks.timing.commit_interval import NO_INTERVAL
+from stores.tasks.timing.punctuation import PunctuationType, Schedule
 from stores.tasks.topology import Subtopology, Topology
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "UpgradeProgress",
     "change_layout",
     "freshest_first",
+    "most_caught_up_first",
     "offset_sum",
     "relocate",
     "stored_offsets",

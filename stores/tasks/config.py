@@ -15,14 +15,14 @@ from stores.files.store_directory import checked_path
 from stores.interface import ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named, member
 from stores.settings.properties import Known, Properties, boolean, read
-from stores.tasks.commit_interval import checked_commit_interval_ms
 from stores.tasks.context import ProcessFunction
 from stores.tasks.directory.names import check_application
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.unnamed_stores import clean_stores, kept_homes
 from stores.tasks.identifier import Home, TaskId
 from stores.tasks.task import StreamTask
-from stores.tasks.task_timeout import TASK_TIMEOUT_S, checked_task_timeout_s
+from stores.tasks.timing.commit_interval import checked_commit_interval_ms
+from stores.tasks.timing.task_timeout import TASK_TIMEOUT_S, checked_task_timeout_s
 from stores.tasks.topology import Topology, check_relocation
 
 STATE_CLEANUP_DELAY_S = 600.0

@@ -10,8 +10,8 @@ from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
-from stores.tasks.punctuation import Punctuation, PunctuationType, Punctuator, Schedule
-from stores.tasks.stream_time import StreamTime
+from stores.tasks.timing.punctuation import Punctuation, PunctuationType, Punctuator, Schedule
+from stores.tasks.timing.stream_time import StreamTime
 
 NO_RECORD = Record(-1, None, None)
 NO_PARTITION = TopicPartition("", -1)

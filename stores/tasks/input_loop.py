@@ -8,7 +8,7 @@ from itertools import islice
 from stores.changelog.interface import Changelog, Record
 from stores.interface import TopicPartition
 from stores.tasks.task_transaction import TaskTransaction
-from stores.tasks.timing import Timing
+from stores.tasks.timing.timing import Timing
 
 _POLL_NS = 20_000_000
 """The interval between two looks for new input while the loop waits."""

@@ -16,9 +16,6 @@ from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.strategies.counters import TaskCounters
-from stores.tasks.attempts import Attempts
-from stores.tasks.clock import Clock, SystemClock
-from stores.tasks.commit_interval import check_commit_every, checked_commit_interval_ms
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
 from stores.tasks.directory.directory_layout import read_layout
@@ -26,10 +23,11 @@ from stores.tasks.directory.entrance import Entrance
 from stores.tasks.directory.names import check_application, check_inputs, check_stores
 from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.task_files import TaskFiles
+from stores.tasks.first_error import FirstError
 from stores.tasks.identifier import TaskId
 from stores.tasks.input_loop import InputLoop
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
-from stores.tasks.punctuation import Punctuator
 from stores.tasks.stores.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.stores.store_group import (
     AFTER_CHECKPOINT,
@@ -39,11 +37,13 @@ from stores.tasks.stores.store_group import (
     StoreGroup,
 )
 from stores.tasks.stores.task_store import TaskStore
-from stores.tasks.task_files import TaskFiles
 from stores.tasks.task_state import Call, TaskLifecycle
-from stores.tasks.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s, checked_wait_ns
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT, TaskTransaction
-from stores.tasks.timing import Timing
+from stores.tasks.timing.clock import Clock, SystemClock
+from stores.tasks.timing.commit_interval import check_commit_every, checked_commit_interval_ms
+from stores.tasks.timing.punctuation import Punctuator
+from stores.tasks.timing.task_timeout import TASK_TIMEOUT_S, TaskTimeout, checked_task_timeout_s, checked_wait_ns
+from stores.tasks.timing.timing import Timing
 from stores.tasks.topology import Topology, check_relocation
 
 FAILPOINTS = (
@@ -234,7 +234,7 @@ class StreamTask:
             self._create_topics()
             self._stores.open()
             reports = self._stores.restore(self._transaction.committed_position())
-            offsets = self._stores.vouched_offsets(running=False)
+            offsets = self._stores.checkpointable_offsets(running=False)
             origins = self._stores.origins(running=False)
         except BaseException:
             with suppress(Exception):
@@ -479,7 +479,7 @@ class StreamTask:
         try:
             if clean and self._lifecycle.commits_on_close:
                 self.commit()
-                offsets = self._stores.vouched_offsets(running=False)
+                offsets = self._stores.checkpointable_offsets(running=False)
                 origins = self._stores.origins(running=False)
         except BaseException:
             with suppress(Exception):
@@ -514,22 +514,22 @@ class StreamTask:
         self._lifecycle.close()
         self._context.record = NO_RECORD
         self._memory.discard(self)
-        attempts = Attempts()
+        errors = FirstError()
         try:
-            with attempts.one():
+            with errors.step():
                 self._stores.close()
-            with attempts.one():
+            with errors.step():
                 if hasattr(self._context, "producer"):
                     self._context.producer.close()
-            if offsets is not None and not attempts.failed:
-                with attempts.one():
+            if offsets is not None and not errors.failed:
+                with errors.step():
                     self._checkpoint.write(offsets)
-            if origins is not None and not attempts.failed:
-                with attempts.one():
+            if origins is not None and not errors.failed:
+                with errors.step():
                     self._stores.note(origins)
         finally:
             self._entrance.leave()
-        attempts.end()
+        errors.reraise()
 
     def _unexpected(self, partition: TopicPartition, record: Record) -> ValueError:
         if partition not in self._next:

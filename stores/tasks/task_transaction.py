@@ -17,7 +17,7 @@ from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
-from stores.tasks.timing import Timing
+from stores.tasks.timing.timing import Timing
 
 BEFORE_LOG_COMMIT = declare(
     "task.before_log_commit", "everything is staged, nothing of it is committed anywhere", part=Part.TASK
@@ -177,7 +177,7 @@ class TaskTransaction:
                 self.open_producer()
             else:
                 self._context.producer.abort()
-            self._stores.fall_back(error, self.committed_position())
+            self._stores.return_to_commit(error, self.committed_position())
             self.begin()
             # Counted only now, when it is known whether the changelog has taken the records.
             if processed and self.next_offsets == reached:

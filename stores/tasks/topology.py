@@ -18,7 +18,7 @@ from os import PathLike
 from typing import Self
 
 from stores.errors import ConfigError
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.names import check_stores, check_subtopology, check_topic
 from stores.tasks.murmur2 import murmur2_64
@@ -123,7 +123,7 @@ class Topology:
     def from_file(cls, path: str | PathLike[str]) -> Self:
         """A topology from a JSON file. Raises: ConfigError, TypeError; StoreUnavailableError if it can't be read."""
         file = checked_path(path)
-        with system_errors_told(file), open(file, "rb") as opened:
+        with translated_system_errors(file), open(file, "rb") as opened:
             text = opened.read(_BYTES_MAX + 1)
         if len(text) > _BYTES_MAX:
             raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: it is no topology")

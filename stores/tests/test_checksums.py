@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stores import StoreCorruptedError, TopicPartition, open_store
-from stores.engines.checksum import PLAIN, SEAL_BYTES, SEALED, Seal
+from stores.engines.checksum import CHECKSUM_BYTES, CHECKSUMMED, PLAIN, ValueCodec
 from stores.engines.engine import Writes
 
 LOG = TopicPartition("changelog", 0)
@@ -42,28 +42,28 @@ def replace(path: Path, old: bytes, new: bytes) -> None:
 
 @given(key=st.binary(min_size=1), value=st.binary(), bit=st.integers(0, 1 << 20))
 def test_a_record_is_what_was_sealed_or_refused(key: bytes, value: bytes, bit: int) -> None:
-    kept = SEALED.seal(key, value)
-    assert len(kept) == len(value) + SEAL_BYTES
-    assert SEALED.open(key, kept) == value
-    assert SEALED.open_pairs(SEALED.seal_writes({key: value}, [key])) == [(key, value)]
-    assert SEALED.open_many([key, key], [kept, None]) == [value, None]
+    kept = CHECKSUMMED.encode(key, value)
+    assert len(kept) == len(value) + CHECKSUM_BYTES
+    assert CHECKSUMMED.decode(key, kept) == value
+    assert CHECKSUMMED.decode_pairs(CHECKSUMMED.encode_writes({key: value}, [key])) == [(key, value)]
+    assert CHECKSUMMED.decode_many([key, key], [kept, None]) == [value, None]
     flipped = bytearray(key + kept)
     flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
     damaged = bytes(flipped[: len(key)]), bytes(flipped[len(key) :])
     with pytest.raises(StoreCorruptedError):
-        SEALED.open(*damaged)
+        CHECKSUMMED.decode(*damaged)
     with pytest.raises(StoreCorruptedError):
-        SEALED.open_pairs([(key, kept), damaged])
+        CHECKSUMMED.decode_pairs([(key, kept), damaged])
     with pytest.raises(StoreCorruptedError):
-        SEALED.open_many([damaged[0]], [damaged[1]])
+        CHECKSUMMED.decode_many([damaged[0]], [damaged[1]])
 
 
 @pytest.mark.parametrize("kept", ["text", 17, 1.5])
 def test_what_is_no_bytes_is_no_record(kept: object) -> None:
     with pytest.raises(StoreCorruptedError):
-        SEALED.open(b"key", kept)  # type: ignore[arg-type]
+        CHECKSUMMED.decode(b"key", kept)  # type: ignore[arg-type]
     with pytest.raises(StoreCorruptedError):
-        SEALED.open_pairs([(b"key", kept)])  # type: ignore[list-item]
+        CHECKSUMMED.decode_pairs([(b"key", kept)])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("backend", CHECKED)
@@ -134,8 +134,8 @@ def test_a_store_keeps_checksums_as_it_was_made(path: Path, backend: str, checks
             assert store.get(b"key7") == VALUE + b"8"
 
 
-@pytest.mark.parametrize("seal", [PLAIN, SEALED])
-def test_a_layer_is_handed_over_in_key_order_a_part_at_a_time_and_without_its_deletes(seal: Seal) -> None:
+@pytest.mark.parametrize("codec", [PLAIN, CHECKSUMMED])
+def test_a_layer_is_handed_over_in_key_order_a_part_at_a_time_and_without_its_deletes(codec: ValueCodec) -> None:
     class Ordered(Writes):
         """Writes whose keys are in order already, in two lists."""
 
@@ -145,9 +145,9 @@ def test_a_layer_is_handed_over_in_key_order_a_part_at_a_time_and_without_its_de
     keys = [b"%05d" % number for number in range(3_000)]
     writes = {key: None if key.endswith(b"7") else b"value" for key in reversed(keys)}
     for layer in (Writes((), writes), Ordered((), writes)):
-        parts = list(seal.seal_layer(layer))
+        parts = list(codec.encode_layer(layer))
         assert max(map(len, parts)) <= 1_024
-        assert seal.open_pairs([pair for part in parts for pair in part]) == [
+        assert codec.decode_pairs([pair for part in parts for pair in part]) == [
             (key, b"value") for key in keys if not key.endswith(b"7")
         ]
 
@@ -158,20 +158,20 @@ def test_keys_that_are_in_order_already_are_not_sorted_again() -> None:
             return [[b"b"], [b"a"]]
 
     layer = Ordered((), {b"a": b"1", b"b": b"2"})
-    assert list(PLAIN.seal_layer(layer)) == [[(b"b", b"2")], [(b"a", b"1")]]
+    assert list(PLAIN.encode_layer(layer)) == [[(b"b", b"2")], [(b"a", b"1")]]
 
 
 def test_without_checksums_nothing_is_added() -> None:
-    assert PLAIN.seal(b"key", b"value") == PLAIN.open(b"key", b"value") == b"value"
-    assert PLAIN.open_pairs(PLAIN.seal_writes({b"key": b""}, [b"key"])) == [(b"key", b"")]
-    assert PLAIN.open_many([b"a", b"b"], [b"1", None]) == [b"1", None]
+    assert PLAIN.encode(b"key", b"value") == PLAIN.decode(b"key", b"value") == b"value"
+    assert PLAIN.decode_pairs(PLAIN.encode_writes({b"key": b""}, [b"key"])) == [(b"key", b"")]
+    assert PLAIN.decode_many([b"a", b"b"], [b"1", None]) == [b"1", None]
 
 
 @pytest.mark.parametrize("backend", CHECKED)
 def test_checksums_take_nothing_from_the_longest_value(path: Path, backend: str) -> None:
     with open_store(backend, path) as checked:
         engine = checked._engine  # type: ignore[attr-defined]
-        assert engine.max_value_bytes + SEAL_BYTES in ((1 << 32) - 1, 900_000_000)
+        assert engine.max_value_bytes + CHECKSUM_BYTES in ((1 << 32) - 1, 900_000_000)
 
 
 @pytest.mark.parametrize("bit", range(0, 64, 3))

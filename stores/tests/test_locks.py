@@ -13,7 +13,7 @@ import pytest
 
 from stores.errors import StoreLockedError
 from stores.files import locks
-from stores.files.locks import HeldLock, take
+from stores.files.locks import FileLock, take
 
 
 def test_a_lock_keeps_out_this_process_too_until_it_is_closed(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_lock_keeps_out_this_process_too_until_it_is_closed(tmp_path: Path) ->
 def test_a_lock_that_is_held_takes_no_descriptor_and_keeps_out_everybody_until_it_is_closed(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     before = os.listdir("/proc/self/fd")
-    lock = HeldLock(take(file))
+    lock = FileLock(take(file))
     assert os.listdir("/proc/self/fd") == before
     with pytest.raises(StoreLockedError):
         take(file)
@@ -94,7 +94,7 @@ def test_a_lock_whose_file_can_not_be_mapped_is_held_by_its_descriptor(
     file = tmp_path / "lock"
     with monkeypatch.context() as patched:
         patched.setattr(locks, "_LIBC", Full)
-        lock = HeldLock(take(file))
+        lock = FileLock(take(file))
     with pytest.raises(StoreLockedError):
         take(file)
     lock.close()

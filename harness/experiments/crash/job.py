@@ -34,11 +34,11 @@ from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.interface import Durability, ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named
-from stores.tasks.commit_interval import NO_INTERVAL
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
 from stores.tasks.stores.restore import RestoreReport
 from stores.tasks.task import StreamTask
+from stores.tasks.timing.commit_interval import NO_INTERVAL
 
 TASK = TaskId(0, 0)
 INPUT = TopicPartition(INPUT_TOPIC, 0)

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import lmdb
 
-from stores.engines.checksum import SEAL_BYTES, checksums_of
+from stores.engines.checksum import CHECKSUM_BYTES, codec_of
 from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
@@ -58,7 +58,7 @@ class LmdbEngine(TransactionalEngine):
     # A reader slot takes 64 bytes of the lock file, which is mapped whole; only used slots take disk space. Open scans
     # take a slot for each commit that they show, and LMDB reads all slots that were ever used.
     option_values: ClassVar[Mapping[str, Container[object]]] = {"max_readers": range(1, 1 << 20)}
-    max_value_bytes = (1 << 32) - 1 - SEAL_BYTES
+    max_value_bytes = (1 << 32) - 1 - CHECKSUM_BYTES
     # LMDB spills a transaction only above 2**17 - 1 dirty pieces (``MDB_IDL_UM_MAX``). A piece is a page, or all pages
     # of one value that is larger than half a page.
     spills: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class LmdbEngine(TransactionalEngine):
         self, env: Any, meta_pages: Checksums, durability: Durability, *, checksums: bool, scans_checked: bool
     ) -> None:
         self._env, self._meta_pages, self._durability = env, meta_pages, durability
-        self._seal = checksums_of(checksums=checksums, scans_checked=scans_checked)
+        self._codec = codec_of(checksums=checksums, scans_checked=scans_checked)
         self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
         self._second_name = _SECOND_NAMES[checksums]
         self._second: Any = None
@@ -150,7 +150,7 @@ class LmdbEngine(TransactionalEngine):
             made = txn.get(self._second_name) is not None
         if made:
             self._second = self._env.open_db(self._second_name)
-            self.settle_families()
+            self.select_families()
 
     def add_family(self) -> None:
         if self._second is not None:
@@ -175,7 +175,7 @@ class LmdbEngine(TransactionalEngine):
                 self._second = second
                 return
 
-    def settle_families(self) -> None:
+    def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
         if max(places) and self._second is None:
             raise StoreCorruptedError(
@@ -205,7 +205,7 @@ class LmdbEngine(TransactionalEngine):
                 return None
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return None if kept is None else self._seal.open(key, kept)
+        return None if kept is None else self._codec.decode(key, kept)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._get_all(keys, repeat(self._stored[0]))
@@ -226,7 +226,7 @@ class LmdbEngine(TransactionalEngine):
                     ]
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return self._seal.open_many(keys, found)
+        return self._codec.decode_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         with self._map:
@@ -277,7 +277,7 @@ class LmdbEngine(TransactionalEngine):
                     entries = [(bytes(name), self._short(entry)) for name, entry in txn.cursor()]
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return dict(self._seal.open_pairs(entries))
+        return dict(self._codec.decode_pairs(entries))
 
     def _short(self, entry: memoryview) -> bytes:
         """Return a copy of a meta entry. A copy of a damaged length could read beyond the map and crash the process."""
@@ -317,7 +317,7 @@ class LmdbEngine(TransactionalEngine):
             if entry is None:
                 txn.delete(name, db=self._meta)
             else:
-                txn.put(name, self._seal.seal(name, entry), db=self._meta)
+                txn.put(name, self._codec.encode(name, entry), db=self._meta)
 
     def _apply(self, txn: Any, layer: Writes) -> None:
         ranges, writes, family = layer
@@ -333,11 +333,11 @@ class LmdbEngine(TransactionalEngine):
             ((key, value),) = writes.items()
             if value is not None:
                 # By position, as in ``LmdbTransaction.put``.
-                txn.put(key, self._seal.seal(key, value), True, True, False, stored)
+                txn.put(key, self._codec.encode(key, value), True, True, False, stored)
             return
         with txn.cursor(stored) as cursor:
             # In key order: each page of the tree is then visited once.
-            for pairs in self._seal.seal_layer(layer):
+            for pairs in self._codec.encode_layer(layer):
                 cursor.putmulti(pairs)
 
     def put(self, key: bytes, value: bytes | None) -> None:

@@ -72,7 +72,7 @@ class LmdbScan(Scan):
             within, ended = cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
             if ended:
                 self._release()
-            return self._engine._seal.open_scanned(within)
+            return self._engine._codec.decode_scanned(within)
 
     def detach(self) -> None:
         """Read the remaining pairs into memory and release the snapshot."""

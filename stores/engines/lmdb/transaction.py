@@ -25,7 +25,7 @@ class LmdbTransaction(Transaction):
 
     def __init__(self, engine: LmdbEngine, txn: Any, stored: Sequence[Any]) -> None:
         self._engine, self._txn, self._stored = engine, txn, stored
-        self._seal = engine._seal
+        self._codec = engine._codec
         self._thread = get_ident()
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
@@ -36,7 +36,7 @@ class LmdbTransaction(Transaction):
             return None
         except lmdb.Error as error:
             raise self._given_up(error) from error
-        return None if kept is None else self._seal.open(key, kept)
+        return None if kept is None else self._codec.decode(key, kept)
 
     def fetch(
         self, start: bytes | None, end: bytes | None, most: int, *, end_open: bool, reverse: bool, family: int = 0
@@ -47,7 +47,7 @@ class LmdbTransaction(Transaction):
         except lmdb.Error as error:
             raise self._given_up(error) from error
         within, beyond = cut(chunk, start, end, end_open=end_open, reverse=reverse)
-        return self._seal.open_scanned(within), ended or beyond
+        return self._codec.decode_scanned(within), ended or beyond
 
     def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
         try:
@@ -55,10 +55,10 @@ class LmdbTransaction(Transaction):
                 self._txn.delete(key, b"", self._stored[family])
             elif not family:
                 # As in ``get``.
-                self._txn.put(key, self._seal.seal(key, value))
+                self._txn.put(key, self._codec.encode(key, value))
             else:
                 # Arguments by position (dupdata, overwrite, append): keywords take 1.5 times as long.
-                self._txn.put(key, self._seal.seal(key, value), True, True, False, self._stored[family])
+                self._txn.put(key, self._codec.encode(key, value), True, True, False, self._stored[family])
         except lmdb.Error as error:
             raise self._given_up(error) from error
 

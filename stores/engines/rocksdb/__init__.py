@@ -157,7 +157,7 @@ class RocksDBEngine(Engine):
         self._handles: list[Any] = [None]
         """The handles of these families in a batch; None is the default family."""
         if second:
-            self.settle_families()
+            self.select_families()
         self._memory = memory
         if memory is not None:
             memory.join(self._flushes)
@@ -188,7 +188,7 @@ class RocksDBEngine(Engine):
         return any(has_foreign_record(file) for file in files if file.is_file())
 
     @classmethod
-    def rehearse(cls, path: Path, options: Mapping[str, object]) -> None:
+    def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
         # Read-only: it reads the same records without a change.
         _opened(path, options, AccessType.read_only(), second=_has_second_family(path)).close()
 
@@ -221,7 +221,7 @@ class RocksDBEngine(Engine):
         second.set_write_options(self._lazy)
         self._flushes.add(second)
 
-    def settle_families(self) -> None:
+    def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
         if max(places) and self._second_db is None:
             raise StoreCorruptedError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from os import PathLike
 
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import TopicPartition
 from stores.tasks.directory.layout import places
@@ -35,7 +35,7 @@ def stored_offsets(
         raise TypeError(f"a topology is a Topology, not {type(topology).__name__}")
     state = StateDirectory(checked_path(state_dir))
     found: defaultdict[TaskId, dict[str, dict[TopicPartition, int]]] = defaultdict(dict)
-    with system_errors_told(state.path):
+    with translated_system_errors(state.path):
         if not state.path.is_dir():
             return {}
         homes: dict[Home, set[str]] = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 from stores.errors import StoreCorruptedError
-from stores.files.plain_files import StrangeFileError, atomic_write, read_file, sync_folder, system_errors_told
+from stores.files.plain_files import StrangeFileError, atomic_write, read_file, sync_folder, translated_system_errors
 from stores.interface import TopicPartition
 
 VERSION = 0
@@ -42,7 +42,7 @@ class CheckpointFile:
 
         Raises: StoreCorruptedError for garbage, and for a wrong checksum.
         """
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             try:
                 raw = read_file(self.path, _BYTES_MAX)
             except FileNotFoundError:
@@ -90,7 +90,7 @@ class CheckpointFile:
             f"{topic} {partition} {UNKNOWN_OFFSET if offset is None else offset}"
             for (topic, partition), offset in sorted(offsets.items())
         ]
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             told = "\n".join(lines).encode("ascii")
             atomic_write(self.path, told + _checksum(told) + b"\n")
 
@@ -105,7 +105,7 @@ class CheckpointFile:
             self.write(offsets)
 
     def _remove(self) -> None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             if os.path.lexists(self.path):
                 self.path.unlink()
                 sync_folder(self.path.parent)

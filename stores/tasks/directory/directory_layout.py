@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stores.errors import StoreCorruptedError
-from stores.files.plain_files import StrangeFileError, read_json, replace_file, sync_folder, system_errors_told
+from stores.files.plain_files import StrangeFileError, read_json, replace_file, sync_folder, translated_system_errors
 
 LAYOUT_FILE, JOURNAL_FILE, RELOCATING_FILE = ".state-layout", ".relocation", ".relocating"
 _BYTES_MAX = 1 << 10
@@ -52,7 +52,7 @@ def read_layout(state: Path) -> DirectoryLayout:
 
     Raises: StoreCorruptedError for a damaged note; StoreUnavailableError.
     """
-    with system_errors_told(state):
+    with translated_system_errors(state):
         try:
             # A damaged journal is reported when a task is opened.
             with suppress(KeyError, TypeError, ValueError, StrangeFileError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stores.errors import StoreIncompatibleError
 from stores.files.creation import is_store
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.tasks.directory.directory_layout import DirectoryLayout, read_layout, relocate_command
 from stores.tasks.directory.layout import bring_in, check_engine_of, check_engines, places
 from stores.tasks.directory.relocation import admit, is_pending
@@ -60,7 +60,7 @@ class Entrance:
                     break
                 # Another process has begun a relocation meanwhile, and may have been killed: release all and try again.
                 self.leave()
-            with system_errors_told(folder):
+            with translated_system_errors(folder):
                 if read_layout(self._state.path) is not self._layout:
                     raise StoreIncompatibleError(
                         f"the layout of {self._state.path} has changed since this task was created: create another one"

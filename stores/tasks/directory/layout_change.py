@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 
 from stores.errors import ConfigError, StoreIncompatibleError, StoreUnavailableError
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, DirectoryLayout
 from stores.tasks.directory.layout import bring_in, is_taken, own_engines, places
@@ -52,7 +52,7 @@ def change_layout(
     except ValueError as error:
         raise ConfigError(f"{layout!r} is no layout: use {', '.join(DirectoryLayout)}") from error
     state = StateDirectory(checked_path(state_dir))
-    with system_errors_told(state.path):
+    with translated_system_errors(state.path):
         if not state.path.is_dir():
             raise StoreUnavailableError(f"{state.path} is no state directory: there is no such folder")
         if dry_run:

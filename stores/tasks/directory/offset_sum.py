@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 from stores.interface import TopicPartition
@@ -19,6 +20,12 @@ def offset_sum(offsets: Mapping[TopicPartition, int | None]) -> int:
     return min(sum(known), OFFSET_SUM_MAX)
 
 
-def freshest_first(sums: Mapping[str, int]) -> list[str]:
+def most_caught_up_first(sums: Mapping[str, int]) -> list[str]:
     """Return the names of the instances that have a copy, the most caught-up first; equals are in order of names."""
     return sorted(sums, key=lambda instance: (-sums[instance], instance))
+
+
+def freshest_first(sums: Mapping[str, int]) -> list[str]:
+    """Return what ``most_caught_up_first`` returns, and warn that this is its old name."""
+    warnings.warn("freshest_first is deprecated: use most_caught_up_first", DeprecationWarning, stacklevel=2)
+    return most_caught_up_first(sums)

@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from zlib import crc32
 
-from stores.files.plain_files import read_json, replace_file, sync_folder, system_errors_told
+from stores.files.plain_files import read_json, replace_file, sync_folder, translated_system_errors
 
 _BYTES_MAX = 16 << 20
 
@@ -44,7 +44,7 @@ class OriginFile:
 
     def read(self, names: Iterable[str]) -> dict[str, Origin]:
         """The origins of the stores ``names`` that have an entry; AT_LEAST_ONCE for each if the file is damaged."""
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             try:
                 told = read_json(self.path, _BYTES_MAX)
             except FileNotFoundError:
@@ -65,7 +65,7 @@ class OriginFile:
 
     def write(self, stores: Mapping[str, Origin]) -> None:
         """Replace the file by one with these entries, or remove it if there are none; durable on return."""
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             if stores:
                 entries = dict(sorted(stores.items()))
                 replace_file(self.path, json.dumps({"stores": entries, "checksum": _checksum(entries)}) + "\n")

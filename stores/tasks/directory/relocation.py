@@ -22,8 +22,8 @@ from pathlib import Path
 
 from stores.errors import StoreIncompatibleError, StoreMisplacedError, StoreUnavailableError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
-from stores.files.locks import HeldLock, take, take_in_time
-from stores.files.plain_files import make_folder, system_errors_told
+from stores.files.locks import FileLock, take, take_in_time
+from stores.files.plain_files import make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, relocate_command
 from stores.tasks.directory.layout import bring_in, parts
@@ -65,7 +65,7 @@ def relocate(
     error, after which the next call completes it; StoreCorruptedError for a damaged journal or note of the layout.
     """
     state = _checked(state_dir, topology)
-    with system_errors_told(state.path):
+    with translated_system_errors(state.path):
         if not state.path.is_dir():
             raise StoreUnavailableError(f"{state.path} is no state directory: there is no such folder")
         if dry_run:
@@ -86,7 +86,7 @@ def admit(
     An interrupted relocation is completed in any case. Return the lock to release when the task closes; None without a
     topology. Raises: as ``relocate``; StoreMisplacedError if a store lies in the wrong place, unless ``automatic``.
     """
-    with system_errors_told(state.path):
+    with translated_system_errors(state.path):
         if topology is not None and not is_pending(state):
             lock = TopologyLock.held(state, topology)
             if lock is not None:
@@ -201,8 +201,8 @@ def locked(state: StateDirectory, moves: Iterable[Move], others: Iterable[TaskId
 
 
 def _hold(held: ExitStack, file: Path) -> None:
-    # ``HeldLock`` needs no open descriptor for each lock: there may be thousands.
-    held.callback(HeldLock(take(file)).close)
+    # ``FileLock`` needs no open descriptor for each lock: there may be thousands.
+    held.callback(FileLock(take(file)).close)
 
 
 def _tasks(moves: Iterable[Move]) -> list[TaskId]:

@@ -32,7 +32,7 @@ from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLock
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import foreign_names, is_store, is_vacant
 from stores.files.locks import take
-from stores.files.plain_files import StrangeFileError, make_folder, sync_folder, system_errors_told
+from stores.files.plain_files import StrangeFileError, make_folder, sync_folder, translated_system_errors
 from stores.interface import TopicPartition
 from stores.registry import backend_named
 from stores.tasks.directory.checkpoint_file import CheckpointFile
@@ -89,7 +89,7 @@ class StateDirectory:
 
     def tasks(self) -> list[TaskId]:
         """Return the tasks that have a folder here, in order."""
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             found = list(self.path.iterdir()) if self.path.exists() else []
             return sorted(
                 TaskId.parse(entry.name)
@@ -110,7 +110,7 @@ class StateDirectory:
         return self._lock(self.path / str(home), owner)
 
     def _lock(self, folder: Path, owner: object) -> TaskLock:
-        with system_errors_told(folder):
+        with translated_system_errors(folder):
             while True:
                 self._make()
                 try:
@@ -127,9 +127,9 @@ class StateDirectory:
         """Return the process ID of the directory: the same for every process that uses it, also after restarts.
 
         It is created at the first call, or if its file is damaged. The directory is created if it does not exist. To
-        assign tasks to processes, call ``freshest_first`` with the offset sums by process ID.
+        assign tasks to processes, call ``most_caught_up_first`` with the offset sums by process ID.
         """
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             self._make()
             return process_id(self.path)
 
@@ -142,7 +142,7 @@ class StateDirectory:
 
         Raises: StoreCorruptedError if the directory's note of its layout is damaged; then nothing is removed.
         """
-        with system_errors_told(self.path), ExitStack() as held:
+        with translated_system_errors(self.path), ExitStack() as held:
             if not self.path.exists():
                 return []
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Lock
 
-from stores.files.locks import HeldLock, take
+from stores.files.locks import FileLock, take
 from stores.process.forks import watch
 
 
@@ -23,7 +23,7 @@ class TaskLock:
     A process forked from this one does not hold the lock, and does not delay its release.
     """
 
-    def __init__(self, file: Path, owner: object, lock: HeldLock) -> None:
+    def __init__(self, file: Path, owner: object, lock: FileLock) -> None:
         self._file, self._owner, self._lock = file, owner, lock
         self._times = 1
 
@@ -36,7 +36,7 @@ class TaskLock:
             held = _taken.locks.get(file)
             if held is None or held._owner != owner:
                 # If this process holds the lock for another owner, the system refuses it here.
-                held = _taken.locks[file] = cls(file, owner, HeldLock(take(file)))
+                held = _taken.locks[file] = cls(file, owner, FileLock(take(file)))
                 watch(held, _disown)
             else:
                 held._times += 1

@@ -19,7 +19,7 @@ from stores.errors import StoreError, StoreLockedError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
 from stores.files.creation import foreign_names, is_store, is_vacant, wipe
 from stores.files.locks import take
-from stores.files.plain_files import read_json, replace_file, system_errors_told
+from stores.files.plain_files import read_json, replace_file, translated_system_errors
 from stores.registry import StoreBackend, backends
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
 from stores.tasks.directory.layout import parts, places
@@ -49,7 +49,7 @@ def kept_homes(state: StateDirectory, topology: Topology) -> set[Home]:
 
     Raises: StoreUnavailableError, StoreCorruptedError.
     """
-    with system_errors_told(state.path):
+    with translated_system_errors(state.path):
         return {located.home for located in place_stores(state, topology).kept}
 
 
@@ -61,7 +61,7 @@ def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float)
 
     Raises: StoreUnavailableError; StoreCorruptedError if the note of the layout is damaged.
     """
-    with system_errors_told(state.path), ExitStack() as held:
+    with translated_system_errors(state.path), ExitStack() as held:
         if not state.path.is_dir():
             return []
         try:

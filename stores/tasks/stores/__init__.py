@@ -1,0 +1,1 @@
+"""The stores of one task: opening, restore, changelog records, offset import, upgrades, views for readers."""

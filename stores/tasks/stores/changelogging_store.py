@@ -28,7 +28,7 @@ _REFUSED = (TypeError, ValueError)
 """The errors of a refused write: a store raises them before anything is staged."""
 
 
-class LoggedStore(KeyValueStore):
+class ChangeloggingStore(KeyValueStore):
     """A change-logging store over ``inner``. It logs each write with the current record's timestamp.
 
     The task commits, rolls back, restores and closes the store: these calls raise StoreError here. So does a write

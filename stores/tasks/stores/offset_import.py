@@ -23,7 +23,7 @@ from stores.failpoints import Part, declare, reach
 from stores.files.creation import is_unfinished
 from stores.files.format_steps import migrate
 from stores.files.identity import read_identity
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import StoreDirectory
 from stores.interface import Durability, TopicPartition
 from stores.position import OFFSET, POSITION, decode, encode, merge
@@ -42,12 +42,12 @@ FAILPOINTS = (IMPORTED, ADOPTED)
 """The failpoints of an offset import, in this order."""
 
 
-def is_adoptable(path: Path, config: StoreConfig) -> bool:
+def can_import_offsets(path: Path, config: StoreConfig) -> bool:
     """Return whether the store at ``path`` keeps no offsets, and the backend of ``config`` does.
 
     Both backends must have the same engine, and so the same files. Raises: StoreUnavailableError, StoreCorruptedError.
     """
-    with system_errors_told(path):
+    with translated_system_errors(path):
         if not (path / "store.json").exists() or is_unfinished(path):
             return False
         named = read_identity(path).backend
@@ -61,7 +61,7 @@ def is_adoptable(path: Path, config: StoreConfig) -> bool:
     )
 
 
-def adopt(
+def import_offsets(
     path: Path,
     config: StoreConfig,
     offsets: Mapping[TopicPartition, int],
@@ -87,7 +87,7 @@ def adopt(
         try:
             _write(directory, chosen, {**chosen.options, **config.options}, offsets, position, damage)
             reach(IMPORTED)
-            with system_errors_told(path):
+            with translated_system_errors(path):
                 directory.identify(directory.identity._replace(backend=chosen.name))
         except CommitFailedError as error:
             raise StoreUnavailableError(
@@ -101,7 +101,7 @@ def adopt(
 def _damage(directory: StoreDirectory, backend: Backend) -> StoreCorruptedError | None:
     """Return the error of a check of the closed engine's files, from damage or an interrupted import; else None."""
     try:
-        with system_errors_told(directory.path):
+        with translated_system_errors(directory.path):
             backend.load_engine().check_closed(directory.data)
     except StoreCorruptedError as error:
         return error

@@ -17,8 +17,8 @@ from stores.interface import (
     RecoveryOutcome,
     TopicPartition,
 )
-from stores.tasks.replay_bound import ReplayBound
 from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.replay_bound import ReplayBound
 
 BEFORE_WRITE = declare(
     "task.restore.before_write",

@@ -11,7 +11,7 @@ from stores.interface import KeyValueStore
 from stores.metrics import StoreMetrics, TaskStoreMetrics
 from stores.records.record_kind import TypedStore
 from stores.settings.upgrade import UpgradeProgress
-from stores.tasks.replay_bound import ReplayBound
+from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.store_log import StoreLog
 
 

@@ -12,7 +12,7 @@ from stores.changelog.interface import Changelog, Headers
 from stores.config import StoreConfig
 from stores.errors import ChangelogError, CommitFailedError, StoreError, StoreIncompatibleError, StoreUnavailableError
 from stores.files.creation import wipe
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import check_untyped, is_empty, kept_description
 from stores.settings.upgrade import UpgradeMode
@@ -112,7 +112,7 @@ class StoreFormat:
             self.records.prepare(store)
         if not self._online:
             # An unfinished new store of an upgrade that is no longer configured.
-            with system_errors_told(self._path):
+            with translated_system_errors(self._path):
                 left = os.path.lexists(beside(self._path, PREPARE_END))
             if left:
                 wipe(beside(self._path, PREPARE_END))

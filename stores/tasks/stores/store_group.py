@@ -13,11 +13,11 @@ from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
 from stores.metrics import TaskStoreMetrics
-from stores.tasks.attempts import Attempts
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.split_files import SplitCheckpoint, SplitOrigins
+from stores.tasks.first_error import FirstError
 from stores.tasks.stores.restore import OnRestore, RestoreReport
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.stores.view import viewed
@@ -103,7 +103,7 @@ class StoreGroup:
         # Durable before the task's first write, and not earlier: a restore that fails has only written changelog
         # records, beyond the offset that the checkpoint file still has.
         self.note(self.origins(running=True))
-        self._checkpoint.write(self.vouched_offsets(running=True))
+        self._checkpoint.write(self.checkpointable_offsets(running=True))
         return reports
 
     def rewrite_logs(self, task: str) -> None:
@@ -114,7 +114,7 @@ class StoreGroup:
         """
         rewritten = [store.rewrite_log(f"{task}-{store.name}-rewriting") for store in self._stores]
         if any(rewritten):
-            self._checkpoint.write(self.vouched_offsets(running=True))
+            self._checkpoint.write(self.checkpointable_offsets(running=True))
 
     @property
     def reports(self) -> list[RestoreReport]:
@@ -199,28 +199,28 @@ class StoreGroup:
         """
         reach(AFTER_LOG_COMMIT)
         failed = []
-        attempts = Attempts()
+        errors = FirstError()
         for number, store in enumerate(self._stores):
             if number:
                 reach(BETWEEN_STORES)
-            with attempts.one():
+            with errors.step():
                 error = store.commit(offsets.get(store.partition))
                 if error is not None:
                     failed.append((store, error))
         for store, error in failed:
-            with attempts.one():
+            with errors.step():
                 store.catch_up(error, position, self._on_restore)
-        attempts.end()
+        errors.reraise()
         reach(AFTER_STORE_COMMIT)
         if not self._exactly_once and any(store.checkpointed for store in self._stores):
-            self._checkpoint.write(self.vouched_offsets(running=True))
+            self._checkpoint.write(self.checkpointable_offsets(running=True))
         reach(AFTER_CHECKPOINT)
 
     def offsets(self) -> dict[TopicPartition, int | None]:
         """Return the offset of each store's committed state; None if it is unknown."""
         return {store.partition: store.offset for store in self._stores}
 
-    def vouched_offsets(self, *, running: bool) -> dict[TopicPartition, int | None]:
+    def checkpointable_offsets(self, *, running: bool) -> dict[TopicPartition, int | None]:
         """Return the checkpointable offsets of the persistent stores, after persisting the data up to them.
 
         While an exactly-once task is running, this leaves out stores whose offset is in the checkpoint file alone: they
@@ -249,22 +249,22 @@ class StoreGroup:
 
     def rollback(self) -> None:
         """Roll back every store, even after errors; then raise the first error."""
-        attempts = Attempts()
+        errors = FirstError()
         for store in self._stores:
-            with attempts.one():
+            with errors.step():
                 store.store.rollback()
-        attempts.end()
+        errors.reraise()
 
-    def fall_back(self, cause: BaseException, position: Position) -> None:
+    def return_to_commit(self, cause: BaseException, position: Position) -> None:
         """Roll back each store after ``cause``, and bring it to its changelog's end.
 
         This is done for every store, even after errors. Then the first error is raised.
         """
-        attempts = Attempts()
+        errors = FirstError()
         for store in self._stores:
-            with attempts.one():
-                store.fall_back(cause, position, self._on_restore)
-        attempts.end()
+            with errors.step():
+                store.return_to_commit(cause, position, self._on_restore)
+        errors.reraise()
 
     def metrics(self) -> dict[str, TaskStoreMetrics]:
         """Return the metrics of each store that was ever open, by name."""
@@ -281,9 +281,9 @@ class StoreGroup:
 
     def close(self) -> None:
         """Close every store, even after errors; then raise the first error."""
-        attempts = Attempts()
+        errors = FirstError()
         for store in self._opened:
-            with attempts.one():
+            with errors.step():
                 store.close()
         self._opened = []
-        attempts.end()
+        errors.reraise()

@@ -21,7 +21,7 @@ from pathlib import Path
 from stores.errors import StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import foreign_names, is_store, wipe
-from stores.files.plain_files import replace_file, sync_folder, sync_tree, system_errors_told
+from stores.files.plain_files import replace_file, sync_folder, sync_tree, translated_system_errors
 
 PREPARE_END, FORMER_END, SWAP_END = ".prepare", ".former", ".swap"
 ENDS = (PREPARE_END, FORMER_END, SWAP_END)
@@ -53,7 +53,7 @@ def swap(path: Path) -> None:
     Raises: StoreUnavailableError. One of the two counts then; ``complete`` finds out which.
     """
     former = beside(path, FORMER_END)
-    with system_errors_told(path):
+    with translated_system_errors(path):
         wipe(former)
         if os.path.lexists(former):
             raise StoreUnavailableError(f"{former} has files that are not a store's: move them away, and open again")
@@ -67,7 +67,7 @@ def swap(path: Path) -> None:
 def complete(path: Path) -> bool:
     """Complete a swap that was decided; return whether there was one. Raises: StoreUnavailableError."""
     note, new, former = (beside(path, end) for end in (SWAP_END, PREPARE_END, FORMER_END))
-    with system_errors_told(path):
+    with translated_system_errors(path):
         if not note.exists():
             return False
         if os.path.lexists(new):

@@ -23,7 +23,7 @@ from stores.errors import (
 )
 from stores.failpoints import reach
 from stores.files.creation import counts
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
 from stores.position import merge
 from stores.records.expiry import STREAM_TIME, stream_time_ms
@@ -33,12 +33,12 @@ from stores.registry import backend_named
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.origin_file import Origin
-from stores.tasks.replay_bound import ReplayBound
-from stores.tasks.stores.changelogging_store import LoggedStore
+from stores.tasks.stores.changelogging_staging import ChangeloggingStaging
+from stores.tasks.stores.changelogging_store import ChangeloggingStore
 from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
-from stores.tasks.stores.logged_staging import LoggedStaging
-from stores.tasks.stores.offset_import import adopt, is_adoptable
+from stores.tasks.stores.offset_import import can_import_offsets, import_offsets
 from stores.tasks.stores.present_store import PresentStore
+from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.restore import OnRestore, Restored, RestoreReport, restore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
@@ -99,7 +99,7 @@ class TaskStore:
         self._mixed = False
         """True if the store may have writes that are in no changelog."""
         self._wiped_because: str | None = None
-        self._logged: LoggedStore | None = None
+        self._logged: ChangeloggingStore | None = None
         self._log: StoreLog
         self._opened_in_s = 0.0
         self.bound = ReplayBound(config.restore_max_bytes)
@@ -148,14 +148,14 @@ class TaskStore:
         # Views do not answer until the restore: the store may be at an earlier commit than they have shown.
         self.restores |= 1
         self.format.complete()
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             if not counts(self.path):
                 # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
                 checkpointed_offset = None
         outdated = False
         try:
-            if is_adoptable(self.path, self._config):
-                self._adopt(checkpointed_offset, origin)
+            if can_import_offsets(self.path, self._config):
+                self._import_offsets(checkpointed_offset, origin)
             self._open_engine()
             outdated = self.format.is_outdated(self.store)
             if not outdated:
@@ -166,7 +166,7 @@ class TaskStore:
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )
             if self._checks(origin):
-                self._check_vouched_for(origin)
+                self._check_checkpointable(origin)
             if outdated:
                 self._upgrade()
             self._mixed = self._may_be_mixed(origin)
@@ -207,7 +207,7 @@ class TaskStore:
                 self.offset = self.store.committed_offset(self.partition)
             self.restore(position, None)
 
-    def _adopt(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
+    def _import_offsets(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
         if self._checks(origin) and origin is not Origin.CLEAN:
             raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN)
         position: dict[TopicPartition, int] = {}
@@ -216,7 +216,7 @@ class TaskStore:
                 # Without it, bounded queries wait until the position is reached again. No data is lost.
                 position = merge(position, CheckpointFile(file).read())
         offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
-        adopt(self.path, self._config, offsets, position, must_be_clean=self._checks(origin))
+        import_offsets(self.path, self._config, offsets, position, must_be_clean=self._checks(origin))
 
     def _remove_position_files(self) -> None:
         """Remove the position files: their content is in the store now, or was that of another one."""
@@ -299,11 +299,11 @@ class TaskStore:
         else:
             self._log = StoreLog(self.partition, context, self.format.headers)
         self.counters.follow_log(self._log)
-        self._logged = LoggedStore(self.store, self._log, context)
+        self._logged = ChangeloggingStore(self.store, self._log, context)
         records, self._typed = self.format.records, None
         shown: Any = self._logged
         if records is not None:
-            shown = self._typed = records.staged(LoggedStaging(self._logged, context))
+            shown = self._typed = records.staged(ChangeloggingStaging(self._logged, context))
             if self._config.upgrade is None:
                 # With an upgrade the changelog may have records of another format, whose expiry is unknown.
                 self._is_expired = records.expired_records(self._logged)
@@ -412,7 +412,7 @@ class TaskStore:
                 self._reopen()
             return self.restore(position, on_restore)
 
-    def fall_back(self, cause: BaseException, position: Position, on_restore: OnRestore | None) -> RestoreReport:
+    def return_to_commit(self, cause: BaseException, position: Position, on_restore: OnRestore | None) -> RestoreReport:
         """Roll back to the last commit, and restore the store to the changelog's end.
 
         If ``cause`` is an error of a store, maybe of this one, the store is wiped or opened again: a rollback alone
@@ -467,7 +467,7 @@ class TaskStore:
         """Return whether data without a known offset is wiped: an exactly-once task, now or before, requires it."""
         return self._exactly_once or (self._wipe_unclean and origin is Origin.EXACTLY_ONCE)
 
-    def _check_vouched_for(self, origin: Origin | None) -> None:
+    def _check_checkpointable(self, origin: Origin | None) -> None:
         """Check that the data is known to be that of one offset, or that there is none. Raises: TaskCorruptedError."""
         mixes = self.store.persistent and not self._keeps_apart
         unclean = mixes and not self._was_closed(origin)

@@ -26,12 +26,12 @@ from stores.errors import (
 )
 from stores.failpoints import Part, declare, reach
 from stores.files.creation import wipe
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore, TopicPartition
 from stores.records.record_kind import RecordKind
 from stores.settings.upgrade import Upgrade, UpgradeProgress
-from stores.tasks.replay_bound import ReplayBound
 from stores.tasks.stores.conversion import Conversion
+from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.restore import RestoreProgress, restore
 from stores.tasks.stores.swap import PREPARE_END, beside, swap
 
@@ -198,7 +198,7 @@ class StoreBeside:
         reach(BEGUN)
 
     def _check_space(self) -> None:
-        with system_errors_told(self._path):
+        with translated_system_errors(self._path):
             needed = room_needed_bytes(self._path, self._folder)
             free = shutil.disk_usage(self._path.parent).free
         if free < needed:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stores.changelog import SqliteChangelog
 from stores.errors import StoreCorruptedError, StoreError
-from stores.files import open_probe as rehearsal
+from stores.files import open_probe as probe
 from stores.interface import Durability
 from stores.tests.damages import damages
 from stores.tests.tasks.setup import counting_task, feed, state, store_folder
@@ -51,8 +51,8 @@ def append_junk(file: Path) -> None:
 
 def main() -> None:
     base, backend, durability = sys.argv[1:]
-    # Else each rehearsal of what never ends would take that long.
-    setattr(rehearsal, "DEADLINE_S", 1)  # noqa: B010
+    # Else each probe of what never ends would take that long.
+    setattr(probe, "DEADLINE_S", 1)  # noqa: B010
     for file, what, folder in damaged(Path(base), store_folder(Path(base), backend)):
         print(json.dumps({"file": file, "damage": what, **outcome(folder, backend, durability)}), flush=True)
 

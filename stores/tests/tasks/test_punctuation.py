@@ -11,9 +11,9 @@ import pytest
 from stores.changelog import MemoryChangelog, Record
 from stores.errors import ConfigError, StoreError
 from stores.tasks import PunctuationType, Schedule, StreamTask, TaskContext
-from stores.tasks.clock import NEVER_NS
-from stores.tasks.punctuation import Punctuation
-from stores.tasks.stream_time import StreamTime
+from stores.tasks.timing.clock import NEVER_NS
+from stores.tasks.timing.punctuation import Punctuation
+from stores.tasks.timing.stream_time import StreamTime
 from stores.tests.tasks.hand_clock import EPOCH_MS, HandClock
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,

@@ -19,7 +19,7 @@ from stores.contract.persistence import Persistence
 from stores.engines.rocksdb.flushes import Flushes as RocksDBFlushes
 from stores.interface import Durability
 from stores.tasks import TaskContext
-from stores.tasks.replay_bound import ReplayBound
+from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tests.tasks.setup import INDEXED, changelog_of, feed, single, state
 
 BOUND = 40_000

@@ -24,7 +24,7 @@ from stores.files import locks
 from stores.files.locks import take
 from stores.interface import TopicPartition
 from stores.registry import open_store
-from stores.tasks import StateDirectory, TaskId, freshest_first, offset_sum
+from stores.tasks import StateDirectory, TaskId, most_caught_up_first, offset_sum
 from stores.tasks.directory import process_file, state_directory
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.offset_sum import OFFSET_SUM_MAX
@@ -362,8 +362,8 @@ def test_an_offset_sum_leaves_out_what_is_unknown_and_never_overflows(
     assert offset_sum(offsets) == total
 
 
-def test_the_freshest_copy_comes_first() -> None:
-    assert freshest_first({"b": 7, "a": 7, "c": 9, "d": 0}) == ["c", "a", "b", "d"]
+def test_the_most_caught_up_copy_comes_first() -> None:
+    assert most_caught_up_first({"b": 7, "a": 7, "c": 9, "d": 0}) == ["c", "a", "b", "d"]
 
 
 def test_a_directory_has_one_id_for_every_process_now_and_later(

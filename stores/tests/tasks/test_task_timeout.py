@@ -47,7 +47,7 @@ def log(tmp_path: Path) -> Iterator[SqliteChangelog]:
 
 @pytest.fixture(autouse=True)
 def pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.tasks.task_timeout.PAUSE_S", 0.001)
+    monkeypatch.setattr("stores.tasks.timing.task_timeout.PAUSE_S", 0.001)
 
 
 @pytest.mark.parametrize("backend", backends())
@@ -114,8 +114,8 @@ def test_progress_gives_the_task_its_time_anew(
     tmp_path: Path, log: SqliteChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("stores.tasks.task_timeout.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("stores.tasks.task_timeout.time.sleep", lambda _: None)
+    monkeypatch.setattr("stores.tasks.timing.task_timeout.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("stores.tasks.timing.task_timeout.time.sleep", lambda _: None)
 
     def late(record: Record, context: TaskContext) -> None:
         count(record, context)

@@ -17,7 +17,7 @@ from harness.experiments.iofaults.workload import State
 from stores.changelog.memory import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
-from stores.files.plain_files import make_folder, sync_folder, system_errors_told
+from stores.files.plain_files import make_folder, sync_folder, translated_system_errors
 from stores.interface import Durability
 from stores.registry import Backend, backend_named, backends, open_store
 from stores.tasks.directory.checkpoint_file import CheckpointFile
@@ -47,7 +47,7 @@ class AdoptionSubject(StoreSubject):
         self._options = {name: value for name, value in self._options.items() if name in known[left_by].options}
 
     def open(self) -> int | None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             make_folder(self.path)
             folders = [entry for entry in self.path.iterdir() if entry.name.isdecimal()]
             folder = max(folders, default=self.path / "000")
@@ -69,7 +69,7 @@ class AdoptionSubject(StoreSubject):
         self.open()
 
     def wipe(self) -> None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             shutil.rmtree(self.path)
 
     def _leave(self, state: State, number: int) -> None:
@@ -77,7 +77,7 @@ class AdoptionSubject(StoreSubject):
         folder = self.path / f"{number:03}"
         new = folder.with_suffix(".new")
         try:
-            with system_errors_told(new):
+            with translated_system_errors(new):
                 shutil.rmtree(new, ignore_errors=True)
                 make_folder(new)
                 with open_store(self._left_by, new / NAME, durability=self.level, options=self._options) as store:

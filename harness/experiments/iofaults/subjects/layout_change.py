@@ -14,7 +14,7 @@ from harness.experiments.iofaults.subjects.subject import COMMITS
 from stores.errors import TaskCorruptedError
 from stores.files.creation import counts, is_store
 from stores.files.identity import read_identity
-from stores.files.plain_files import make_folder, system_errors_told
+from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import TopicPartition
 from stores.tasks import DirectoryLayout, Subtopology, TaskId, Topology, change_layout
 from stores.tasks.directory.checkpoint_file import CheckpointFile
@@ -39,7 +39,7 @@ class LayoutChangeSubject(RelocationSubject):
 
     def _commit(self, offsets: dict[TopicPartition, int]) -> None:
         wanted = (DirectoryLayout.TASK, DirectoryLayout.STORE_PARTITION)[offsets[COMMITS] // _CHANGE_EVERY % 2]
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             make_folder(self.path)
         if is_pending(self._state) or read_layout(self.path) is not wanted:
             change_layout(self.path, wanted, topology=_TOPOLOGY)
@@ -66,7 +66,7 @@ class LayoutChangeSubject(RelocationSubject):
     def _found(self) -> dict[TopicPartition, int]:
         layout = read_layout(self.path)
         (other,) = set(DirectoryLayout) - {layout}
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             for name in _STORES:
                 store = self._state.store_folder(_TASK, _ENGINE, name, other)
                 if store.is_dir() and is_store(store):

@@ -13,7 +13,7 @@ from harness.experiments.iofaults.workload import Change, State
 from stores.engines.engine import Writes
 from stores.files.creation import counts
 from stores.files.identity import STEPS, OpenEngine, present_version, read_identity
-from stores.files.plain_files import system_errors_told
+from stores.files.plain_files import translated_system_errors
 from stores.interface import Durability
 
 _BACKENDS: Mapping[Durability, str] = {
@@ -35,7 +35,7 @@ class MigrationSubject(StoreSubject):
         super().__init__(root, level, _BACKENDS[level])
 
     def open(self) -> int | None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             is_there = counts(self.path)
         # Offer one step more than was made: an opening that finds an interrupted step repeats it.
         STEPS[:] = [_restamp] * (read_identity(self.path).format_version if is_there else 0)

@@ -25,7 +25,7 @@ from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import StoreError
-from stores.files.plain_files import make_folder, system_errors_told
+from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability
 from stores.settings.upgrade import Upgrade, UpgradeMode
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId
@@ -58,7 +58,7 @@ class OnlineUpgradeSubject(Subject):
 
     def open(self) -> int | None:
         replace(store_format, "STEP_RECORDS_MIN", _STEP_RECORDS)
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             make_folder(self.path)
         self._log = SqliteChangelog(self.path / "log", Durability.DISK)
         self._log.create_topic(COMMITS.topic)

@@ -17,7 +17,7 @@ from stores.errors import TaskCorruptedError
 from stores.files.creation import counts, create, wipe
 from stores.files.identity import read_identity
 from stores.files.locks import take
-from stores.files.plain_files import make_folder, system_errors_told
+from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability, TopicPartition
 from stores.tasks import StateDirectory, Subtopology, TaskId, Topology, relocate
 from stores.tasks.directory.checkpoint_file import CheckpointFile
@@ -40,7 +40,7 @@ class RelocationSubject(CheckpointSubject):
         self._state = StateDirectory(self.path)
 
     def open(self) -> int | None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             if self.path.exists():
                 # A task does this when it opens, with any topology.
                 with relocating(self._state):
@@ -59,13 +59,13 @@ class RelocationSubject(CheckpointSubject):
         return {topic.encode(): b"%d" % offset for (topic, _), offset in offsets.items()}, number, number
 
     def wipe(self) -> None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             shutil.rmtree(self.path)
 
     def _commit(self, offsets: dict[TopicPartition, int]) -> None:
         number = offsets[COMMITS] // _MOVE_EVERY
         here = TaskId(number, 0)
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             make_folder(self.path)
         left, right = _STORES
         relocate(self.path, Topology({number: Subtopology((left,)), number + 1: Subtopology((right,))}))
@@ -87,7 +87,7 @@ class RelocationSubject(CheckpointSubject):
         moved = False
         for task_id in self._state.tasks():
             folder = self._state.folder(task_id)
-            with system_errors_told(folder):
+            with translated_system_errors(folder):
                 stores = {place.store for place in places(folder) if counts(place.within(folder))}
             for name in stores:
                 # Opening a store reads its identity first.
@@ -112,7 +112,7 @@ def _logged(key: str) -> str:
 def make_store(store: Path) -> None:
     """Create a folder that has the files of a store of the engine, but no data."""
     wipe(store)
-    with system_errors_told(store):
+    with translated_system_errors(store):
         make_folder(store)
         lock = take(store / "lock")
         try:

@@ -13,7 +13,7 @@ from stores.errors import StoreCorruptedError, TaskCorruptedError
 from stores.files.creation import counts, create, wipe
 from stores.files.identity import read_identity
 from stores.files.locks import take
-from stores.files.plain_files import make_folder, system_errors_told
+from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability, TopicPartition
 from stores.tasks import StateDirectory, TaskId
 from stores.tasks.directory.checkpoint_file import CheckpointFile
@@ -67,7 +67,7 @@ class StateDirectorySubject(CheckpointSubject):
         self._may_be_anothers = True
 
     def wipe(self) -> None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             shutil.rmtree(self.path)
 
     def _commit(self, offsets: dict[TopicPartition, int]) -> None:
@@ -89,7 +89,7 @@ class StateDirectorySubject(CheckpointSubject):
     @staticmethod
     def _make_store(store: Path) -> None:
         wipe(store)
-        with system_errors_told(store):
+        with translated_system_errors(store):
             make_folder(store)
             lock = take(store / "lock")
             try:

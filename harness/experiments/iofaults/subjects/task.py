@@ -24,7 +24,7 @@ from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import StoreError
-from stores.files.plain_files import make_folder, system_errors_told
+from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId
 
@@ -66,7 +66,7 @@ class TaskSubject(Subject):
         self._verifies = False
 
     def open(self) -> int | None:
-        with system_errors_told(self.path):
+        with translated_system_errors(self.path):
             make_folder(self.path)
         self._log = SqliteChangelog(self.path / "log", self._log_level)
         self._log.create_topic(COMMITS.topic)

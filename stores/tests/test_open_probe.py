@@ -15,7 +15,7 @@ import pytest
 
 from stores import Durability, StoreCorruptedError, TopicPartition, open_store
 from stores.engines.record_log import has_foreign_record
-from stores.files import open_probe as rehearsal
+from stores.files import open_probe as probe
 from stores.files.store_directory import wipe
 from stores.strategies.indexed_batch import AFTER_WRITE
 from stores.tests.store_process import ProcessDied, StoreProcess
@@ -60,7 +60,7 @@ def append(file: Path, junk: bytes) -> None:
 
 @pytest.fixture
 def impatient() -> Iterator[StoreProcess]:
-    """A process that rehearses for a second, and whose own deadline ends a test where nothing else does."""
+    """A process that probes for a second, and whose own deadline ends a test where nothing else does."""
     with StoreProcess(deadline_s=30) as process:
         process.call("set_constant", "stores.files.open_probe", "DEADLINE_S", 1)
         yield process
@@ -86,7 +86,7 @@ def test_a_rehearsal_runs_nothing_that_lies_in_the_working_folder(
     monkeypatch.chdir(tmp_path)
     for first in ("", str(tmp_path)):
         monkeypatch.setattr(sys, "path", [first, *sys.path])
-        monkeypatch.setattr(rehearsal, "DEADLINE_S", 1)
+        monkeypatch.setattr(probe, "DEADLINE_S", 1)
         with pytest.raises(StoreCorruptedError):
             open_store(INDEXED, path, durability=Durability.PROCESS)
     assert not executed.exists()
@@ -200,16 +200,16 @@ def test_a_rehearsal_does_not_outlive_whoever_waits_for_it(path: Path) -> None:
     with StoreProcess() as process:
         process.call("set_constant", "stores.files.open_probe", "DEADLINE_S", 60)
         process.send("open", INDEXED, path, Durability.PROCESS, {})
-        rehearsal = None
-        while rehearsal is None or b"stores.files.open_probe" not in commandline(rehearsal):
-            rehearsal = next(iter(children(process.pid)), None)
+        probe = None
+        while probe is None or b"stores.files.open_probe" not in commandline(probe):
+            probe = next(iter(children(process.pid)), None)
         time.sleep(0.5)
-        assert b"stores.files.open_probe" in commandline(rehearsal)
+        assert b"stores.files.open_probe" in commandline(probe)
         process.kill()
         with pytest.raises(ProcessDied):
             process.receive()
     waited_until = time.monotonic() + 20
-    while b"stores.files.open_probe" in commandline(rehearsal):
+    while b"stores.files.open_probe" in commandline(probe):
         assert time.monotonic() < waited_until
         time.sleep(0.01)
 

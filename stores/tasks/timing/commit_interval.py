@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stores.errors import ConfigError
 from stores.interface import ProcessingGuarantee
-from stores.tasks.clock import NEVER_NS, Clock
+from stores.tasks.timing.clock import NEVER_NS, Clock
 
 NO_INTERVAL = -1
 """The value of ``commit_interval_ms`` that turns commits by time off."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from stores.errors import ConfigError, StoreError
-from stores.tasks.clock import NEVER_NS, Clock
+from stores.tasks.timing.clock import NEVER_NS, Clock
 
 Punctuator = Callable[[int], None]
 """Called with the stream time, or the wall clock's, in milliseconds since the Unix epoch. It writes as the task's

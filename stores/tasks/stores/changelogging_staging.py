@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from stores.records.staging import Staging
 from stores.tasks.context import TaskContext
-from stores.tasks.stores.changelogging_store import LoggedStore
+from stores.tasks.stores.changelogging_store import ChangeloggingStore
 
 
-class LoggedStaging(Staging):
-    """A staging over a ``LoggedStore``, whose inner store the task may replace. Timestamps are the current record's."""
+class ChangeloggingStaging(Staging):
+    """A staging over a ``ChangeloggingStore``. Timestamps are those of the record that the task processes."""
 
-    def __init__(self, store: LoggedStore, context: TaskContext) -> None:
+    def __init__(self, store: ChangeloggingStore, context: TaskContext) -> None:
         self.store = store
         self._logged = store
         self._context = context

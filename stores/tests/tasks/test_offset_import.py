@@ -234,7 +234,7 @@ def test_a_store_of_a_newer_format_is_wiped_and_restored_by_its_task(tmp_path: P
 def test_a_wipe_takes_the_files_that_tell_of_the_store_s_position(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
-    """They would tell of data that is gone, and be imported with the next adoption."""
+    """They would describe data that is gone, and the next offset import would take them."""
     folder = used_directly(tmp_path, log)
     for file in (folder / "left.position", folder / "rocksdb" / "left" / ".position"):
         CheckpointFile(file).write({ELSEWHERE: 7})

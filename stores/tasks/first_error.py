@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Self
 
 
-class Attempts:
-    """Steps, one for each ``one``. ``end`` raises the first exception of them; a BaseException is not held back.
+class FirstError:
+    """Steps, one for each ``step``. ``reraise`` raises the first exception of them; a BaseException is not held back.
 
     Source: Kafka Streams, ``ProcessorStateManager``: a store that fails does not keep the others from their part.
     """
@@ -20,7 +20,7 @@ class Attempts:
         """True if a step has raised an exception so far."""
         return self._first is not None
 
-    def one(self) -> Self:
+    def step(self) -> Self:
         """Take a step in a ``with`` block, and keep the error that it raises."""
         return self
 
@@ -38,7 +38,7 @@ class Attempts:
             self._first.add_note(f"Then {type(error).__name__} was raised, too: {error}")
         return True
 
-    def end(self) -> None:
+    def reraise(self) -> None:
         """Raise the first error, if there was one."""
         if self._first is not None:
             raise self._first

@@ -5,38 +5,38 @@ from __future__ import annotations
 import pytest
 
 from stores.errors import CommitFailedError, StoreError
-from stores.tasks.attempts import Attempts
+from stores.tasks.first_error import FirstError
 
 
 def test_every_step_is_taken_and_the_first_error_brings_the_others_along() -> None:
-    attempts = Attempts()
+    errors = FirstError()
     taken = []
     for error in (None, CommitFailedError("first"), StoreError("second"), ValueError("third")):
-        with attempts.one():
+        with errors.step():
             taken.append(error)
             if error is not None:
                 raise error
     assert len(taken) == 4
-    assert attempts.failed
+    assert errors.failed
     with pytest.raises(CommitFailedError) as raised:
-        attempts.end()
+        errors.reraise()
     assert raised.value is taken[1]
     assert len(raised.value.__notes__) == 2
 
 
 def test_the_same_error_again_is_not_told_twice() -> None:
-    attempts, error = Attempts(), StoreError("of both steps")
+    errors, error = FirstError(), StoreError("of both steps")
     for _ in range(2):
-        with attempts.one():
+        with errors.step():
             raise error
     with pytest.raises(StoreError):
-        attempts.end()
+        errors.reraise()
     assert not hasattr(error, "__notes__")
 
 
 def test_what_asks_the_whole_process_to_stop_waits_for_no_step() -> None:
-    attempts = Attempts()
-    with pytest.raises(KeyboardInterrupt), attempts.one():
+    errors = FirstError()
+    with pytest.raises(KeyboardInterrupt), errors.step():
         raise KeyboardInterrupt
-    assert not attempts.failed
-    attempts.end()
+    assert not errors.failed
+    errors.reraise()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from stores.interface import TopicPartition
-from stores.tasks.clock import NEVER_NS, Clock
-from stores.tasks.commit_interval import CommitInterval
-from stores.tasks.punctuation import Punctuation
-from stores.tasks.stream_time import StreamTime
+from stores.tasks.timing.clock import NEVER_NS, Clock
+from stores.tasks.timing.commit_interval import CommitInterval
+from stores.tasks.timing.punctuation import Punctuation
+from stores.tasks.timing.stream_time import StreamTime
 
 
 class Timing:
