@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.folders import RUNS
 from harness.java import find_java
 from harness.workloads.event_log import EventLog
+from stores import __version__
 from stores.errors import ConfigError, StoreError
 
 INTERRUPTED = 130
@@ -96,6 +97,7 @@ def _sentence(error: BaseException) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m harness", description="Time and crash state stores, and report.")
+    parser.add_argument("--version", action="version", version=f"txstores {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     bench = commands.add_parser("bench", help="measure and crash every backend, and write the report")

@@ -37,6 +37,8 @@ from stores.interface import (
 )
 from stores.registry import open_store
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ChangelogError",
     "ChangelogLostError",
@@ -69,5 +71,6 @@ __all__ = [
     "TaskCorruptedError",
     "TopicPartition",
     "WrongThreadError",
+    "__version__",
     "open_store",
 ]

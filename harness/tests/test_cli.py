@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 import pytest
 
+import stores
 from harness.cli import main
 from harness.tests.shared_jvm import SharedJvm
 
@@ -71,6 +73,14 @@ def test_a_mistake_is_one_sentence_and_status_2(
     assert told.out == ""
     assert len(told.err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"txstores {stores.__version__}\n"
+    assert version("txstores") == stores.__version__
 
 
 def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,9 @@ class Producer(Closeable):
 
     A producer belongs to one thread. Opening another with the same transactional ID aborts this one's open transaction
     and fences it: its next call that reaches the log raises ProducerFencedError (KIP-98).
+
+    The end of a ``with`` block drops what was neither committed nor flushed. Unless an exception leaves the block, a
+    RuntimeWarning says so.
     """
 
     @abstractmethod

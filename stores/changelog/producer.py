@@ -5,9 +5,11 @@ A log implements ``LogWriter``, which appends the buffered records as a part of 
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from stores.changelog.arguments import check_name, checked_headers, checked_partition
 from stores.changelog.interface import Headers, Producer
@@ -188,6 +190,19 @@ class BufferedProducer(Producer):
         if self._transaction is not None:
             self._log.abort(self._transaction)
         self._finish()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sent = self._pending_records or self._transaction is not None
+        if kind is None and sent and not self._closed:
+            call = "flush()" if self._identity is None else "commit()"
+            warnings.warn(
+                f"the producer's block ended with records that were sent but not followed by {call}: they are dropped",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.close()
 
     def close(self) -> None:
         if not self._closed:

@@ -70,6 +70,30 @@ def test_without_a_transactional_id_records_are_visible_at_flush_and_offsets_at_
     assert pairs(log) == [(0, b"k", b"v")]
 
 
+@pytest.mark.parametrize(("transactional_id", "call"), [(None, "flush"), ("p", "commit")])
+@pytest.mark.parametrize("count", [1, MANY])
+def test_a_block_that_drops_records_says_so(
+    log: Changelog, transactional_id: str | None, call: str, count: int
+) -> None:
+    with pytest.warns(RuntimeWarning, match=rf"{call}\(\)"), log.producer(transactional_id) as producer:
+        if transactional_id:
+            producer.begin()
+        for number in range(count):
+            producer.send(A, b"%d" % number, b"v")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_block_that_an_exception_leaves_drops_its_records_without_a_warning(log: Changelog) -> None:
+    with pytest.raises(KeyError), log.producer() as producer:
+        producer.send(A, b"k", b"v")
+        raise KeyError
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send(A, b"k", b"v")
+        producer.abort()
+    assert pairs(log) == []
+
+
 def test_a_flush_tells_the_last_offsets_of_all_that_was_sent_since_the_last_one(log: Changelog) -> None:
     with log.producer() as producer:
         producer.send(B, b"k", b"v")
