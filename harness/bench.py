@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,22 +11,20 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.datasets.new_york_flights import departures
-from harness.experiments.amplification.amplification import amplification_rows
+from harness.experiment import Placement
+from harness.experiment import Request as PlanRequest
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.trial import Trial
 from harness.experiments.iofaults import plan as sweeps
-from harness.experiments.latencies.latencies import latency_rows
-from harness.experiments.memory.early_commits import early_commit_rows, over_limit
-from harness.experiments.memory.large_steps import large_step_rows
-from harness.experiments.microbench import run as benchmarks
+from harness.experiments.memory.early_commits import over_limit
 from harness.experiments.opening import opening
+from harness.experiments.registry import experiments
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.plan import Batch, Sweep
-from harness.experiments.throughput.run import MeasurementFailedError
-from harness.experiments.visibility.visibility import visibility_rows
 from harness.folders import RUNS
 from harness.io_trace.library import recorder_library
 from harness.java import find_java
+from harness.local import run_local
 from harness.progress import Progress
 from harness.report import publish
 from harness.report.document import failure_lines, wrong_end_lines
@@ -54,7 +51,7 @@ from harness.workloads.event_log import EventLog
 from harness.workloads.registry import workload
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
-from stores.registry import backend_named, backends
+from stores.registry import backend_named
 
 Row = dict[str, Any]
 Keep = Callable[[Sequence[Row], Sequence[str]], None]
@@ -182,35 +179,14 @@ def _measure_on_spark(request: Request, run_folder: Path, progress: Progress, ke
 
 
 def _store_rows(request: Request, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
-    chosen = None if request.backends is None else list(request.backends)
     rows: list[Row] = []
-    problems = []
-    try:
-        rows += amplification_rows(backends() if chosen is None else chosen, request.seed)
-    except MeasurementFailedError as error:
-        problems.append(f"reads and writes of the stores were not counted: {error}")
-    try:
-        bounded = early_commit_rows(request.profile, chosen, request.seed)
-        rows += bounded
-        problems += over_limit(bounded)
-    except MeasurementFailedError as error:
-        problems.append(f"early commits were not measured: {error}")
-    try:
-        rows += large_step_rows(request.profile, chosen, request.seed)
-    except MeasurementFailedError as error:
-        problems.append(f"steps larger than the limit were not measured: {error}")
-    try:
-        rows += visibility_rows(request.profile, chosen)
-    except MeasurementFailedError as error:
-        problems.append(f"how soon readers see a write was not measured: {error}")
-    try:
-        rows += latency_rows(request.profile, chosen, request.seed)
-    except MeasurementFailedError as error:
-        problems.append(f"the latency of puts and commits was not measured: {error}")
-    try:
-        rows += benchmarks.run(request.profile, say, request.seed, chosen)
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        problems.append(f"the store-level benchmarks were given up: {error}")
+    problems: list[str] = []
+    asked = PlanRequest(request.profile, request.seed, request.backends)
+    for experiment in experiments().values():
+        if experiment.placement is Placement.LOCAL:
+            done = run_local(experiment, asked, say)
+            rows += done.rows
+            problems += done.problems
     return rows, problems
 
 
@@ -265,6 +241,7 @@ def _conclude(
         print(f"Ratios missed: {len(missed)} of {len(asked)}.\n" if missed else "All ratios are reached.\n")
     wrong = [*problems, *failure_lines(rows["crash"]), *wrong_end_lines(figures["throughput"])]
     wrong += wrong_step_lines(figures["large_step"])
+    wrong += over_limit(rows["early_commit"])
     wrong += effect_failure_lines([*rows["effect"], *rows["mutant"]])
     for line in wrong:
         print(f"WRONG  {line}")

@@ -21,17 +21,14 @@ from harness.faults import Fault, Kill, failpoint_of, steps
 from harness.faults.registry import check_known
 from harness.mutants import crash as defects
 from harness.typed_maps import IN_TURN, PLAIN
+from harness.workloads.event_log import EVENT_LOG
 from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint
 from stores.interface import Durability
 from stores.registry import backend_named, backends
 from stores.tasks import task
 
-EVENT_LOG = "event_log"
-"""The workload with the user's own events."""
-
-
-__all__ = ["AtLeast", "CrashScenario", "KillAtEach", "Part", "Scenario", "ThroughputScenario"]
+__all__ = ["EVENT_LOG", "AtLeast", "CrashScenario", "KillAtEach", "Part", "Scenario", "ThroughputScenario"]
 
 
 @dataclass(frozen=True)

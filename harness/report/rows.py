@@ -20,6 +20,7 @@ from stores.errors import ConfigError
 Row = Mapping[str, Any]
 
 _TEXT, _COUNT, _REAL, _TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_ARROW: Mapping[type, pa.DataType] = {str: _TEXT, int: _COUNT, float: _REAL, bool: _TRUTH}
 
 COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
     {
@@ -156,7 +157,7 @@ COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
             "repeat_command": _TEXT,
         },
         "isolation": {name: _TEXT if type_ is str else _COUNT for name, type_ in READER_COLUMNS.items()},
-        **EFFECT_KINDS,
+        **{kind: {name: _ARROW[type_] for name, type_ in columns.items()} for kind, columns in EFFECT_KINDS.items()},
     }
 )
 """The columns of every row of a kind, by kind; null where a column does not apply. A row may have more columns."""

@@ -26,7 +26,8 @@ from harness.folders import quick_folder
 from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 
-_TYPES = {name: type_ for columns in KINDS.values() for name, type_ in columns.items()}
+_ARROW = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+_TYPES = {name: _ARROW[type_] for columns in KINDS.values() for name, type_ in columns.items()}
 SCHEMA = pyarrow.schema({"kind": pyarrow.string(), **_TYPES, "attempt": pyarrow.int64()})
 _RECORDED = pyarrow.schema({"recorded": pyarrow.string()})
 TASKS_PER_CORE = 12

@@ -16,7 +16,7 @@ from harness.experiments.microbench.claim import claims, limits, ratios
 from harness.experiments.microbench.load import Load, batches
 from harness.experiments.microbench.openings import opening_seconds
 from harness.experiments.microbench.records import FORMS, get_records, put_records
-from harness.experiments.microbench.run import CLAIMED_REPEATS, _compared, _plan, run
+from harness.experiments.microbench.run import CLAIMED_REPEATS, _compared, _plan, planned
 from harness.experiments.microbench.subject import StoreSubject, open_subject
 from harness.experiments.microbench.waits import longest_waits
 from harness.experiments.microbench.windows import expire, expiring, fetch_all, filled
@@ -111,7 +111,7 @@ def test_every_subject_keeps_what_it_is_timed_for(name: str, tmp_path: Path) -> 
 
 def test_an_unknown_profile_is_refused() -> None:
     with pytest.raises(ConfigError):
-        run("smokey", print)
+        planned("smokey", 1)
 
 
 @pytest.mark.parametrize(("profile", "letters"), [("default", "ace"), ("full", "abcdef")])
@@ -186,7 +186,7 @@ SUITES = (
 @pytest.mark.parametrize("suite", SUITES.split())
 def test_the_suites_run_under_plain_pytest(tmp_path: Path, suite: str) -> None:
     case = next(case for case in cases("default") if case.suite == suite)
-    suites = Path(__file__).parents[1] / "benchmarks" / "bench_stores.py"
+    suites = Path(__file__).parents[1] / "experiments" / "microbench" / "bench_stores.py"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", f"{suites}::test_case[{case.id}]", "--benchmark-disable",
          "--profile", "default",

@@ -12,6 +12,9 @@ from harness.workloads.workload import Context, keyed
 from stores.changelog.interface import Record
 from stores.errors import ConfigError
 
+EVENT_LOG = "event_log"
+"""The name of the workload with the user's own events."""
+
 _PREFIX = b'{"events":'
 _LATEST = b',"latest":'
 _COMPRESSED = (".gz", ".bz2", ".zst")

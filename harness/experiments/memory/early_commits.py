@@ -38,7 +38,7 @@ EVENTS = 50_000
 """The number of measured events: more than 4 MiB of distinct keys and their values."""
 WARM_UP_EVENTS = 5_000
 DEADLINE_S = 60
-_REPEATS: Mapping[str, int] = {"smoke": 1, "default": 2, "full": 5}
+REPEATS: Mapping[str, int] = {"smoke": 1, "default": 2, "full": 5}
 _ORDER_FILE, _EVENTS_FILE, _FIGURES_FILE = "limits", "events", "bounded"
 _BEFORE_COMMIT = "task.before_log_commit"
 
@@ -52,11 +52,11 @@ def early_commit_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> 
     names = backends() if profile == "full" else [StoreConfig().backend]
     subjects = [name for name in names if chosen is None or name in chosen]
     planned = []
-    for repeat in range(_REPEATS[profile]):
+    for repeat in range(REPEATS[profile]):
         round_ = [(name, limit, repeat) for name in subjects for limit in LIMITS]
         Random(f"{seed} {repeat}").shuffle(round_)
         planned += round_
-    return [_measured(name, limit, repeat, seed) for name, limit, repeat in planned]
+    return [measured(name, limit, repeat, seed) for name, limit, repeat in planned]
 
 
 def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -122,7 +122,7 @@ class _Peak:
         self.max_bytes = max(self.max_bytes, counted_bytes)
 
 
-def _measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str, Any]:
+def measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str, Any]:
     workload = Count()
     asked = Measurement(backend, Durability.CHANGELOG, workload.name, EVENTS, 1, repeat, seed)
     with temporary_folder("early-commits") as folder:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.workloads.ycsb import CORE_WORKLOADS, OperationKind
 from stores import Durability
+from stores.errors import ConfigError
 from stores.registry import backends
 
 PLAIN = "plain"
@@ -118,6 +119,14 @@ def cases(profile: str) -> list[Case]:
     """Return the cases of ``smoke``, ``default`` or ``full``, each once."""
     found = {case.id: case for case in _cases(profile)}
     return list(found.values())
+
+
+def case_named(name: str, profile: str) -> Case:
+    """Return the case of a profile with that id. Raises: ConfigError for an unknown one."""
+    for case in cases(profile):
+        if case.id == name:
+            return case
+    raise ConfigError(f"the profile {profile!r} has no case {name!r}")
 
 
 def _cases(profile: str) -> Iterator[Case]:

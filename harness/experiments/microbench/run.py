@@ -8,9 +8,10 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import harness
 from harness.experiments.microbench.case import Case, cases
@@ -25,13 +26,10 @@ TIMEOUT_S = 600
 _ROOT = Path(harness.__file__).parent.parent
 
 
-def run(
-    profile: str, progress: Callable[[str], None], seed: int = 1, backends: list[str] | None = None
-) -> list[dict[str, object]]:
-    """Return rows of kind ``benchmark``, one for each case, and rows of kind ``ratio``.
+def planned(profile: str, seed: int, backends: Collection[str] | None = None) -> list[tuple[Case, int]]:
+    """Return every measurement of a profile, with its repeat, in the order in which they are made.
 
-    ``backends``, if given, excludes the cases of other backends. ``progress`` gets a line for each measurement.
-    Raises: ConfigError for an unknown profile; RuntimeError if a measurement fails, with the command to repeat it.
+    ``backends``, if given, excludes the cases of other backends. Raises: ConfigError for an unknown profile.
     """
     if profile not in REPEATS:
         raise ConfigError(f"no profile {profile!r}; there are: {', '.join(REPEATS)}")
@@ -40,14 +38,16 @@ def run(
         for case in cases(profile)
         if backends is None or case.subject in backends or case.subject.startswith("plain-")
     ]
-    plan = _plan(chosen, REPEATS[profile], Random(seed))
-    rounds: dict[Case, list[float]] = defaultdict(list)
-    for number, (case, repeat) in enumerate(plan, 1):
-        seconds = _measure(case, profile, seed * 1_000 + repeat)
-        rounds[case] += seconds
-        rate = case.records / statistics.median(seconds)
-        progress(f"store {number}/{len(plan)}  {case.id}: {rate:,.0f} records/s")
-    rows = [_row(case, rounds[case]) for case in chosen]
+    return _plan(chosen, REPEATS[profile], Random(seed))
+
+
+def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
+    """Return rows of kind ``benchmark``, one for each case of the ``rounds``, and rows of kind ``ratio``."""
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for each in rounds:
+        seconds[each["profile"], each["case"]].append(each["seconds"])
+    order = {(profile, case.id): case for profile in {name for name, _ in seconds} for case in cases(profile)}
+    rows = [_row(case, seconds[key]) for key, case in order.items() if key in seconds]
     return rows + ratios(rows)
 
 
@@ -74,14 +74,17 @@ def _compared(chosen: list[Case]) -> list[list[Case]]:
     return [group for group in groups if group]
 
 
-def _measure(case: Case, profile: str, seed: int) -> list[float]:
-    """Return the seconds of each round."""
+def measure(case: str, profile: str, seed: int) -> list[float]:
+    """Return the seconds of each round of a case, in a process of its own.
+
+    Raises: RuntimeError if it fails, with the command to repeat it; TimeoutExpired.
+    """
     with temporary_folder("bench") as folder:
         result = Path(folder, "benchmark.json")
         command = [
             sys.executable, "-P", "-m", "pytest", "-q", "-p", "pytest_benchmark.plugin", "-p", "pytest_timeout",
             "-p", "no:cacheprovider",
-            f"{_ROOT}/harness/experiments/microbench/bench_stores.py::test_case[{case.id}]",
+            f"{_ROOT}/harness/experiments/microbench/bench_stores.py::test_case[{case}]",
             "--profile", profile, "--load-seed", str(seed),
             "--basetemp", f"{folder}/work", "--benchmark-json", str(result), "--benchmark-save-data",
             "--rootdir", str(_ROOT),
@@ -97,7 +100,7 @@ def _measure(case: Case, profile: str, seed: int) -> list[float]:
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(
-                f"timing {case.id} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}\nrepeat: {' '.join(command)}"
+                f"timing {case} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}\nrepeat: {' '.join(command)}"
             )
         [measured] = json.loads(result.read_text())["benchmarks"]
         # A suite that does not measure the time of its work reports its seconds itself.

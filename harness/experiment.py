@@ -1,0 +1,188 @@
+"""One shape for every experiment: its trials, how one runs, and what a report says about it.
+
+    plan -> prepare -> runner (in this process, spread over Spark, or a gang) -> run -> finish -> rows
+    rows -> figures -> failures, page
+
+A new experiment is a folder in ``harness/experiments`` with a subclass of ``Experiment``, and one line in
+``harness/experiments/registry.py``. No other file names it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from harness.processes.fork_server import ForkServer
+    from harness.report.page import Page
+    from harness.workloads.event_log import EventLog
+
+Row = dict[str, Any]
+"""One result, as plain values by column. ``kind`` names its kind."""
+Figure = dict[str, Any]
+"""One line of a report's tables, computed from rows. ``kind`` names its kind."""
+Columns = Mapping[str, type]
+"""The columns of one kind of rows: ``str``, ``int``, ``float`` or ``bool``. Every column may be null."""
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+"""The rows of a run by kind; a kind without rows may be missing."""
+Figures = Mapping[str, Sequence[Figure]]
+"""The figures of a run by kind; a kind without figures has an empty list."""
+T = TypeVar("T")
+
+RATIO = "ratio"
+"""The kind of rows that compare two speeds. Any experiment may have some; the report computes their figures."""
+RATIO_COLUMNS: Columns = MappingProxyType(
+    {
+        "claim": str,
+        "subject": str,
+        "yardstick": str,
+        "durability": str,
+        "records_per_commit": int,
+        "ratio": float,
+        "at_least": float,
+    }
+)
+
+
+class Placement(StrEnum):
+    """The place in which the trials of an experiment run."""
+
+    LOCAL = "local"
+    """One after the other in processes of this machine, before Spark starts: nothing disturbs them."""
+    SPREAD = "spread"
+    """As independent tasks of a Spark job, in any order."""
+    GANG = "gang"
+    """As a barrier stage of Spark: all partitions of a trial at the same time."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A result that fails the run: a sentence, and the command that repeats its trial, if there is one."""
+
+    sentence: str
+    repeat: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n  repeat it with: {self.repeat}" if self.repeat else self.sentence
+
+
+@dataclass(frozen=True)
+class Request:
+    """The part of a request that a plan depends on. ``backends`` None means all; ``log`` replaces the workloads by a user's events."""
+
+    profile: str = "default"
+    seed: int = 1
+    backends: tuple[str, ...] | None = None
+    log: EventLog | None = None
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The surroundings of a trial.
+
+    ``folder`` does not exist yet and is the trial's own: it may create it, and it is removed afterwards. ``code`` is
+    the import path for its processes; None is that of this process. ``attempt`` counts from 0. ``fork_server`` is None
+    where it does not work.
+    """
+
+    folder: Path
+    code: str | None = None
+    attempt: int = 0
+    fork_server: ForkServer | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Why trials run: the name of a scenario, or of a part of a bench, and the result that each trial should have."""
+
+    name: str
+    expected: Callable[[Any], str] = lambda _: "valid"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of trials in the order of their plan, and the problems, as sentences."""
+
+    rows: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+Each = Callable[[Callable[[Any, "ForkServer | None"], Any], Sequence[Any]], list[Any]]
+"""Calls a function with every item, distributed as the trials are, and returns the results in order. They are values
+that JSON can hold; tuples become lists."""
+
+
+class Experiment(ABC, Generic[T]):
+    """A kind of measurement or test. Its methods are pure but for ``prepare``, ``run`` and ``tidy``."""
+
+    name: ClassVar[str]
+    """The name in the registry and in the command that repeats a trial."""
+    title: ClassVar[str]
+    """The stage in a progress line. Experiments in a row with the same title share one line."""
+    stage: ClassVar[str] = ""
+    """The name of its stage in ``bench --only``; experiments may share a stage. Empty: no part of a bench."""
+    trial: type[T]
+    """The type of its trials: a frozen dataclass."""
+    placement: ClassVar[Placement]
+    unmeasured: ClassVar[str] = ""
+    """The beginning of a problem if a trial before Spark fails: "latencies were not measured"."""
+    columns: Mapping[str, Columns]
+    """Its kinds of rows with their columns; ``ratio`` is known anyway. A row may have more columns than these."""
+
+    @abstractmethod
+    def plan(self, request: Request) -> list[T]:
+        """Return the trials of a request, which depend on it alone; none if no backend of it fits.
+
+        Raises: ConfigError for a request that cannot be met.
+        """
+
+    def missing(self) -> str:
+        """Return the reason why no trial can run on this machine, or ""."""
+        return ""
+
+    def prepare(self, trials: Sequence[T], kept: Path, each: Each) -> list[T]:
+        """Return the trials as they run: by default as they are.
+
+        What they need before the first one runs, such as recordings, goes to the folder ``kept``.
+        """
+        return list(trials)
+
+    @abstractmethod
+    def run(self, trial: T, worker: Worker) -> Iterable[Row]:
+        """Run one trial, and return its rows, each with its ``kind``."""
+
+    def finish(self, trials: Sequence[T], rows: Sequence[Row], claim: Claim) -> list[Row]:
+        """Return the rows for the report, from those of all trials: by default these."""
+        return list(rows)
+
+    def line(self, trial: T, rows: Sequence[Row]) -> str:
+        """Return what a progress line says about a finished trial; "" for nothing."""
+        return ""
+
+    def tidy(self, kept: Path, rows: Sequence[Row]) -> None:
+        """Remove from ``kept`` what no row needs any more: by default nothing."""
+
+    @abstractmethod
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return the figures of each of its kinds, in an order that depends on their content only.
+
+        ``rows`` are those of a whole run; the experiment takes its own kinds and ignores the others. Every kind of
+        figures that it ever has is in the result, with an empty list if there are none.
+        """
+
+    @abstractmethod
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return each result that fails the run. ``rows`` and ``figures`` are those of a whole run, by kind."""
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page | None:
+        """Return the page of a report about it, or None if it has none.
+
+        ``figures`` and ``rows`` are those of a whole run, by kind; with none of its own the page says so. ``facts`` are
+        the settings of the run, as ``run.json`` keeps them.
+        """
+        return None

@@ -1,0 +1,64 @@
+"""The experiment that counts the engine operations of each strategy: read and write amplification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.amplification.amplification import amplification_rows
+from harness.report.figures import amplification
+from stores.registry import StoreBackend, backend_named, backends
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One backend, whose operations are counted in a small transaction and in a large one."""
+
+    backend: str
+    seed: int
+
+
+class Amplification(Experiment[Trial]):
+    """Lookups per get, and bytes written per byte put."""
+
+    name = "amplification"
+    title = "stores by themselves"
+    stage = "store"
+    trial = Trial
+    placement = Placement.LOCAL
+    unmeasured = "reads and writes of the stores were not counted"
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "amplification": {
+                "backend": str,
+                "durability": str,
+                "staged_records": int,
+                "lookups_staged": float,
+                "lookups_just_committed": float,
+                "lookups_committed": float,
+                "lookups_absent": float,
+                "bytes_put": int,
+                "bytes_written": int,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[Trial]:
+        """Return a trial for each backend with an engine to count at."""
+        names = backends() if request.backends is None else request.backends
+        # A backend of another package with its own store class has no engine to count at.
+        return [Trial(name, request.seed) for name in names if not isinstance(backend_named(name), StoreBackend)]
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        """Return two rows. Raises: MeasurementFailedError."""
+        return amplification_rows([trial.backend], trial.seed)
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return the counts, each with the bytes written per byte put."""
+        return {"amplification": amplification(rows.get("amplification", ()))}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return nothing: the counts are reported only."""
+        return []

@@ -1,0 +1,67 @@
+"""The experiment that measures the latency of each put and each commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+
+from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.latencies import latencies
+from harness.experiments.throughput.apart import figures_apart
+from harness.report import figures as reported
+from stores.registry import backends
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One backend, and the number of commits whose latencies are measured."""
+
+    backend: str
+    commits: int
+    seed: int
+
+
+class Latencies(Experiment[Trial]):
+    """Percentiles of the latency of puts, and of commits."""
+
+    name = "latencies"
+    title = "stores by themselves"
+    stage = "store"
+    trial = Trial
+    placement = Placement.LOCAL
+    unmeasured = "the latency of puts and commits was not measured"
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "latency": {
+                "backend": str,
+                "durability": str,
+                "operation": str,
+                "records_per_commit": int,
+                "operations": int,
+                "p50_us": float,
+                "p90_us": float,
+                "p99_us": float,
+                "p999_us": float,
+                "max_us": float,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[Trial]:
+        """Return a trial for each backend."""
+        names = backends() if request.backends is None else request.backends
+        return [Trial(name, latencies.COMMITS[request.profile], request.seed) for name in names]
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        """Return a row for the puts and one for the commits. Raises: MeasurementFailedError."""
+        found = figures_apart(latencies.__name__, self.name, asdict(trial), latencies.DEADLINE_S)
+        return [{"kind": "latency", **row} for row in found["rows"]]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return the percentiles, each compared with the backend without isolation."""
+        return {"latency": reported.latencies(rows.get("latency", ()))}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return nothing: the latencies are reported only."""
+        return []

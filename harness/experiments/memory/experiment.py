@@ -1,0 +1,142 @@
+"""The experiments about the limit on the memory of staged writes: early commits, and steps larger than the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+
+from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.memory import early_commits, large_steps
+from harness.report.figures import early_commits as early_commit_figures
+from harness.report.figures import large_steps as large_step_figures
+from harness.report.memory_sections import wrong_step_lines
+from stores.config import StoreConfig
+from stores.registry import backends
+
+
+@dataclass(frozen=True)
+class EarlyCommitTrial:
+    """One task without a commit interval. ``limit_bytes`` -1 is no limit; ``repeat`` counts from 0."""
+
+    backend: str
+    limit_bytes: int
+    repeat: int
+    seed: int
+
+
+class EarlyCommits(Experiment[EarlyCommitTrial]):
+    """A task whose commits are all caused by the limit. Only the default backend, except in the full profile."""
+
+    name = "early_commits"
+    title = "stores by themselves"
+    stage = "store"
+    trial = EarlyCommitTrial
+    placement = Placement.LOCAL
+    unmeasured = "early commits were not measured"
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "early_commit": {
+                "backend": str,
+                "durability": str,
+                "limit_bytes": int,
+                "repeat": int,
+                "records": int,
+                "seconds": float,
+                "records_per_s": float,
+                "commits": int,
+                "predicted": int,
+                "exceeded": int,
+                "uncommitted_max_bytes": int,
+                "peak_memory_bytes": int,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[EarlyCommitTrial]:
+        """Return a trial for each backend, limit and repeat. Repeats of one configuration are not adjacent."""
+        names = backends() if request.profile == "full" else [StoreConfig().backend]
+        subjects = [name for name in names if request.backends is None or name in request.backends]
+        planned = []
+        for repeat in range(early_commits.REPEATS[request.profile]):
+            round_ = [(name, limit) for name in subjects for limit in early_commits.LIMITS]
+            Random(f"{request.seed} {repeat}").shuffle(round_)
+            planned += [EarlyCommitTrial(name, limit, repeat, request.seed) for name, limit in round_]
+        return planned
+
+    def run(self, trial: EarlyCommitTrial, worker: Worker) -> Iterable[Row]:
+        """Return one row. Raises: MeasurementFailedError."""
+        return [early_commits.measured(trial.backend, trial.limit_bytes, trial.repeat, trial.seed)]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return medians over repeats, and the largest staged size."""
+        return {"early_commit": early_commit_figures(rows.get("early_commit", ()))}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return a sentence for each task that staged more than its limit."""
+        return [Failure(line) for line in early_commits.over_limit(rows.get("early_commit", ()))]
+
+
+@dataclass(frozen=True)
+class LargeStepTrial:
+    """One step of a task that stages ``step_bytes``."""
+
+    backend: str
+    step_bytes: int
+    seed: int
+
+
+class LargeSteps(Experiment[LargeStepTrial]):
+    """One record whose function stages many times the limit: its memory, and that it is one commit."""
+
+    name = "large_steps"
+    title = "stores by themselves"
+    stage = "store"
+    trial = LargeStepTrial
+    placement = Placement.LOCAL
+    unmeasured = "steps larger than the limit were not measured"
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "large_step": {
+                "backend": str,
+                "durability": str,
+                "transactional": bool,
+                "limit_bytes": int,
+                "step_bytes": int,
+                "pairs": int,
+                "uncommitted_bytes": int,
+                "staged_disk_bytes": int,
+                "peak_bytes": int,
+                "bound_bytes": int,
+                "seen_early": int,
+                "commits": int,
+                "state": str,
+                "seconds": float,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[LargeStepTrial]:
+        """Return a trial for each backend and size, and one larger step of the default backend."""
+        planned = [(name, size) for name in backends() for size in large_steps.STEPS[request.profile]]
+        if request.profile in large_steps.LARGER:
+            planned.append((StoreConfig().backend, large_steps.LARGER[request.profile]))
+        Random(request.seed).shuffle(planned)
+        return [
+            LargeStepTrial(name, size, request.seed)
+            for name, size in planned
+            if request.backends is None or name in request.backends
+        ]
+
+    def run(self, trial: LargeStepTrial, worker: Worker) -> Iterable[Row]:
+        """Return one row. Raises: MeasurementFailedError."""
+        return [large_steps.measured(trial.backend, trial.step_bytes, trial.seed)]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return the steps, each with ``bounded`` and ``atomic``."""
+        return {"large_step": large_step_figures(rows.get("large_step", ()))}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return a sentence for each step that exceeded its memory bound or was not one commit."""
+        return [Failure(line) for line in wrong_step_lines(figures.get("large_step", ()))]

@@ -1,0 +1,67 @@
+"""The experiment that measures the time until a store is open and restored after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from harness.experiment import (
+    Claim,
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+)
+from harness.experiments.opening import opening
+from harness.experiments.opening.opening import OpeningTrial
+from harness.report import figures as reported
+
+
+class Opening(Experiment[OpeningTrial]):
+    """The time to open after a kill, against the number of records."""
+
+    name = "opening"
+    title = "opening after a kill"
+    stage = "opening"
+    trial = OpeningTrial
+    placement = Placement.SPREAD
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "opening": {
+                "backend": str,
+                "durability": str,
+                "records": int,
+                "repeat": int,
+                "open_s": float,
+                "restore_s": float,
+                "replayed": int,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[OpeningTrial]:
+        """Return a trial for each persistent backend and size, the longest first."""
+        trials = opening.openings(request.profile, request.seed)
+        return [trial for trial in trials if request.backends is None or trial.backend in request.backends]
+
+    def run(self, trial: OpeningTrial, worker: Worker) -> Iterable[Row]:
+        """Return a row for each repeat. Raises: MeasurementFailedError."""
+        return opening.run_opening(trial, code=worker.code, within=worker.folder)
+
+    def finish(self, trials: Sequence[OpeningTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+        """Return the rows, and rows of kind "ratio"."""
+        return [*rows, *opening.ratios(rows)]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return medians over repeats, and the slowest time until ready."""
+        return {"opening": reported.opening(rows.get("opening", ()))}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return nothing: a missed ratio fails a run only if it is asked to be strict."""
+        return []

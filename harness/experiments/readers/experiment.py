@@ -1,0 +1,48 @@
+"""The experiment that reads stores while they are written to, and checks every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.readers.row import COLUMNS, examine
+from harness.experiments.readers.trial import Trial
+from stores.registry import backend_named, backends
+
+
+class Readers(Experiment[Trial]):
+    """One writer, and readers at each isolation level on other threads. No part of a bench; see the scenario."""
+
+    name = "readers"
+    title = "readers beside a writer"
+    trial = Trial
+    placement = Placement.SPREAD
+    columns: Mapping[str, Columns] = MappingProxyType({"isolation": COLUMNS})
+
+    def plan(self, request: Request) -> list[Trial]:
+        """Return a trial for each backend and level."""
+        names = backends() if request.backends is None else request.backends
+        return [
+            Trial(name, str(level), seed=request.seed)
+            for name in names
+            for level in sorted(backend_named(name).durabilities)
+        ]
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        """Return the one row of a trial."""
+        return [{"kind": "isolation", **examine(trial, worker.folder, worker.code)}]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return the trials, in order."""
+        return {"isolation": [dict(row) for row in rows.get("isolation", ())]}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return every trial with an unexpected result."""
+        return [
+            Failure(
+                f"{row['trial']}: {row['result']} instead of {row['expected']}. {row['detail']}", row["repeat_command"]
+            )
+            for row in rows.get("isolation", ())
+            if row["result"] != row["expected"]
+        ]

@@ -1,0 +1,56 @@
+"""All experiments, in the order in which a bench runs them. A new one is one line here."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from harness.experiment import RATIO, RATIO_COLUMNS, Columns, Experiment
+from harness.faults.registry import unknown
+
+_CLASSES = (
+    "harness.experiments.amplification.experiment.Amplification",
+    "harness.experiments.memory.experiment.EarlyCommits",
+    "harness.experiments.memory.experiment.LargeSteps",
+    "harness.experiments.visibility.experiment.Visibility",
+    "harness.experiments.latencies.experiment.Latencies",
+    "harness.experiments.microbench.experiment.Microbench",
+    "harness.experiments.throughput.experiment.Throughput",
+    "harness.experiments.opening.experiment.Opening",
+    "harness.experiments.crash.experiment.Crash",
+    "harness.experiments.iofaults.experiment.IoFaults",
+    "harness.experiments.readers.experiment.Readers",
+)
+
+
+@functools.cache
+def experiments() -> Mapping[str, Experiment[Any]]:
+    """Return every experiment by its name, in order. They are imported by the first call."""
+    made: dict[str, Experiment[Any]] = {}
+    for path in _CLASSES:
+        module, _, name = path.rpartition(".")
+        experiment: Experiment[Any] = getattr(importlib.import_module(module), name)()
+        made[experiment.name] = experiment
+    return MappingProxyType(made)
+
+
+def experiment_named(name: str) -> Experiment[Any]:
+    """Return an experiment. Raises: ConfigError for an unknown name."""
+    if name not in experiments():
+        raise unknown("experiment", name, experiments())
+    return experiments()[name]
+
+
+def stages() -> tuple[str, ...]:
+    """Return the names of the stages of a bench, in order."""
+    return tuple(dict.fromkeys(each.stage for each in experiments().values() if each.stage))
+
+
+@functools.cache
+def kinds() -> Mapping[str, Columns]:
+    """Return the columns of every kind of rows, by kind."""
+    own = {kind: columns for each in experiments().values() for kind, columns in each.columns.items()}
+    return MappingProxyType({**own, RATIO: RATIO_COLUMNS})

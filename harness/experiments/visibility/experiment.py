@@ -1,0 +1,71 @@
+"""The experiment that measures how soon readers on other threads see a write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+
+from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.throughput.apart import figures_apart
+from harness.experiments.visibility import visibility
+from harness.report import figures as reported
+from stores.config import StoreConfig
+from stores.registry import backends
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One backend, with commits at each of ``intervals_s``, for ``commits`` intervals or a second."""
+
+    backend: str
+    intervals_s: tuple[float, ...]
+    commits: int
+
+
+class Visibility(Experiment[Trial]):
+    """The time until a write is seen, at each isolation level. Only the default backend, except in the full profile."""
+
+    name = "visibility"
+    title = "stores by themselves"
+    stage = "store"
+    trial = Trial
+    placement = Placement.LOCAL
+    unmeasured = "how soon readers see a write was not measured"
+    columns: Mapping[str, Columns] = MappingProxyType(
+        {
+            "visibility": {
+                "backend": str,
+                "durability": str,
+                "committed_by": str,
+                "isolation_level": str,
+                "commit_interval_s": float,
+                "writes": int,
+                "lag_p50_s": float,
+                "lag_p99_s": float,
+                "lag_max_s": float,
+            }
+        }
+    )
+
+    def plan(self, request: Request) -> list[Trial]:
+        """Return a trial for each backend."""
+        intervals_s = tuple(visibility.INTERVALS_S[request.profile])
+        return [
+            Trial(name, intervals_s, visibility.COMMITS[request.profile])
+            for name in (backends() if request.profile == "full" else [StoreConfig().backend])
+            if request.backends is None or name in request.backends
+        ]
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        """Return a row for each interval, committer and isolation level. Raises: MeasurementFailedError."""
+        found = figures_apart(visibility.__name__, self.name, asdict(trial), visibility.DEADLINE_S)
+        return [{"kind": "visibility", **row} for row in found["rows"]]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        """Return the times, in order."""
+        return {"visibility": reported.visibility(rows.get("visibility", ()))}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        """Return nothing: the times are reported only."""
+        return []
