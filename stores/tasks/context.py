@@ -110,7 +110,10 @@ class TaskContext:
         )
 
     def commit(self) -> None:
-        """Request a commit after the current record. Source: KIP-892, ``ProcessingContext#commit``."""
+        """Request a commit after the current record, or after the punctuators that run.
+
+        Source: Kafka Streams, ``ProcessingContext#commit``.
+        """
         self.commit_requested = True
 
     def register(self, stores: Mapping[str, Any]) -> None:
@@ -120,6 +123,13 @@ class TaskContext:
     def idle(self) -> StoreError:
         """Return the error for a write while no record is being processed."""
         return StoreError(f"task {self.task_id} is not processing a record: write to its stores from its function only")
+
+    def busy(self, call: str) -> StoreError:
+        """Return the error for a ``call`` of the task that its own function must not make."""
+        return StoreError(
+            f"task {self.task_id} can't {call} before its function has returned, and nothing was changed: call "
+            "context.commit() to commit after the current record"
+        )
 
     def _output(self, topic: str, partition: int | None) -> TopicPartition:
         count = self._changelog.topics().get(topic)

@@ -253,6 +253,8 @@ class StreamTask:
         Raises: ValueError for a partition that is no input and for a record that was processed before; the exceptions
         of the function; as ``commit``.
         """
+        if self._context.active:
+            raise self._context.busy("process another one")
         if not self._lifecycle.ready:
             self._transaction.resume()
         if record.offset < self._next.get(partition, sys.maxsize):
@@ -348,6 +350,8 @@ class StreamTask:
         if max_records is not None and not (type(max_records) is int and max_records >= 0):
             raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
         wait_ns = checked_wait_ns(wait_s)
+        if self._context.active:
+            raise self._context.busy("run")
         timeout = TaskTimeout(str(self.task_id), self._task_timeout_s)
         began = -1
         while True:
@@ -405,10 +409,15 @@ class StreamTask:
         If a store fails after the changelog took the commit, the store replays the changelog's tail, and the commit
         succeeds.
 
-        Raises: ChangelogTimeoutError, after which ``input_offsets`` returns where to continue; ProducerFencedError if
+        The task's own function requests a commit with ``TaskContext.commit``. A commit in the middle of a record would
+        separate its writes from its input offset, so this method refuses that and changes nothing.
+
+        Raises: StoreError while a record is processed or a punctuator runs; ChangelogTimeoutError, after which ``input_offsets`` returns where to continue; ProducerFencedError if
         another instance owns the task now, and this one has closed; ChangelogError; a store's error if the store can't
         continue: close the task and open it again.
         """
+        if self._context.active:
+            raise self._context.busy("commit")
         if not self._lifecycle.ready:
             self._transaction.resume()
         if self._transaction.is_empty:
@@ -472,12 +481,12 @@ class StreamTask:
     def close(self, clean: bool = True) -> None:
         """Close the stores: with ``clean`` after a commit and with a checkpoint, otherwise discarding staged writes.
 
-        A task that has failed is never closed cleanly. May be called more than once. Raises the first error, after
-        everything is closed.
+        A task that has failed is never closed cleanly; nor is a task that its own function closes. May be called more
+        than once. Raises the first error, after everything is closed.
         """
         offsets, origins = None, None
         try:
-            if clean and self._lifecycle.commits_on_close:
+            if clean and self._lifecycle.commits_on_close and not self._context.active:
                 self.commit()
                 offsets = self._stores.checkpointable_offsets(running=False)
                 origins = self._stores.origins(running=False)

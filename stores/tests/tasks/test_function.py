@@ -14,7 +14,7 @@ from stores.errors import (
     StoreError,
 )
 from stores.interface import TopicPartition
-from stores.tasks import TaskContext
+from stores.tasks import NO_INTERVAL, PunctuationType, TaskContext
 from stores.tests.tasks.setup import (
     INPUT,
     OUTPUT,
@@ -93,6 +93,75 @@ def test_the_functions_store_refuses_what_is_the_tasks_own(tmp_path: Path, log: 
     task.run()
     task.close()
     assert len(refused) == 5
+
+
+def test_a_function_that_commits_or_runs_its_own_task_is_refused_and_nothing_changes(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    """A commit in the middle of a record would have its first write, but not its offset: it would be done twice."""
+    committed = []
+
+    def process(record: Record, context: TaskContext) -> None:
+        store = context.store("s")
+        store.put(b"half", b"%d" % record.offset)
+        for call in (task.commit, task.run, lambda: task.process(INPUT, record._replace(offset=record.offset + 1))):
+            with pytest.raises(StoreError):
+                call()
+        committed.append(dict(log.committed_offsets("app")))
+        store.put(b"whole", b"%d" % record.offset)
+        if record.offset == 1:
+            context.commit()
+
+    feed(log, [1, 2, 3])
+    task = single(tmp_path, log, process, commit_interval_ms=NO_INTERVAL)
+    task.open()
+    assert task.run() == 3
+    assert committed == [{}, {}, {INPUT: 2}]
+    assert log.committed_offsets("app") == {INPUT: 2}
+    task.commit()
+    assert log.committed_offsets("app") == {INPUT: 3}
+    assert state(task, "s") == {b"half": b"2", b"whole": b"2"}
+    task.close()
+
+
+def test_a_punctuator_that_commits_its_own_task_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
+    refused = []
+
+    def init(context: TaskContext) -> None:
+        def punctuate(timestamp_ms: int) -> None:
+            with pytest.raises(StoreError):
+                task.commit()
+            refused.append(timestamp_ms)
+
+        context.schedule(10, PunctuationType.STREAM_TIME, punctuate)
+
+    feed(log, [1])
+    task = single(tmp_path, log, lambda record, context: None, init=init)
+    task.open()
+    task.run(commit=True)
+    assert refused
+    task.close()
+
+
+def test_a_task_that_its_function_closes_commits_nothing_of_the_current_record(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
+    def process(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"k", b"%d" % record.offset)
+        if record.offset == 1 and not closed:
+            closed.append(task.close())
+
+    closed: list[None] = []
+    feed(log, [1, 2])
+    task = single(tmp_path, log, process, commit_interval_ms=NO_INTERVAL)
+    task.open()
+    with pytest.raises(StoreError):
+        task.run()
+    assert log.committed_offsets("app") == {}
+    task.open()
+    assert task.run(commit=True) == 2
+    assert state(task, "s") == {b"k": b"1"}
+    task.close()
 
 
 def test_writing_outside_the_function_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
