@@ -73,7 +73,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Request:
-    """The part of a request that a plan depends on. ``backends`` None means all; ``log`` replaces the workloads by a user's events."""
+    """The part of a request that a plan depends on.
+
+    ``backends`` None means all. ``log`` replaces the workloads by a user's events.
+    """
 
     profile: str = "default"
     seed: int = 1
