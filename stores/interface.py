@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from struct import Struct
+from typing import Protocol
 
 from stores.contract.persistence import AT_ONCE, Persistence
 from stores.contract.plain import PlainView, prefixed, reversed_scan
@@ -50,6 +51,12 @@ __all__ = [
 
 
 _pack_time = Struct(">q").pack
+
+
+class HoldsStored(Protocol):
+    """An object that holds a value as the store keeps it."""
+
+    stored: bytes
 
 
 class Durability(StrEnum):
@@ -409,6 +416,16 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
                 f"a value of type {type(value).__name__}"
             )
         self.put(key, None if value is None else _pack_time(timestamp_ms) + value)
+
+    def timestamped_lookup(
+        self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
+    ) -> Callable[[bytes], HoldsStored | None]:
+        """Return a lookup of values with times: for a value of eight bytes or more, ``form()`` with it in ``stored``.
+
+        It returns None for a missing key, and the result of ``otherwise`` for a key that is not bytes and for a shorter
+        value. ``otherwise`` is such a lookup by itself, and the default. The library's own stores have a faster one.
+        """
+        return otherwise
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Stage every pair, or none if one of them is refused. A later pair of the same key wins."""

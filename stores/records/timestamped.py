@@ -30,7 +30,7 @@ from stores.records.record_kind import (
 from stores.records.serdes import BytesSerde, Serde, check_serde
 from stores.records.split import SplitConverter, SplitReader, SplitStaging, UpgradingReader
 from stores.records.staging import StagedWrite, Staging
-from stores.records.timestamps import TIME, StrippingSerde, TimestampedSerde, lookup_of_bytes
+from stores.records.timestamps import TIME, FoundBytes, StrippingSerde, TimestampedSerde, lookup_of_bytes
 from stores.records.values import ValueAndTimestamp, check_span_ms, check_time_ms
 
 K = TypeVar("K")
@@ -117,7 +117,10 @@ class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
     def __init__(self, reader: ReadOnlyKeyValueStore, store: str, key: Serde[K], value: Serde[V]) -> None:
         super().__init__(reader, Codec(store, key, TimestampedSerde(value)))
         if isinstance(key, BytesSerde) and isinstance(value, BytesSerde):
-            self.get = lookup_of_bytes(self._get, self._codec)
+            lookup = lookup_of_bytes(self._get, self._codec)
+            # Where the store has its own, it saves a call, which takes a tenth of the time of a lookup.
+            is_store = isinstance(reader, KeyValueStore)
+            self.get = reader.timestamped_lookup(FoundBytes, lookup) if is_store else lookup
 
 
 class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):

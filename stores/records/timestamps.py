@@ -21,20 +21,20 @@ SURROGATE: Final = TIME.pack(SURROGATE_MS)
 class FoundBytes(ValueAndTimestamp[bytes]):
     """Bytes and their time as the store keeps them, taken apart when they are asked for: many callers want one of both.
 
-    It is made without a call of ``__init__``: its maker sets ``_value`` to what the store keeps.
+    It is made without a call of ``__init__``: its maker sets ``stored`` to what the store keeps.
     """
 
-    __slots__ = ()
+    __slots__ = ("stored",)
     __init__ = object.__init__
-    _value: bytes
+    stored: bytes
 
     @property
     def value(self) -> bytes:
-        return self._value[TIME_BYTES:]
+        return self.stored[TIME_BYTES:]
 
     @property
     def timestamp_ms(self) -> int:
-        return time_of(self._value)
+        return time_of(self.stored)
 
 
 class TimestampedSerde(Generic[V]):
@@ -68,25 +68,27 @@ def found_bytes(data: bytes) -> FoundBytes:
     if len(data) < TIME_BYTES:
         raise ValueError("a timestamped value has eight bytes at least")
     found: FoundBytes = FoundBytes()
-    found._value = data
+    found.stored = data
     return found
 
 
-def lookup_of_bytes(get: Callable[[bytes], bytes | None], codec: Codec[bytes, Any]) -> Callable[[bytes], Any]:
+def lookup_of_bytes(
+    get: Callable[[bytes], bytes | None], codec: Codec[bytes, Any]
+) -> Callable[[bytes], FoundBytes | None]:
     """The ``get`` of a store of BYTES to BYTES over the lookup ``get``.
 
     A function with all that it needs within itself, without a call beside those of ``get`` and of the result's type.
     """
     made, time_bytes = FoundBytes, TIME_BYTES
 
-    def lookup(key: bytes) -> ValueAndTimestamp[bytes] | None:
+    def lookup(key: bytes) -> FoundBytes | None:
         try:
             data = get(key)
             if data is None:
                 return None
             if len(data) >= time_bytes:
                 found: FoundBytes = made()
-                found._value = data
+                found.stored = data
                 return found
         except Exception:
             codec.encode_key(key)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stores import IsolationLevel, KeyValueStore, SerdeMismatchError, StoreIncompatibleError
+from stores import IsolationLevel, KeyValueStore, SerdeMismatchError, StoreClosedError, StoreIncompatibleError
 from stores.records import BYTES, JSON, STR, KeyValue, TimestampedKeyValue, TimestampedKeyValueStore, ValueAndTimestamp
 from stores.records.staging import StoreStaging
 
@@ -21,7 +21,7 @@ def times(store: KeyValueStore) -> Times:
     return TimestampedKeyValue(STR, STR).over(store)
 
 
-def shown(store: Times, timestamp_ms: int) -> int:
+def shown(store: TimestampedKeyValueStore[Any, Any], timestamp_ms: int) -> int:
     """The time that ``store`` shows of a value put at ``timestamp_ms``: one of plain values keeps none."""
     return timestamp_ms if store.store.takes_timestamps else -1
 
@@ -222,3 +222,40 @@ def test_a_put_with_a_time_is_a_put_of_eight_bytes_and_the_value(store: KeyValue
         with pytest.raises((TypeError, ValueError)):
             store.put_timestamped(*arguments)
     assert store.approximate_num_uncommitted_bytes() == 0
+
+
+def test_a_lookup_of_bytes_with_times_answers_as_the_lookup_of_a_plain_store(store: KeyValueStore) -> None:
+    times = TimestampedKeyValue(BYTES, BYTES).over(store)
+    for number in range(6):
+        times.put(b"key-%d" % number, b"%d" % number, number)
+    times.commit()
+    times.put(b"other", b"", 0)
+    times.commit()
+    times.put(b"key-0", b"new", 9)
+    times.delete(b"key-1")
+    times.delete_range(b"key-4", b"key-5")
+    times.put(b"key-5", b"again", 7)
+
+    def check() -> None:
+        found = [times.get(b"key-%d" % number) for number in range(7)]
+        held = [None if one is None else tuple(one) for one in found]
+        expected = [(b"new", 9), None, (b"2", 2), (b"3", 3), None, (b"again", 7), None]
+        assert held == [None if one is None else (one[0], shown(times, one[1])) for one in expected]
+        assert times.get(b"other") == (b"", shown(times, 0))
+
+    check()
+    with times.all() as scan:
+        times.put(b"other-2", b"", 0)
+        check()
+        assert len(list(scan)) == 5
+    times.commit()
+    check()
+    for refused in ("key-0", None, 5):
+        with pytest.raises(TypeError) as caught:
+            times.get(refused)  # type: ignore[arg-type]
+        assert store.name in str(caught.value)
+    times.close()
+    with pytest.raises(StoreClosedError):
+        times.get(b"key-2")
+    with pytest.raises(TypeError):
+        times.get("key-2")  # type: ignore[arg-type]
