@@ -8,7 +8,7 @@ from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.iofaults.plan import Convicted, Swept, convictions, sweeps
 from harness.experiments.iofaults.subjects import subject_named
 from harness.faults.registry import check_known
-from harness.mutants.iofaults import MUTANTS
+from harness.mutants.registry import IO_FAULTS
 from stores.errors import ConfigError
 
 
@@ -39,7 +39,7 @@ class EffectScenario:
         self._check_types()
         chosen = None if self.backends is None else [subject_named(name) for name in self.backends]
         check_known("durability", DURABILITIES, *self.durabilities)
-        check_known("mutant", MUTANTS, *self.mutants)
+        check_known("mutant", IO_FAULTS, *self.mutants)
         if self.seeds < 1 or (self.points_max is not None and self.points_max < 1):
             raise ConfigError("a scenario has one seed and one point or more")
         planned: list[Swept | Convicted] = []

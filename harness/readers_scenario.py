@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.readers.trial import Trial
 from harness.faults.registry import check_known
-from harness.mutants.readers import fitting
+from harness.mutants.registry import fitting
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends
 

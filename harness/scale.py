@@ -39,7 +39,7 @@ def scaled(scenario: Scalable, profile: str) -> Scalable:
         )
     if isinstance(scenario, CrashScenario):
         # A mutant shows with some of its seeds only.
-        fewer = scenario.seeds if scenario.sabotage else 1
+        fewer = scenario.seeds if scenario.mutant else 1
         return replace(scenario, seeds=fewer if smoke else scenario.seeds * _FULL_SEEDS)
     if isinstance(scenario, ReadersScenario):
         return replace(scenario, seconds=_SMOKE_SECONDS if smoke else _FULL_SECONDS * scenario.seconds)

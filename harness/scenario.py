@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import InitVar, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
+from warnings import warn
 
 from harness.experiments.crash.admission import admitted
 from harness.experiments.crash.operations import Mix
@@ -19,7 +20,8 @@ from harness.experiments.crash.trial import DURABILITIES, Trial
 from harness.experiments.throughput.plan import Batch, Sweep, batches
 from harness.faults import Fault, Kill, failpoint_of, steps
 from harness.faults.registry import check_known
-from harness.mutants import crash as defects
+from harness.mutants import registry as mutants
+from harness.mutants.old_names import present_fault, present_name
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.event_log import EVENT_LOG
 from stores.errors import ConfigError
@@ -48,7 +50,7 @@ class CrashScenario:
     ``backends`` None means all. A fault whose failpoints a backend does not have is left out for it, and so are a
     durability level and an option that it does not support. ``mix``, ``commit_every``, ``uncommitted_max_bytes`` and
     ``options`` are for single faults: a ``KillAtEach`` has its own. Stores of bytes and typed stores rotate, but with a
-    mutant all are of bytes. ``sabotage`` names a mutant. It must then be detected in each backend of ``caught`` in at
+    mutant all are of bytes. ``mutant`` names one. It must then be detected in each backend of ``caught`` in at
     least one trial, and every other backend must still be valid.
     """
 
@@ -57,12 +59,21 @@ class CrashScenario:
     durabilities: tuple[str, ...] = ("CHANGELOG",)
     guarantee: str = "exactly_once"
     seeds: int = 3
-    sabotage: str | None = None
+    mutant: str | None = None
     caught: tuple[str, ...] = ()
     mix: Mix = field(default_factory=Mix)
     commit_every: int = 24
     uncommitted_max_bytes: int = -1
     options: tuple[tuple[str, str | int | bool], ...] = ()
+    sabotage: InitVar[str | None] = field(default=None, kw_only=True)
+    """The old name of ``mutant``."""
+
+    def __post_init__(self, sabotage: str | None) -> None:
+        """Accept the old name of ``mutant``, and the names that mutants had then."""
+        if sabotage is not None:
+            warn("CrashScenario takes `mutant` instead of `sabotage`", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "mutant", present_name(sabotage) if isinstance(sabotage, str) else sabotage)
+            object.__setattr__(self, "faults", tuple(map(present_fault, self.faults)))
 
     def plan(self, seed: int) -> list[Trial]:
         """Return every trial of the scenario; ``seed`` is the first of its seeds.
@@ -71,7 +82,7 @@ class CrashScenario:
         """
         self._check()
         trials = [
-            admitted(replace(trial, guarantee=self.guarantee, sabotage=self.sabotage))
+            admitted(replace(trial, guarantee=self.guarantee, mutant=self.mutant))
             for name in _names(self.backends)
             for durability in self.durabilities
             if durability in backend_named(name).durabilities
@@ -118,7 +129,7 @@ class CrashScenario:
                 and not set(unreached) & set(_failpoints(trial.fault))
             ]
         chosen = backend_named(backend)
-        built_in = defects.FAILPOINTS if self.sabotage else ()
+        built_in = mutants.FAILPOINTS if self.mutant else ()
         if not {*chosen.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *built_in}.issuperset(_failpoints(fault)):
             return []
         shape: dict[str, Any] = {
@@ -126,7 +137,7 @@ class CrashScenario:
             "commit_every": self.commit_every,
             "uncommitted_max_bytes": self.uncommitted_max_bytes,
             "options": tuple(option for option in self.options if option[0] in chosen.options),
-            "records": PLAIN if self.sabotage else IN_TURN[turn % len(IN_TURN)],
+            "records": PLAIN if self.mutant else IN_TURN[turn % len(IN_TURN)],
         }
         return [Trial(chosen.name, fault, durability=str(durability), seed=seed, **shape)]
 
@@ -223,4 +234,4 @@ def _part_killed(fault: Fault) -> Part | None:
 
 def _known_failpoints() -> list[str]:
     of_backends = {name for backend in backends().values() for name in backend.failpoints}
-    return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *defects.FAILPOINTS})
+    return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *mutants.FAILPOINTS})

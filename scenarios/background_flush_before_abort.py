@@ -17,7 +17,7 @@ SCENARIO = CrashScenario(
         KillAfter(220, flush_pressure=True),
     ),
     **UNDER_PRESSURE,
-    sabotage="skipped_wipe",
+    mutant="skipped-wipe",
     caught=("rocksdb-direct",),
     seeds=3,
 )

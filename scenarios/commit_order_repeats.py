@@ -10,8 +10,8 @@ from harness.scenario import CrashScenario
 from stores.registry import backends
 
 SCENARIO = CrashScenario(
-    faults=(Kill("sabotage.between", 3),),
-    sabotage="inputs_after_outputs",
+    faults=(Kill("mutant.between", 3),),
+    mutant="inputs-after-outputs",
     caught=tuple(backends()),
     seeds=2,
 )

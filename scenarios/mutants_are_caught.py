@@ -6,9 +6,9 @@ Source: KIP-844, "Test Plan"; Pillai et al., "All File Systems Are Not Created E
 """
 
 from harness.effect_scenario import EffectScenario
-from harness.mutants.iofaults import MUTANTS
+from harness.mutants.registry import IO_FAULTS
 
-SCENARIO = EffectScenario(mutants=tuple(MUTANTS))
+SCENARIO = EffectScenario(mutants=tuple(IO_FAULTS))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ asked for. Mutants of stores are detected.
 Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets".
 """
 
-from harness.mutants.readers import MUTANTS
+from harness.mutants.registry import READER_TRIALS
 from harness.readers_scenario import ReadersScenario
 
-SCENARIO = ReadersScenario(durabilities=("CHANGELOG", "PROCESS", "DISK"), mutants=tuple(MUTANTS))
+SCENARIO = ReadersScenario(durabilities=("CHANGELOG", "PROCESS", "DISK"), mutants=tuple(READER_TRIALS))
 
 
 if __name__ == "__main__":

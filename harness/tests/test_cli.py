@@ -138,8 +138,8 @@ def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_tria
         "from harness.faults import Kill\n"
         + BAD_SCENARIO.format(
             kind="CrashScenario",
-            made="CrashScenario(faults=(Kill('sabotage.between', 3),), backends=('lmdb',), seeds=1, "
-            "sabotage='inputs_before_outputs')",
+            made="CrashScenario(faults=(Kill('mutant.between', 3),), backends=('lmdb',), seeds=1, "
+            "mutant='inputs-before-outputs')",
         )
     )
     run = harness(tmp_path, "-m", "harness", "scenario", str(file), "--runs", "runs", **shared_jvm.variables)

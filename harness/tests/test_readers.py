@@ -10,7 +10,7 @@ import pytest
 from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
 from harness.cli import main
 from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, Trial, run
-from harness.mutants.readers import MUTANTS, fitting
+from harness.mutants.registry import READER_TRIALS, fitting
 from harness.readers_scenario import ReadersScenario
 from harness.typed_maps import KINDS
 from stores import failpoints
@@ -76,7 +76,7 @@ def test_rounds_of_readers_take_turns_over_the_kinds_of_stores() -> None:
     assert set(Trial("lmdb").kinds) == {"", "window", "session", "timestamped-key-value"}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", READER_TRIALS)
 def test_a_store_that_is_broken_on_purpose_is_found_out(mutant: str, tmp_path: Path) -> None:
     backend = fitting(mutant, [backend_named(name) for name in SUBJECTS])[0].name
     freeze = IndexedBatch.freeze
@@ -136,7 +136,7 @@ def test_a_mutant_is_tried_where_it_fits_and_what_it_does_not_fit_is_told(capsys
 
 
 def test_each_strategy_that_keeps_writes_apart_has_a_mutant_that_readers_find_out() -> None:
-    assert {mutant.strategy for mutant in MUTANTS.values()} == {
+    assert {mutant.strategy for mutant in READER_TRIALS.values()} == {
         backend.strategy for backend in backends().values() if backend.strategy != "direct"
     }
 

@@ -18,12 +18,12 @@ from harness.crash_states.files import Tree
 from harness.crash_states.membership import why_illegal
 from harness.crash_states.model import FolderModel
 from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.mutated import subjects_with
 from harness.experiments.iofaults.power import NEXT_BOOT
 from harness.experiments.iofaults.subjects import subjects
 from harness.experiments.iofaults.workshop import Workshop, folded
 from harness.folders import quick_folder
 from harness.io_trace.recording import Kind
-from harness.mutants.iofaults import MUTANTS
 from harness.processes.fork_server import ForkServer
 from harness.tests.filesystems.crash import Crash, crash
 from harness.tests.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted
@@ -132,7 +132,7 @@ def test_a_store_that_does_not_sync_is_convicted_by_a_real_power_cut(
     fork_server: ForkServer, folder: Path, kind: FileSystem
 ) -> None:
     need(kind, folder)
-    name = MUTANTS["no-sync"].subjects()[-1]
+    name = subjects_with("no-sync")[-1]
     case = Case(name, "DISK", "power", commits=COMMITS, mutant="no-sync")
     found: list[Found] = []
     for seed in range(STORE_SEED, STORE_SEED + 20):

@@ -45,7 +45,7 @@ def test_events_that_have_an_end_of_their_own_stay_all_of_them() -> None:
 
 
 def test_a_defect_that_must_be_caught_keeps_its_seeds() -> None:
-    scenario = replace(CRASH, sabotage="skipped_wipe", seeds=4)
+    scenario = replace(CRASH, mutant="skipped-wipe", seeds=4)
     assert scaled(scenario, "smoke") == scenario
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ MISTAKES = [
     CrashScenario(KILL, backends=("rocksbd-direct",)),
     CrashScenario(KILL, durabilities=("DISC",)),
     CrashScenario(KILL, guarantee="exactly_twice"),
-    CrashScenario(KILL, sabotage="skiped_wipe"),
-    CrashScenario(KILL, sabotage="skipped_wipe", caught=("rocksdb",)),
+    CrashScenario(KILL, mutant="skiped-wipe"),
+    CrashScenario(KILL, mutant="skipped-wipe", caught=("rocksdb-dirct",)),
     CrashScenario((Kill("task.after_log_comit"),)),
     CrashScenario(KILL, seeds=0),
     CrashScenario(()),
@@ -94,7 +95,7 @@ def test_at_least_once_nobody_is_to_die_in_a_transaction_of_the_changelog_that_t
 
 
 def test_a_backend_that_must_be_caught_is_expected_to_show_an_anomaly_and_no_other_is() -> None:
-    scenario = CrashScenario(KILL, sabotage="skipped_wipe", caught=("rocksdb-direct",))
+    scenario = CrashScenario(KILL, mutant="skipped-wipe", caught=("rocksdb-direct",))
     expected = {trial.backend: scenario.expected(trial) for trial in scenario.plan(1)}
     assert expected.pop("rocksdb-direct") == "anomaly"
     assert set(expected.values()) == {"valid"}
@@ -108,3 +109,13 @@ def test_a_file_that_holds_no_scenario_is_a_config_error(tmp_path: Path, content
         read_claim(file)
     with pytest.raises(ConfigError):
         read_claim(tmp_path / "missing.py")
+
+
+def test_the_old_name_of_a_scenario_s_mutant_is_accepted_with_a_warning() -> None:
+    with pytest.deprecated_call():
+        old = CrashScenario(
+            (Kill("sabotage.between", 3),), backends=("lmdb",), seeds=1, sabotage="inputs_before_outputs"
+        )
+    new = CrashScenario((Kill("mutant.between", 3),), backends=("lmdb",), seeds=1, mutant="inputs-before-outputs")
+    assert old.plan(1) == new.plan(1)
+    assert replace(old, seeds=2).mutant == "inputs-before-outputs"

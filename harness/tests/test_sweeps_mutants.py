@@ -15,13 +15,14 @@ from harness.experiments.iofaults.conviction import Conviction, case_of, convict
 from harness.experiments.iofaults.detection import detect, trials_of
 from harness.experiments.iofaults.drawing import commits, groups
 from harness.experiments.iofaults.gate import is_wrong
+from harness.experiments.iofaults.mutated import subjects_with
 from harness.experiments.iofaults.plan import Convicted, in_turn
 from harness.experiments.iofaults.slices import Slice, explore
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.sweep import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
-from harness.mutants.iofaults import MUTANTS, build_in
+from harness.mutants.registry import IO_FAULTS, patch
 from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 
@@ -29,8 +30,8 @@ SEED = 3
 
 
 def test_every_mutant_has_a_subject_and_a_fault_that_exists() -> None:
-    for name, mutant in MUTANTS.items():
-        assert mutant.subjects(), name
+    for name, mutant in IO_FAULTS.items():
+        assert subjects_with(name), name
         assert mutant.fault in VARIANTS
         assert not mutant.variant or mutant.variant in VARIANTS[mutant.fault]
 
@@ -45,7 +46,7 @@ RESULTS: dict[str, set[Found]] = {
     "unsynced-marker": {Found.TORN, Found.NOTICED},
     "unsynced-marker-folder": {Found.TORN},
     "marker-removed-early": {Found.LOST, Found.TORN},
-    "decided-before-seal": {Found.NOTICED},
+    "decided-before-record": {Found.NOTICED},
     "offsets-before-copy": {Found.TORN},
     "unsynced-spill": {Found.NOTICED},
     "unsynced-spill-folders": {Found.NOTICED},
@@ -62,7 +63,7 @@ RESULTS: dict[str, set[Found]] = {
     "upgraded-outside": {Found.TORN, Found.PHANTOM},
     "swapped-without-note": {Found.LOST},
     "stepped-offset-first": {Found.TORN, Found.UNUSABLE},
-    "adopted-before-import": {Found.TORN, Found.NOTICED},
+    "import-noted-first": {Found.TORN, Found.NOTICED},
     "one-offset-for-all": {Found.LOST, Found.TORN, Found.PHANTOM},
     "stream-time-forgotten": {Found.TORN, Found.PHANTOM},
     "punctuated-outside": {Found.TORN, Found.PHANTOM},
@@ -97,7 +98,7 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
 
 
 def test_every_mutant_is_tried_here() -> None:
-    assert set(RESULTS) == set(MUTANTS)
+    assert set(RESULTS) == set(IO_FAULTS)
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +107,9 @@ def fork_server() -> Iterator[ForkServer]:
         yield shared
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("mutant", IO_FAULTS)
 def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str, fork_server: ForkServer) -> None:
-    subject = QUICKEST.get(mutant, MUTANTS[mutant].subjects()[-1])
+    subject = QUICKEST.get(mutant, subjects_with(mutant)[-1])
     if mutant in SHOWN_BY:
         detection = detected_in(SHOWN_BY[mutant], mutant, subject, fork_server)
     else:
@@ -122,14 +123,14 @@ def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str
 
 @pytest.mark.parametrize("mutant", ["offsets-before", "offsets-after", "write-per-key", "segments-one-by-one"])
 def test_a_mutant_of_an_engine_s_write_can_be_built_into_each_engine(mutant: str, fork_server: ForkServer) -> None:
-    for subject in MUTANTS[mutant].subjects():
+    for subject in subjects_with(mutant):
         case = case_of(mutant, subject)
         with Workshop(case, SEED, fork_server) as shop:
             assert commits(shop.recording()), subject
 
 
 def test_kills_can_not_see_that_nothing_is_synced() -> None:
-    subject = MUTANTS["no-sync"].subjects()[-1]
+    subject = subjects_with("no-sync")[-1]
     conviction = convict("no-sync", subject, SEED, fault="kill", points_max=12)
     assert conviction.row is None
     assert conviction.states == 12
@@ -147,12 +148,12 @@ def test_where_no_judge_gets_to_a_verdict_nothing_is_shown_about_a_mutant(
 
 
 def test_a_mutant_is_judged_at_the_level_that_promises_most() -> None:
-    assert {case_of(name, mutant.subjects()[0]).level for name, mutant in MUTANTS.items()} == {"DISK"}
+    assert {case_of(name, subjects_with(name)[0]).level for name, mutant in IO_FAULTS.items()} == {"DISK"}
 
 
 def test_an_unknown_mutant_is_refused() -> None:
     with pytest.raises(ConfigError):
-        build_in("no-such", "lmdb-indexed-batch")
+        patch("no-such", "lmdb-indexed-batch")
 
 
 def test_the_rate_of_detection_is_measured_by_a_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,11 @@ from harness.experiments.iofaults.columns import KINDS
 from harness.experiments.iofaults.command import Asked, read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.gate import is_wrong
+from harness.experiments.iofaults.mutated import subjects_with
 from harness.experiments.iofaults.plan import Swept, convictions, cut, measured_seeds, picked, profile
 from harness.experiments.iofaults.slices import Recorded, Writer, explore, make_recording, slices_of
 from harness.experiments.iofaults.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
-from harness.mutants.iofaults import MUTANTS
+from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 
@@ -72,7 +73,7 @@ def test_no_profile_sweeps_anything_twice(name: str) -> None:
 @pytest.mark.parametrize("name", ["default", "full"])
 def test_every_mutant_is_put_to_the_fault_it_belongs_to(name: str) -> None:
     found = {(each.mutant, each.fault) for each in convictions(name, 1) if each.found}
-    assert found == {(mutant, told.fault) for mutant, told in MUTANTS.items()}
+    assert found == {(mutant, told.fault) for mutant, told in IO_FAULTS.items()}
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("smoke", 0), ("default", 2), ("full", 20)])
@@ -83,19 +84,19 @@ def test_the_gates_own_trials_are_measured_with_each_mutant_wherever_it_fits(nam
             by_pair.setdefault((each.mutant, each.subject), set()).add(each.seed)
             assert each.found
             assert each.measured is (each.seed != 1)
-    pairs = {(mutant, subject) for mutant, told in MUTANTS.items() for subject in told.subjects()}
+    pairs = {(mutant, subject) for mutant, told in IO_FAULTS.items() for subject in subjects_with(mutant)}
     assert set(by_pair) == (pairs if seeds else set())
     # Where the default profile kills at every effect another seed draws nothing else.
     everywhere = {subject for subject, _ in covered("default", "kill", "")}
     for (mutant, subject), drawn in by_pair.items():
-        alike = name == "default" and MUTANTS[mutant].fault == "kill" and subject in everywhere
+        alike = name == "default" and IO_FAULTS[mutant].fault == "kill" and subject in everywhere
         assert len(drawn) == (1 if alike else seeds)
     assert measured_seeds(1, 20)[:2] == measured_seeds(1, 2) != measured_seeds(2, 2)
 
 
 def test_the_gate_is_measured_by_the_trials_that_it_makes_of_sound_code() -> None:
-    for mutant, told in MUTANTS.items():
-        for subject in told.subjects():
+    for mutant, told in IO_FAULTS.items():
+        for subject in subjects_with(mutant):
             made = {
                 (replace(swept.case, mutant=""), swept.points_max) for swept in trials_of("default", mutant, subject, 7)
             }
@@ -129,7 +130,7 @@ def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_a
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
     unseen = {(each.mutant, each.fault) for each in convictions("default", 1) if not each.found}
     assert ("no-sync", "kill") in unseen
-    assert unseen == {(mutant, told.unseen_by) for mutant, told in MUTANTS.items() if told.unseen_by}
+    assert unseen == {(mutant, told.unseen_by) for mutant, told in IO_FAULTS.items() if told.unseen_by}
 
 
 def test_a_task_is_swept_everywhere_but_at_every_point_in_full_alone() -> None:

@@ -1,4 +1,4 @@
-"""Trials whose processes are really killed: sound backends are acquitted, every built-in defect is convicted."""
+"""Trials whose processes are really killed: sound backends pass, and every mutant is detected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.experiments.crash.row import failures, row
 from harness.experiments.crash.run import Outcome, examine
 from harness.experiments.crash.trial import Trial, repeat_command
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
-from harness.mutants.crash import SABOTAGES
+from harness.mutants.registry import CRASH_TRIALS
 from harness.processes.child import ORPHANED, run_child, run_forked
 from harness.processes.fork_server import ForkServer
 from harness.tests.comparison import comparable
@@ -36,22 +36,22 @@ AFTER_LOG = Kill("task.after_log_commit", hit=5)
 SMALL = Mix(records=48)
 ABORT_UNDER_PRESSURE = Abort(220, flush_pressure=True, then="kill")
 
-DEFECTIVE = {
-    "offsets_before_data": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS"),
-    "torn_commit": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS"),
-    "segments_apart": Trial(SOUND, Kill("sabotage.half_written", hit=5), "PROCESS", records="window"),
-    "early_acknowledgement": Trial(SOUND, KillAfter(25), "PROCESS"),
-    "write_through": Trial(SOUND, KillAfter(60), "PROCESS"),
-    "skipped_wipe": Trial(DIRECT, ABORT_UNDER_PRESSURE, **UNDER_PRESSURE),
-    "forgetful_restore": Trial(SOUND, AFTER_LOG, "PROCESS"),
-    "inputs_after_outputs": Trial(SOUND, Kill("sabotage.between", hit=3), "PROCESS"),
-    "inputs_before_outputs": Trial(SOUND, Kill("sabotage.between", hit=3), "PROCESS"),
-    "restore_from_start": Trial(SOUND, AFTER_LOG, "PROCESS"),
-    "newest_offset_wins": Trial(SOUND, Kill("task.between_stores", hit=5), "PROCESS"),
-    "one_offset_for_all": Trial(SOUND, Kill("task.between_stores", hit=7), "PROCESS"),
-    "kept_beyond_reach": Trial(SOUND, Truncate(60), "PROCESS"),
-    "wiped_on_timeout": Trial(SOUND, Timeout(5), "PROCESS"),
-    "zombie_commits": Trial(SOUND, Fence(60), "PROCESS"),
+MUTATED = {
+    "offsets-before": Trial(SOUND, Kill("mutant.half_written", hit=5), "PROCESS"),
+    "torn-commit": Trial(SOUND, Kill("mutant.half_written", hit=5), "PROCESS"),
+    "segments-one-by-one": Trial(SOUND, Kill("mutant.half_written", hit=5), "PROCESS", records="window"),
+    "early-acknowledgement": Trial(SOUND, KillAfter(25), "PROCESS"),
+    "write-through": Trial(SOUND, KillAfter(60), "PROCESS"),
+    "skipped-wipe": Trial(DIRECT, ABORT_UNDER_PRESSURE, **UNDER_PRESSURE),
+    "forgetful-restore": Trial(SOUND, AFTER_LOG, "PROCESS"),
+    "inputs-after-outputs": Trial(SOUND, Kill("mutant.between", hit=3), "PROCESS"),
+    "inputs-before-outputs": Trial(SOUND, Kill("mutant.between", hit=3), "PROCESS"),
+    "restore-from-start": Trial(SOUND, AFTER_LOG, "PROCESS"),
+    "newest-offset-wins": Trial(SOUND, Kill("task.between_stores", hit=5), "PROCESS"),
+    "one-offset-for-all": Trial(SOUND, Kill("task.between_stores", hit=7), "PROCESS"),
+    "kept-past-truncation": Trial(SOUND, Truncate(60), "PROCESS"),
+    "wiped-on-timeout": Trial(SOUND, Timeout(5), "PROCESS"),
+    "zombie-commits": Trial(SOUND, Fence(60), "PROCESS"),
 }
 
 
@@ -129,25 +129,25 @@ def test_a_roll_forward_that_is_killed_is_repeated() -> None:
     assert_valid(examine(Trial("rocksdb-dual-store", fault, "PROCESS")))
 
 
-def test_every_sabotage_is_tried_here_and_every_checker_has_one() -> None:
-    assert set(DEFECTIVE) == set(SABOTAGES)
-    assert {defect.convicted_by for defect in SABOTAGES.values()} == set(CHECKERS)
+def test_every_mutant_of_crash_trials_is_tried_here_and_every_checker_has_one() -> None:
+    assert set(MUTATED) == set(CRASH_TRIALS)
+    assert {mutant.checker for mutant in CRASH_TRIALS.values()} == set(CHECKERS)
 
 
-@pytest.mark.parametrize("name", DEFECTIVE)
-def test_a_checker_convicts_the_defect_that_it_is_there_for(name: str) -> None:
-    outcome = examine(replace(DEFECTIVE[name], sabotage=name))
+@pytest.mark.parametrize("name", MUTATED)
+def test_the_checker_of_each_mutant_detects_it(name: str) -> None:
+    outcome = examine(replace(MUTATED[name], mutant=name))
     assert result_of(outcome, "course") is Result.VALID, failures([row(outcome)])
-    assert result_of(outcome, SABOTAGES[name].convicted_by) is Result.ANOMALY
+    assert result_of(outcome, CRASH_TRIALS[name].checker) is Result.ANOMALY
 
 
 @pytest.mark.parametrize("backend", [*TRANSACTIONAL, "memory-indexed-batch"])
-def test_without_its_wipe_no_backend_but_the_direct_one_is_convicted(backend: str) -> None:
+def test_without_its_wipe_every_backend_but_the_direct_one_passes(backend: str) -> None:
     """Source: KAFKA-20685, a background flush before an abort."""
-    assert_valid(examine(Trial(backend, ABORT_UNDER_PRESSURE, sabotage="skipped_wipe", **UNDER_PRESSURE)))
+    assert_valid(examine(Trial(backend, ABORT_UNDER_PRESSURE, mutant="skipped-wipe", **UNDER_PRESSURE)))
 
 
-def test_with_its_wipe_the_direct_backend_is_acquitted() -> None:
+def test_with_its_wipe_the_direct_backend_passes() -> None:
     assert_valid(examine(Trial(DIRECT, ABORT_UNDER_PRESSURE, **UNDER_PRESSURE)))
 
 
@@ -173,7 +173,7 @@ def test_a_process_that_does_not_end_is_killed_at_its_deadline_and_unknown() -> 
     [
         Trial("no-such-backend", Stop(1)),
         Trial(SOUND, Kill("no.such_failpoint"), mix=SMALL),
-        Trial(SOUND, Stop(1), sabotage="no_such_sabotage"),
+        Trial(SOUND, Stop(1), mutant="no-such-mutant"),
         Trial(SOUND, Stop(1), options=(("no_such_option", 1),)),
     ],
     ids=str,
@@ -185,7 +185,7 @@ def test_a_trial_that_cannot_be_run_is_unknown_and_does_not_raise(trial: Trial) 
 def test_the_same_trials_give_the_same_verdicts_byte_for_byte() -> None:
     trials = [
         Trial(SOUND, AFTER_LOG, mix=SMALL, commit_every=6),
-        replace(DEFECTIVE["torn_commit"], sabotage="torn_commit"),
+        replace(MUTATED["torn-commit"], mutant="torn-commit"),
     ]
     assert comparable(row(examine(trial)) for trial in trials) == comparable(
         row(examine(trial)) for trial in trials[::-1]
@@ -236,7 +236,7 @@ def test_the_command_runs_a_trial_again(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_the_command_fails_with_a_failed_trial_and_prints_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = replace(DEFECTIVE["torn_commit"], sabotage="torn_commit")
+    trial = replace(MUTATED["torn-commit"], mutant="torn-commit")
     assert main([trial.text]) == 1
     assert repeat_command(trial) in capsys.readouterr().err
 
@@ -247,7 +247,7 @@ def test_the_command_fails_with_a_failed_trial_and_prints_how_to_repeat_it(capsy
         "nonsense",
         '{"backend": "rocksdb-direkt", "fault": {"fault": "stop", "records": 1}}',
         '{"backend": "sqlite", "fault": {"fault": "kill", "failpoint": "dual_store.copied"}}',
-        '{"backend": "sqlite", "fault": {"fault": "stop", "records": 1}, "sabotage": "torn_comit"}',
+        '{"backend": "sqlite", "fault": {"fault": "stop", "records": 1}, "mutant": "torn-comit"}',
         '{"backend": "sqlite", "fault": {"fault": "stop", "records": 1}, "options": {"page": 1}}',
     ],
 )
@@ -275,14 +275,14 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a fork server forks with what only Linux has")
-@pytest.mark.parametrize("defect", [None, "torn_commit", "skipped_wipe"])
-def test_forked_or_started_a_trial_has_the_same_verdicts(fork_server: ForkServer, defect: str | None) -> None:
-    trial = replace(DEFECTIVE[defect or "torn_commit"], sabotage=defect)
-    if defect is None:
+@pytest.mark.parametrize("mutant", [None, "torn-commit", "skipped-wipe"])
+def test_forked_or_started_a_trial_has_the_same_verdicts(fork_server: ForkServer, mutant: str | None) -> None:
+    trial = replace(MUTATED[mutant or "torn-commit"], mutant=mutant)
+    if mutant is None:
         trial = Trial(DIRECT, KillInRecovery(AFTER_LOG, (Kill("task.restore.before_write"),)))
     forked, started = examine(trial, fork_server=fork_server), examine(trial)
     assert forked.verdicts_text == started.verdicts_text
-    assert started.result is (Result.VALID if defect is None else Result.ANOMALY)
+    assert started.result is (Result.VALID if mutant is None else Result.ANOMALY)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a fork server forks with what only Linux has")

@@ -53,7 +53,7 @@ def test_every_trial_comes_back_once_with_the_verdicts_that_it_has_without_spark
     trials = [
         Trial(BACKEND, Stop(10), mix=SMALL),
         Trial(BACKEND, Kill("no.such_failpoint"), mix=SMALL),
-        Trial(BACKEND, Kill("sabotage.half_written", hit=5), mix=SMALL, commit_every=6, sabotage="torn_commit"),
+        Trial(BACKEND, Kill("mutant.half_written", hit=5), mix=SMALL, commit_every=6, mutant="torn-commit"),
     ]
     rows = run_trials(spark, [*trials, trials[0]], tmp_path)
     assert [found["result"] for found in rows] == [str(examine(trial).result) for trial in by_id(trials)]

@@ -12,6 +12,7 @@ from harness.experiments.crash.operations import Mix, decoded, encoded, inputs
 from harness.experiments.crash.oracle import expected
 from harness.experiments.crash.trial import Trial, from_text, repeat_command
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
+from harness.mutants.registry import CRASH_TRIALS
 from stores.errors import ConfigError
 
 EVERY_KIND: list[Fault] = [
@@ -84,12 +85,22 @@ def test_a_trial_is_the_same_after_a_round_trip_through_its_text() -> None:
             mix=Mix(records=12),
             commit_every=3,
             options=(("page_size", 4096),),
-            sabotage="skipped_wipe",
+            mutant="skipped-wipe",
             uncommitted_max_bytes=1000,
         )
         again = from_text(trial.text)
         assert again == trial
         assert again.id == trial.id
+
+
+def test_a_trial_with_the_old_names_of_a_mutant_is_read() -> None:
+    old = (
+        '{"backend": "b", "fault": {"fault": "kill_in_recovery", "first": {"fault": "kill", "failpoint": '
+        '"sabotage.half_written"}, "again": [{"fault": "kill", "failpoint": "sabotage.between"}]}, "sabotage": "%s"}'
+    )
+    fault = KillInRecovery(Kill("mutant.half_written"), (Kill("mutant.between"),))
+    assert from_text(old % "torn_commit") == Trial("b", fault, mutant="torn-commit")
+    assert from_text(old % "segments_apart").mutant in CRASH_TRIALS
 
 
 def test_trials_that_differ_in_anything_have_different_ids() -> None:
@@ -120,7 +131,7 @@ def test_trials_that_differ_in_anything_have_different_ids() -> None:
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "uncommitted_max_bytes": -2}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "commit_every": "often"}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "seed": "x"}',
-        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "sabotage": []}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mutant": []}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": {"records": "many"}}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": {"keys": 0}}',
         '{"backend": 3, "fault": {"fault": "stop", "records": 1}}',

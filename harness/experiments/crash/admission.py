@@ -8,7 +8,7 @@ from harness.experiments.crash.plan import LOG_FAILPOINTS
 from harness.experiments.crash.trial import Trial
 from harness.faults import Kill, steps
 from harness.faults.registry import unknown
-from harness.mutants.crash import FAILPOINTS, SABOTAGES
+from harness.mutants.registry import CRASH_TRIALS, FAILPOINTS
 from stores.config import StoreConfig
 from stores.interface import Durability
 from stores.registry import backend_named
@@ -23,9 +23,9 @@ def admitted(trial: Trial) -> Trial:
     """
     backend = backend_named(trial.backend)
     StoreConfig(backend=backend.name, durability=Durability(trial.durability), options=dict(trial.options))
-    if trial.sabotage is not None and trial.sabotage not in SABOTAGES:
-        raise unknown("sabotage", trial.sabotage, SABOTAGES)
-    known = {*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *(FAILPOINTS if trial.sabotage else ())}
+    if trial.mutant is not None and trial.mutant not in CRASH_TRIALS:
+        raise unknown("mutant of crash trials called", trial.mutant, CRASH_TRIALS)
+    known = {*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *(FAILPOINTS if trial.mutant else ())}
     for step in steps(trial.fault):
         if isinstance(step, Kill) and step.failpoint not in known:
             raise unknown(f"failpoint of {backend.name} called", step.failpoint, known)

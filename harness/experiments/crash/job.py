@@ -58,12 +58,9 @@ class ProvokedError(Exception):
 class Job:
     """One process's part of a trial: a task over the input, from where the last process stopped."""
 
-    def __init__(
-        self, trial: Trial, work: Path, step: Step | None, history: History, *, wipe_unclean: bool = True
-    ) -> None:
+    def __init__(self, trial: Trial, work: Path, step: Step | None, history: History) -> None:
         self._trial, self._work, self._step, self._history = trial, work, step, history
         self._processed = self._commits = 0
-        self._wipe_unclean = wipe_unclean
         self._transactional: set[str] = set()
         timeout_s = SHORT_TIMEOUT_S if isinstance(step, Timeout) else TIMEOUT_S
         # At PROCESS a kill loses nothing of the log. DISK would be several times slower.
@@ -92,7 +89,6 @@ class Job:
             inputs=[INPUT],
             commit_interval_ms=NO_INTERVAL,
             guarantee=ProcessingGuarantee(trial.guarantee),
-            wipe_unclean=self._wipe_unclean,
         )
 
     def open(self) -> list[RestoreReport]:

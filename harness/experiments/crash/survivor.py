@@ -15,7 +15,7 @@ from harness.experiments.crash.job import INPUT, TASK, Job, arm, changelog_parti
 from harness.experiments.crash.layout import FOUND_FOLDER, STATE_FOLDER, STORES, TRIAL_FILE, history_file
 from harness.experiments.crash.trial import Trial, from_text
 from harness.faults import steps
-from harness.mutants.crash import sabotage
+from harness.mutants.registry import patch
 from harness.processes.child import end_with_starter
 from harness.typed_maps import view_as_map
 from stores.interface import IsolationLevel
@@ -29,10 +29,10 @@ def work(number: int) -> None:
     trial = from_text((folder / TRIAL_FILE).read_text())
     planned = steps(trial.fault)
     step = planned[number] if number < len(planned) else None
-    settings = sabotage(trial.sabotage, backend_named(trial.backend))
+    patch(trial.mutant, backend_named(trial.backend).name)
     with History(folder / history_file(number)) as history:
         history.note("found", stores={store: found(trial, folder / FOUND_FOLDER, store) for store in STORES})
-        job = Job(trial, folder, step, history, **settings)
+        job = Job(trial, folder, step, history)
         arm(step, history)
         reports = job.open()
         history.note("restored", stores=job.told(reports))

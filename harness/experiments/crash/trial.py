@@ -13,6 +13,7 @@ from harness import faults
 from harness.experiments.crash.operations import Mix
 from harness.faults import Fault
 from harness.faults.registry import check_known
+from harness.mutants.old_names import present_trial
 from harness.typed_maps import PLAIN, check_kind
 from stores.errors import ConfigError
 
@@ -26,8 +27,8 @@ class Trial:
 
     The task commits after every ``commit_every`` records, and early because of ``uncommitted_max_bytes`` (-1 for no
     limit). ``options`` are the backend's own. ``records`` is the kind of its stores: one of
-    ``harness.typed_maps.KINDS``, or empty for bytes. ``sabotage`` names a mutant of ``harness.mutants.crash`` that is
-    built in, which a checker must detect.
+    ``harness.typed_maps.KINDS``, or empty for bytes. ``mutant`` names a mutant of
+    ``harness.mutants.registry`` that is built in, which a checker must detect.
     """
 
     backend: str
@@ -38,7 +39,7 @@ class Trial:
     mix: Mix = field(default_factory=Mix)
     commit_every: int = 24
     options: tuple[tuple[str, str | int | bool], ...] = ()
-    sabotage: str | None = None
+    mutant: str | None = None
     uncommitted_max_bytes: int = -1
     records: str = PLAIN
 
@@ -50,8 +51,8 @@ class Trial:
         if not isinstance(self.records, str):
             raise ConfigError(f"a trial's 'records' is a kind of store, not {self.records!r}")
         check_kind(self.records)
-        if not isinstance(self.sabotage, str | None):
-            raise ConfigError(f"a trial's 'sabotage' is a name, not {self.sabotage!r}")
+        if not isinstance(self.mutant, str | None):
+            raise ConfigError(f"a trial's 'mutant' is a name, not {self.mutant!r}")
         check_known("durability", DURABILITIES, self.durability)
         check_known("guarantee", GUARANTEES, self.guarantee)
         if self.commit_every < 1:
@@ -78,7 +79,7 @@ class Trial:
 def to_json(trial: Trial) -> dict[str, Any]:
     """Return a trial as plain JSON values. Settings at their defaults are left out."""
     row: dict[str, Any] = {"backend": trial.backend, "fault": faults.to_json(trial.fault)}
-    for name in ("durability", "guarantee", "seed", "commit_every", "sabotage", "uncommitted_max_bytes", "records"):
+    for name in ("durability", "guarantee", "seed", "commit_every", "mutant", "uncommitted_max_bytes", "records"):
         value = getattr(trial, name)
         if value != _defaults(Trial)[name]:
             row[name] = value
@@ -95,12 +96,13 @@ def to_json(trial: Trial) -> dict[str, Any]:
 
 
 def from_json(row: object) -> Trial:
-    """Return the trial that ``to_json`` wrote.
+    """Return the trial that ``to_json`` wrote. The old key ``sabotage`` is read as ``mutant``.
 
     Raises: ConfigError for a setting that is unknown, missing or out of bounds.
     """
     if not isinstance(row, Mapping):
         raise ConfigError(f"a trial is a JSON object, not {row!r}")
+    row = present_trial(row)
     _check_names("a trial", row, Trial)
     for name in ("backend", "fault"):
         if name not in row:

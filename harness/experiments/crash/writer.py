@@ -13,7 +13,7 @@ from harness.experiments.crash.job import Job, arm
 from harness.experiments.crash.layout import TRIAL_FILE, history_file
 from harness.experiments.crash.trial import from_text
 from harness.faults import steps
-from harness.mutants.crash import sabotage
+from harness.mutants.registry import patch
 from harness.processes.child import end_with_starter
 from stores.registry import backend_named
 
@@ -23,10 +23,10 @@ def work(number: int) -> None:
     folder = Path.cwd()
     trial = from_text((folder / TRIAL_FILE).read_text())
     step = steps(trial.fault)[0]
-    settings = sabotage(trial.sabotage, backend_named(trial.backend))
+    patch(trial.mutant, backend_named(trial.backend).name)
     with History(folder / history_file(number)) as history:
         history.note("begin")
-        job = Job(trial, folder, step, history, **settings)
+        job = Job(trial, folder, step, history)
         arm(step, history)
         job.open()
         job.work()

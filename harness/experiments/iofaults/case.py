@@ -11,7 +11,7 @@ from typing import Any
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
 from harness.faults.registry import unknown
-from harness.mutants.iofaults import MUTANTS
+from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import PLAIN
 from stores.errors import ConfigError
 
@@ -63,8 +63,8 @@ class Case:
             object.__setattr__(self, "variant", VARIANTS[self.fault][0])
         if self.variant not in VARIANTS[self.fault]:
             raise unknown(f"variant of {self.fault} called", self.variant, VARIANTS[self.fault])
-        if self.mutant and self.mutant not in MUTANTS:
-            raise unknown("mutant", self.mutant, MUTANTS)
+        if self.mutant and self.mutant not in IO_FAULTS:
+            raise unknown("mutant", self.mutant, IO_FAULTS)
         if not 1 <= self.commits <= COMMITS_MAX:
             raise ConfigError(f"a writer makes 1 to {COMMITS_MAX:,} commits, not {self.commits}")
         if self.states_per_position is not None and self.states_per_position < 2:

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.drawing import groups
+from harness.experiments.iofaults.mutated import LEVEL
 from harness.experiments.iofaults.plan import Swept, in_turn
 from harness.experiments.iofaults.sweep import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
-from harness.mutants.iofaults import LEVEL, MUTANTS
+from harness.mutants.registry import IO_FAULTS
 from harness.processes.fork_server import ForkServer
 
 POSITIONS_AT_ONCE = 4
@@ -38,7 +39,7 @@ class Conviction(NamedTuple):
 
 def case_of(mutant: str, subject: str, fault: str = "") -> Case:
     """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
-    told = MUTANTS[mutant]
+    told = IO_FAULTS[mutant]
     variant = told.variant if fault in ("", told.fault) else ""
     states = STATES_PER_POSITION if (fault or told.fault) == "power" else None
     return Case(

@@ -15,11 +15,12 @@ from harness.experiments.iofaults.case import repeat_command
 from harness.experiments.iofaults.conviction import Conviction, in_parts
 from harness.experiments.iofaults.drawing import groups
 from harness.experiments.iofaults.gate import is_wrong
+from harness.experiments.iofaults.mutated import LEVEL
 from harness.experiments.iofaults.plan import Swept, in_turn, profile
 from harness.experiments.iofaults.sweep import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
-from harness.mutants.iofaults import LEVEL, MUTANTS
+from harness.mutants.registry import IO_FAULTS
 from harness.processes.fork_server import ForkServer
 
 
@@ -28,7 +29,7 @@ def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[S
 
     They use a store of the kind that the mutant needs. If the mutant has a variant of the fault, its cases come first.
     """
-    told = MUTANTS[mutant]
+    told = IO_FAULTS[mutant]
     made = [
         replace(swept, case=replace(swept.case, mutant=mutant, records=told.records or swept.case.records))
         for swept in profile(profile_name, seed, [subject])
@@ -62,4 +63,4 @@ def detect(
                         if is_wrong({"kind": "effect", **row}):
                             again = repeat_command(swept.case, row["point"], seed, row["only"])
                             return Conviction(mutant, subject, case.fault, trials, row | {"repeat": again}, trouble)
-    return Conviction(mutant, subject, MUTANTS[mutant].fault, trials, None, trouble)
+    return Conviction(mutant, subject, IO_FAULTS[mutant].fault, trials, None, trouble)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from harness.experiments.iofaults.detection import detect
 from harness.experiments.iofaults.gate import ENOUGH
+from harness.experiments.iofaults.mutated import subjects_with
 from harness.experiments.iofaults.plan import GATE
 from harness.experiments.iofaults.subjects import subject_named
 from harness.faults.registry import check_known
 from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
-from harness.mutants.iofaults import MUTANTS
+from harness.mutants.registry import IO_FAULTS
 from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
 
@@ -22,12 +23,12 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
     ``mutants`` None means all, and ``backends`` None all that a mutant fits. Raises: ConfigError for an unknown name,
     and if there is nothing to measure.
     """
-    check_known("mutant", MUTANTS, *(mutants or ()))
+    check_known("mutant", IO_FAULTS, *(mutants or ()))
     chosen = None if backends is None else [subject_named(name) for name in backends]
     pairs = [
         (mutant, subject)
-        for mutant in mutants or MUTANTS
-        for subject in MUTANTS[mutant].subjects()
+        for mutant in mutants or IO_FAULTS
+        for subject in subjects_with(mutant)
         if chosen is None or subject in chosen
     ]
     if not pairs or not seeds:

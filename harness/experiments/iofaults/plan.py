@@ -9,8 +9,9 @@ from types import MappingProxyType
 
 from harness.experiments.iofaults.case import VARIANTS, Case
 from harness.experiments.iofaults.drawing import Group, drawn
+from harness.experiments.iofaults.mutated import LEVEL, subjects_with
 from harness.experiments.iofaults.subjects import ADOPTIONS, ONLINE_UPGRADE, PUNCTUATION, TASKS, subjects
-from harness.mutants.iofaults import LEVEL, MUTANTS
+from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN, PLAIN
 from stores.registry import backends
 
@@ -171,12 +172,12 @@ def convictions(
     found: list[Convicted] = []
     if mutants is None:
         one_each: dict[str, str] = {}
-        for mutant, told in MUTANTS.items():
+        for mutant, told in IO_FAULTS.items():
             one_each.setdefault(told.fault, mutant)
-        mutants = one_each.values() if name == "smoke" else MUTANTS
+        mutants = one_each.values() if name == "smoke" else IO_FAULTS
     for mutant in mutants:
-        told = MUTANTS[mutant]
-        fitting = [subject for subject in told.subjects() if _is_chosen(subject, chosen)]
+        told = IO_FAULTS[mutant]
+        fitting = [subject for subject in subjects_with(mutant) if _is_chosen(subject, chosen)]
         for subject in fitting[:1] if name == "smoke" else fitting:
             measured = _MEASURED_SEEDS[name]
             kills = Swept(Case(subject, LEVEL, "kill"), seed)

@@ -26,7 +26,7 @@ from harness.experiments.iofaults.sweep import EXPLORERS, record
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.recording import Kind, read_recording
-from harness.mutants.iofaults import MUTANTS
+from harness.mutants.registry import MUTANTS
 from harness.processes.fork_server import ForkServer
 
 FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")

@@ -18,7 +18,7 @@ from harness.experiments.iofaults.subjects import Subject, shown, subject
 from harness.experiments.iofaults.workload import State, afterwards, model
 from harness.experiments.iofaults.writer import to_plan, wants_wiping
 from harness.io_trace import steering
-from harness.mutants.iofaults import build_in
+from harness.mutants.registry import patch
 from stores.errors import StoreError
 from stores.files import store_directory as directory
 
@@ -42,7 +42,7 @@ def run(
 
     ``boot`` replaces the ID of the machine's present boot; "" keeps the real one.
     """
-    build_in(mutant, name)
+    patch(mutant, name)
     _boot(boot)
     judge = _Judge(
         subject(name, Path(root), level, records), partial(shown, name, records=records), seed, commits, attempted
@@ -54,7 +54,7 @@ def recover(
     *, name: str, level: str, mutant: str, root: str, plan: list[Any], recording: str = "", boot: str, records: str = ""
 ) -> dict[str, Any]:
     """Open and close the subject below ``root`` under ``plan``: the recovery in which a second fault strikes."""
-    build_in(mutant, name)
+    patch(mutant, name)
     _boot(boot)
     recovering = subject(name, Path(root), level, records)
     steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))

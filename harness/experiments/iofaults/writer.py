@@ -16,7 +16,7 @@ from harness.checkers.prefix import NOTICING
 from harness.experiments.iofaults.subjects import Subject, is_transactional, shown, subject
 from harness.experiments.iofaults.workload import changes, model, models, values_ever
 from harness.io_trace import steering
-from harness.mutants.iofaults import build_in
+from harness.mutants.registry import patch
 from stores.errors import StoreError
 
 OPENINGS_MAX = 4
@@ -75,7 +75,7 @@ def run(
     Returns what the recorder has counted: the number of ``effects``, and how many calls the plan ``fired`` at. It also
     returns whether the writer ``gave_up``, and the last ``error``.
     """
-    build_in(mutant, name)
+    patch(mutant, name)
     with Account(Path(account)) as notes:
         steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
         notes.note(signature(name, level, mutant, seed, commits, records))

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.experiments.readers.row import repeat_command
 from harness.experiments.readers.trial import Trial, run
 from harness.folders import quick_folder, temporary_folder
-from harness.mutants.readers import fitting
+from harness.mutants.registry import fitting
 from harness.progress import Progress
 from stores.interface import Durability
 from stores.registry import backend_named, backends, checked_durability

@@ -19,7 +19,8 @@ from threading import Event
 from harness.checkers.isolation import Versions
 from harness.experiments.readers.reader import Reader, Sight
 from harness.experiments.readers.writer import TypedWriter, Writer
-from harness.mutants.readers import sabotaged
+from harness.faults.registry import check_known
+from harness.mutants.registry import READER_TRIALS, patch
 from harness.typed_maps import IN_TURN, KINDS, PLAIN, as_map
 from stores import failpoints
 from stores.interface import Durability, IsolationLevel
@@ -72,7 +73,9 @@ def run(trial: Trial, folder: Path, say: Callable[[str], None] = lambda _: None)
     """Run rounds until the time is over or an answer is wrong. ``folder`` is emptied."""
     outcome = Outcome()
     until = time.monotonic() + trial.seconds
-    with sabotaged(trial.mutant):
+    if trial.mutant:
+        check_known("mutant of readers called", READER_TRIALS, trial.mutant)
+    with patch(trial.mutant, backend_named(trial.backend).name):
         while not outcome.anomalies and (not outcome.rounds or time.monotonic() < until):
             _round(trial, folder / "store", outcome, until)
             shutil.rmtree(folder / "store", ignore_errors=True)

@@ -20,7 +20,7 @@ from typing import Any
 from harness.experiments.iofaults.subjects.store import under_pressure
 from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, Subject
 from harness.experiments.iofaults.workload import Change, State
-from harness.mutants.patch import replace
+from harness.mutants.mutant import Patches
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
@@ -57,7 +57,7 @@ class OnlineUpgradeSubject(Subject):
         self._swaps_now = False
 
     def open(self) -> int | None:
-        replace(store_format, "STEP_RECORDS_MIN", _STEP_RECORDS)
+        Patches().replace(store_format, "STEP_RECORDS_MIN", _STEP_RECORDS)
         with translated_system_errors(self.path):
             make_folder(self.path)
         self._log = SqliteChangelog(self.path / "log", Durability.DISK)

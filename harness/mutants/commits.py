@@ -1,0 +1,250 @@
+"""Mutants of a store's commit: it is not one write, or is not durable when it returns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from harness.mutants.mutant import CrashTrial, IoFault, Mutant, Patches, ReaderTrial, isolates
+from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
+from stores.errors import CommitFailedError
+from stores.failpoints import Part, declare, failpoint, reach
+from stores.interface import Durability, TopicPartition
+from stores.registry import backends
+from stores.strategies.store import EngineStore
+
+SEGMENT_BYTES = 8
+"""The length of the prefix of a key in a window or session store that names its segment."""
+
+HALF_WRITTEN = declare("mutant.half_written", "a commit that should be one write has done the first of several")
+
+Meta = Mapping[bytes, bytes | None]
+
+
+def engine_of(subject: str) -> type[Engine]:
+    """Return the engine class of a backend."""
+    return backends()[subject].load_engine()
+
+
+def strategy_of(subject: str) -> type[EngineStore]:
+    """Return the strategy class of a backend."""
+    return backends()[subject].load_strategy()
+
+
+def _no_sync(patches: Patches, subject: str) -> None:
+    engine = engine_of(subject)
+    opening = engine.open.__func__  # type: ignore[attr-defined]
+
+    def mutated(cls: type[Engine], path: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
+        opened: Engine = opening(cls, path, Durability.PROCESS, options)
+        return opened
+
+    patches.replace(engine, "open", classmethod(mutated))
+
+
+def _early_acknowledgement(patches: Patches, subject: str) -> None:
+    strategy = strategy_of(subject)
+    commit = strategy.commit
+    asked: dict[str, int] = {}
+
+    def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        asked[self.name] = asked.get(self.name, 0) + 1
+        if asked[self.name] % 2 == 0:
+            commit(self, changelog_offsets)
+
+    patches.replace(strategy, "commit", mutated)
+
+
+def _swallowed_error(patches: Patches, subject: str) -> None:
+    strategy = strategy_of(subject)
+    commit = strategy.commit
+
+    def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        try:
+            commit(self, changelog_offsets)
+        except CommitFailedError:
+            self.rollback()
+
+    patches.replace(strategy, "commit", mutated)
+
+
+def _write_through(patches: Patches, subject: str) -> None:
+    strategy = strategy_of(subject)
+    put = strategy.put
+
+    def mutated(self: EngineStore, key: bytes, value: bytes | None) -> None:
+        put(self, key, value)
+        self._engine.put(key, value)
+
+    patches.replace(strategy, "put", mutated)
+
+
+class _OneWrite(Transaction):
+    """A transaction whose commit is one ``write`` of its engine, where a mutant can divide it, instead of its own."""
+
+    def __init__(self, engine: Engine, own: Transaction) -> None:
+        self._engine, self._own = engine, own
+        self._layers: list[Writes] = []
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        return self._own.get(key, family)
+
+    def fetch(self, *range_and_most: Any, **direction: Any) -> tuple[list[tuple[bytes, bytes]], bool]:
+        return self._own.fetch(*range_and_most, **direction)
+
+    def put(self, key: bytes, value: bytes | None, family: int = 0) -> None:
+        self._own.put(key, value, family)
+        if not self._layers or self._layers[-1].family != family:
+            self._layers.append(Writes((), {}, family))
+        cast(dict[bytes, bytes | None], self._layers[-1].writes)[key] = value
+
+    def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
+        self._own.delete_range(start, end, family)
+        self._layers.append(Writes([(start, end)], {}, family))
+
+    def commit(self, meta: Meta) -> None:
+        self._own.abort()
+        self._engine.write(self._layers, meta)
+
+    def abort(self) -> None:
+        self._own.abort()
+
+
+Division = Callable[[Sequence[Writes], Meta], Iterable[tuple[Sequence[Writes], Meta]]]
+"""Return the writes into which a mutant divides one."""
+
+
+def _in_several_writes(divide: Division) -> Callable[[Patches, str], None]:
+    """Return the builder of a mutant that divides each commit of an engine into the writes that ``divide`` yields."""
+
+    def build(patches: Patches, subject: str) -> None:
+        engine = engine_of(subject)
+        if issubclass(engine, TransactionalEngine):
+            begin = engine.begin
+            patches.replace(engine, "begin", lambda self: _OneWrite(self, begin(self)))
+        write = engine.write
+
+        def mutated(self: Engine, layers: Sequence[Writes], meta: Meta, *, durable: bool = True) -> None:
+            if not layers or not meta:
+                write(self, layers, meta, durable=durable)
+                return
+            for number, (some, entries) in enumerate(divide(layers, meta)):
+                if number == 1:
+                    reach(HALF_WRITTEN)
+                    time.sleep(0)
+                write(self, some, entries, durable=durable)
+
+        patches.replace(engine, "write", mutated)
+
+    return build
+
+
+def _offsets_first(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+    return [([], meta), (layers, {})]
+
+
+def _offsets_last(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+    return [(layers, {}), ([], meta)]
+
+
+def _halves(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+    parts = [(layer, list(layer.writes.items())) for layer in layers]
+    return [
+        ([layer._replace(writes=dict(pairs[: len(pairs) // 2])) for layer, pairs in parts], {}),
+        ([layer._replace(ranges=(), writes=dict(pairs[len(pairs) // 2 :])) for layer, pairs in parts], meta),
+    ]
+
+
+def _keys(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+    for layer in layers:
+        yield [layer._replace(writes={})], {}
+        for key, value in layer.writes.items():
+            yield [Writes((), {key: value}, layer.family)], {}
+    yield [], meta
+
+
+def _segments(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+    segments = {key[:SEGMENT_BYTES] for layer in layers for key in layer.writes}
+    newest = max(segments, default=b"")
+    for segment in sorted(segments | {newest}, reverse=True):
+        part = [
+            Writes(
+                layer.ranges if segment == newest else (),
+                {key: value for key, value in layer.writes.items() if key[:SEGMENT_BYTES] == segment},
+                layer.family,
+            )
+            for layer in layers
+        ]
+        yield part, meta if segment == newest else {}
+
+
+def commits_once(name: str) -> bool:
+    """Return True for a backend whose commit is one write: recovery repeats no commit of ordinary size."""
+    return isolates(name) and not any(map(_repeats_ordinary_commits, backends()[name].failpoints))
+
+
+def _repeats_ordinary_commits(name: str) -> bool:
+    """Return True for a failpoint of a recovery that a kill in a commit of ordinary size leads to."""
+    point = failpoint(name)
+    earlier = point.after_at(Durability.DISK)
+    return point.part is Part.RECOVERY and not (earlier and failpoint(earlier).options)
+
+
+MUTANTS = (
+    Mutant(
+        "no-sync",
+        "a store at DISK opens its engine without syncs",
+        _no_sync,
+        (IoFault("power", isolates, unseen_by="kill"),),
+    ),
+    Mutant(
+        "early-acknowledgement",
+        "every other commit of a store returns at once, and the next one makes up for it",
+        _early_acknowledgement,
+        (IoFault("kill", isolates), CrashTrial("durability")),
+    ),
+    Mutant(
+        "offsets-before",
+        "a commit writes its offsets first, and its data in a second write",
+        _in_several_writes(_offsets_first),
+        (IoFault("kill", commits_once), CrashTrial("atomicity")),
+    ),
+    Mutant(
+        "offsets-after",
+        "a commit writes its data first, and its offsets in a second write",
+        _in_several_writes(_offsets_last),
+        (IoFault("kill", commits_once),),
+    ),
+    Mutant(
+        "torn-commit",
+        "a commit writes half of its data first, and the rest with its offsets in a second write",
+        _in_several_writes(_halves),
+        (CrashTrial("atomicity"), ReaderTrial("indexed-batch")),
+    ),
+    Mutant(
+        "write-per-key",
+        "a commit is one write for each key",
+        _in_several_writes(_keys),
+        (IoFault("kill", commits_once),),
+    ),
+    Mutant(
+        "segments-one-by-one",
+        "a window store commits segment by segment, the newest first, with the offsets (KIP-258, as in Kafka)",
+        _in_several_writes(_segments),
+        (IoFault("kill", commits_once, records="window"), CrashTrial("atomicity")),
+    ),
+    Mutant(
+        "write-through",
+        "a put also writes into the engine at once",
+        _write_through,
+        (CrashTrial("uncommitted"),),
+    ),
+    Mutant(
+        "swallowed-error",
+        "a commit that failed is acknowledged all the same",
+        _swallowed_error,
+        (IoFault("error", isolates, variant="EIO once"),),
+    ),
+)

@@ -1,0 +1,81 @@
+"""All mutants by name, the experiments that must detect them, and the one way to build one into a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+from harness.faults.registry import check_known
+from harness.mutants import changes, commits, files, markers, reads, spills, tasks
+from harness.mutants.commits import HALF_WRITTEN
+from harness.mutants.mutant import CrashTrial, Detection, IoFault, LibraryTest, Mutant, Patches, ReaderTrial
+from harness.mutants.tasks import BETWEEN
+from stores.errors import ConfigError
+from stores.registry import Backend
+
+AnyDetection = TypeVar("AnyDetection", bound=Detection)
+
+FAILPOINTS = (HALF_WRITTEN, BETWEEN)
+"""Failpoints that exist in mutants only."""
+
+
+def _by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
+    found: dict[str, Mutant] = {}
+    for mutant in mutants:
+        if mutant.name in found:
+            raise ValueError(f"two mutants are called {mutant.name!r}: give each its own name")
+        found[mutant.name] = mutant
+    return MappingProxyType(found)
+
+
+MUTANTS: Mapping[str, Mutant] = _by_name(
+    mutant for module in (commits, markers, spills, files, changes, tasks, reads) for mutant in module.MUTANTS
+)
+"""Every mutant by its name."""
+
+
+def _detected_by(kind: type[AnyDetection]) -> Mapping[str, AnyDetection]:
+    return MappingProxyType(
+        {name: by for name, mutant in MUTANTS.items() for by in mutant.detected_by if isinstance(by, kind)}
+    )
+
+
+CRASH_TRIALS = _detected_by(CrashTrial)
+"""The mutants that crash trials must detect, with their checkers."""
+IO_FAULTS = _detected_by(IoFault)
+"""The mutants that I/O faults must detect, with these faults."""
+READER_TRIALS = _detected_by(ReaderTrial)
+"""The mutants that readers beside a writer must detect, with the strategies that can have them."""
+LIBRARY_TESTS = _detected_by(LibraryTest)
+"""The mutants that only a test of the library detects."""
+
+
+def patch(mutant: str | None, subject: str) -> Patches:
+    """Build ``mutant`` into this process, for the stores or the protocol ``subject``; "" and None build in nothing.
+
+    The result undoes it; a process of a trial ends with its mutant. Raises: ConfigError for an unknown name.
+    """
+    patches = Patches()
+    if mutant:
+        check_known("mutant", MUTANTS, mutant)
+        MUTANTS[mutant].build(patches, subject)
+    return patches
+
+
+def fitting(mutant: str, backends: Sequence[Backend]) -> list[Backend]:
+    """Return the backends whose strategy can have the reader mutant ``mutant``; all of them for an empty name.
+
+    Raises: ConfigError for an unknown mutant, and for one that fits none of the backends, which would show nothing.
+    """
+    if not mutant:
+        return list(backends)
+    check_known("mutant of readers called", READER_TRIALS, mutant)
+    strategy = READER_TRIALS[mutant].strategy
+    found = [backend for backend in backends if backend.strategy == strategy]
+    if not found:
+        raise ConfigError(
+            f"the mutant {mutant!r} is a defect of the strategy {strategy!r}, which none of these backends has: "
+            + ", ".join(backend.name for backend in backends)
+        )
+    return found
