@@ -152,14 +152,14 @@ def _offsets_last(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequen
 def _halves(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
     parts = [(layer, list(layer.writes.items())) for layer in layers]
     return [
-        ([layer._replace(writes=dict(pairs[: len(pairs) // 2])) for layer, pairs in parts], {}),
-        ([layer._replace(ranges=(), writes=dict(pairs[len(pairs) // 2 :])) for layer, pairs in parts], meta),
+        ([Writes(layer.ranges, dict(pairs[: len(pairs) // 2]), layer.family) for layer, pairs in parts], {}),
+        ([Writes((), dict(pairs[len(pairs) // 2 :]), layer.family) for layer, pairs in parts], meta),
     ]
 
 
 def _keys(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
     for layer in layers:
-        yield [layer._replace(writes={})], {}
+        yield [Writes(layer.ranges, {}, layer.family)], {}
         for key, value in layer.writes.items():
             yield [Writes((), {key: value}, layer.family)], {}
     yield [], meta
