@@ -20,6 +20,7 @@ BACKENDS ?=
 EVENTS ?=
 KEY ?=
 TIME ?=
+DROP_BAD ?=
 PROFILES := smoke default full
 
 BIN := .venv/bin
@@ -31,7 +32,7 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN SEED BACKENDS EVENTS KEY TIME
+VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN SEED BACKENDS EVENTS KEY TIME DROP_BAD
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 ifneq ($(filter-out $(VARIABLES),$(GIVEN)),)
 $(error No variable $(filter-out $(VARIABLES),$(GIVEN)) here. There are: $(VARIABLES))
@@ -41,7 +42,7 @@ endif
 quoted = '$(subst ','\'',$(1))'
 option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
-OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME))
+OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
 .PHONY: help setup java test soak bench report scenario many-stores lint docs clean clean-runs
 

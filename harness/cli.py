@@ -181,18 +181,25 @@ def _add_event_log(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", metavar="COLUMN", help="the column of your events that is their key (or KEY)")
     parser.add_argument("--time", metavar="COLUMN", help="the column with their time, else they keep the file's order")
+    parser.add_argument(
+        "--drop-bad", action="store_true", help="leave out rows that cannot be events, and say which (or DROP_BAD=1)"
+    )
 
 
 def _event_log(given: argparse.Namespace) -> EventLog | None:
     events = given.events or os.environ.get("EVENTS")
     key = given.key or os.environ.get("KEY")
     if not events:
-        if given.key or given.time:
-            raise ConfigError("--key and --time are columns of your events: give --events PATH as well")
+        if given.key or given.time or given.drop_bad:
+            raise ConfigError("--key, --time and --drop-bad are for your events: give --events PATH as well")
         return None
     if not key:
         raise ConfigError(f"which column of {events} is the key? Give --key COLUMN (or KEY)")
-    return EventLog(events, key, given.time)
+    log = EventLog(events, key, given.time, given.drop_bad or os.environ.get("DROP_BAD", "") not in ("", "0"))
+    from harness.workloads.event_log_rows import check_columns
+
+    check_columns(log)
+    return log
 
 
 def _bench(given: argparse.Namespace) -> int:

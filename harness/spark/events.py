@@ -8,6 +8,8 @@ by ``seq``; it may be empty. The frame is lazy, and computes the same rows each 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -27,7 +29,7 @@ from harness.workloads.event_log import (
     EventLogNotFoundError,
     EventLogValueError,
 )
-from harness.workloads.suggestion import nearest
+from harness.workloads.event_log_rows import bad_rows, missing_column
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 
@@ -37,12 +39,12 @@ _BATCH_EVENTS = 10_000
 _JSON_OPTIONS = {"ignoreNullFields": "false", "timeZone": "UTC"}
 _Batches = Iterator[pa.RecordBatch]
 _CORRUPT = "__unreadable_line"
-_COLUMNS_SHOWN = 30
-_NAME_CHARACTERS_SHOWN = 60
+EXAMPLES_SHOWN = 3
+"""The number of rows that an error about a log names by their lines."""
 _NOT_DECODED = "\ufffd".encode()
 """The replacement of bytes that are not UTF-8 in texts that Spark has read. Keys with it may be confused."""
 _LINE_RULES = {
-    EventLogFormat.CSV: "as many cells as columns, no line break within quotes",
+    EventLogFormat.CSV: "as many cells as columns, quotes closed",
     EventLogFormat.JSON_LINES: "one object per line",
 }
 _LOG_ORDER = ("__file", "__block", "__line")
@@ -73,33 +75,48 @@ def generated(spark: SparkSession, source: EventSource, seed: int, count: int, p
     return _partitioned(starts.mapInArrow(_slice_maker(source, seed, count), _EVENT_SCHEMA), partitions)
 
 
-def event_log(spark: SparkSession, log: EventLog, partitions: int) -> DataFrame:
+def event_log(
+    spark: SparkSession, log: EventLog, partitions: int, say: Callable[[str], None] = lambda _: None
+) -> DataFrame:
     """Return a user's event log. An event's value is its row as a JSON object, with the file's columns.
 
-    Values of CSV and JSON lines stay the texts of the file. The log is read once to check it.
+    Values of CSV and JSON lines stay the texts of the file. The log is read once to check it. ``say`` gets a sentence
+    about the rows that ``log.drop_bad`` leaves out.
+
     Raises: EventLogNotFoundError, EventLogFormatError, EventLogEmptyError, EventLogColumnError for a column that does
     not exist or cannot be used, EventLogValueError for rows without a key or a readable time.
     """
     try:
-        rows = _read(spark, log)
-        columns = [name for name in rows.columns if name != _CORRUPT]
-        key = _key(rows, log, columns)
-        time = F.lit(-1).cast("long") if log.time is None else _time(rows, log.time, log.path, columns)
-        corrupt = F.col(_CORRUPT).isNotNull() if _CORRUPT in rows.columns else F.lit(False)
-        value = F.to_json(F.struct(*map(_column, columns)), _JSON_OPTIONS).cast("binary")
-        metadata = rows.metadataColumn("_metadata")
-        place = (metadata["file_path"], metadata["file_block_start"], F.monotonically_increasing_id())
-        events = rows.select(
-            key.alias("key"),
-            value.alias("value"),
-            time.alias("timestamp_ms"),
-            corrupt.alias(_CORRUPT),
-            *(column.alias(name) for column, name in zip(place, _LOG_ORDER, strict=True)),
-        )
-        _check(events, log)
+        events = _events(spark, log, multi_line=False)
+        counts = _counts(events)
+        if counts.corrupt and log.format() is EventLogFormat.CSV:
+            # Slower, because Spark reads a file as a whole then, so only if a line by itself is no row.
+            whole = _events(spark, log, multi_line=True)
+            if (counted := _counts(whole)).corrupt < counts.corrupt:
+                events, counts = whole, counted
+        events = _usable(events, counts, log, say)
     except (PySparkException, Py4JJavaError) as error:
         raise _translated(error, log) from error
     return _partitioned(events, partitions, _LOG_ORDER)
+
+
+def _events(spark: SparkSession, log: EventLog, *, multi_line: bool) -> DataFrame:
+    """Return all rows of the log as events, those too that cannot be any: ``_CORRUPT`` marks unreadable ones."""
+    rows = _read(spark, log, multi_line=multi_line)
+    columns = [name for name in rows.columns if name != _CORRUPT]
+    key = _key(rows, log, columns)
+    time = F.lit(-1).cast("long") if log.time is None else _time(rows, log.time, log.path, columns)
+    corrupt = F.col(_CORRUPT).isNotNull() if _CORRUPT in rows.columns else F.lit(False)
+    value = F.to_json(F.struct(*map(_column, columns)), _JSON_OPTIONS).cast("binary")
+    metadata = rows.metadataColumn("_metadata")
+    place = (metadata["file_path"], metadata["file_block_start"], F.monotonically_increasing_id())
+    return rows.select(
+        key.alias("key"),
+        value.alias("value"),
+        time.alias("timestamp_ms"),
+        corrupt.alias(_CORRUPT),
+        *(column.alias(name) for column, name in zip(place, _LOG_ORDER, strict=True)),
+    )
 
 
 def _partitioned(events: DataFrame, partitions: int, order: tuple[str, ...] = ("seq",)) -> DataFrame:
@@ -141,7 +158,7 @@ def _slice_maker(source: EventSource, seed: int, count: int) -> Callable[[_Batch
     return make
 
 
-def _read(spark: SparkSession, log: EventLog) -> DataFrame:
+def _read(spark: SparkSession, log: EventLog, *, multi_line: bool) -> DataFrame:
     format_ = log.format()
     path = log.location()
     if format_ is EventLogFormat.PARQUET:
@@ -156,13 +173,14 @@ def _read(spark: SparkSession, log: EventLog) -> DataFrame:
         "primitivesAsString": True,
         "enforceSchema": log.is_one_file,
         "columnNameOfCorruptRecord": _CORRUPT,
+        "multiLine": multi_line,
     }
     reader = spark.read.format(format_.value).options(**options)
     found = reader.load(path)
     fields = [field for field in found.schema.fields if field.name != _CORRUPT]
     if not fields:
         if found.columns:
-            raise EventLogFormatError(f"no line of {log.path} can be read as {format_.value}: mend or rename it")
+            raise EventLogFormatError(f"no line of {log.path} can be read as {format_.value}: correct or rename it")
         raise EventLogEmptyError(f"{log.path} is empty: it has not even columns")
     return reader.schema(T.StructType([*fields, T.StructField(_CORRUPT, T.StringType())])).load(path)
 
@@ -173,17 +191,8 @@ def _column(name: str) -> Column:
 
 def _type_of(rows: DataFrame, name: str, role: str, path: str, columns: list[str]) -> T.DataType:
     if name not in columns:
-        raise EventLogColumnError(
-            f"{path} has no column {name!r} for the {role}: its columns are {_listed(columns)}{nearest(name, columns)}"
-        )
+        raise missing_column(path, name, role, columns)
     return rows.schema[name].dataType
-
-
-def _listed(columns: list[str]) -> str:
-    """Return names of columns for a message: shortened, and without control characters."""
-    shown = [name if name.isprintable() else ascii(name) for name in columns[:_COLUMNS_SHOWN]]
-    shown = [name if len(name) <= _NAME_CHARACTERS_SHOWN else f"{name[:_NAME_CHARACTERS_SHOWN]}..." for name in shown]
-    return ", ".join(shown) + (f" and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else "")
 
 
 def _key(rows: DataFrame, log: EventLog, columns: list[str]) -> Column:
@@ -208,36 +217,83 @@ def _time(rows: DataFrame, name: str, path: str, columns: list[str]) -> Column:
     return F.unix_millis(_column(name).cast("timestamp"))
 
 
-def _check(events: DataFrame, log: EventLog) -> None:
+class _Counts(NamedTuple):
+    """The rows of a log, and those that cannot be events, by what is wrong with them."""
+
+    rows: int = 0
+    corrupt: int = 0
+    keyless: int = 0
+    timeless: int = 0
+    garbled: int = 0
+
+
+def _counts(events: DataFrame) -> _Counts:
     row = events.agg(
-        F.count("*"),
-        F.count_if(F.col(_CORRUPT)),
-        F.count_if(F.col("key").isNull() | (F.length("key") == 0)),
-        F.count_if(F.col("timestamp_ms").isNull()),
-        F.count_if(F.contains(F.col("key"), F.lit(_NOT_DECODED))),
+        F.count("*"), *(F.count_if(wrong) for wrong in (F.col(_CORRUPT), _keyless(), _timeless(), _garbled()))
     ).head()
-    rows, corrupt, keyless, timeless, garbled = row if row is not None else (0, 0, 0, 0, 0)
-    if not rows:
+    return _Counts() if row is None else _Counts(*row)
+
+
+def _usable(events: DataFrame, counts: _Counts, log: EventLog, say: Callable[[str], None]) -> DataFrame:
+    """Return the rows that can be events. Raises: EventLogError for any other row, unless ``log.drop_bad``."""
+    if not counts.rows:
         raise EventLogEmptyError(f"{log.path} has columns but no events")
-    if corrupt:
-        raise EventLogFormatError(
-            f"{corrupt:,} of {rows:,} lines of {log.path} can't be read as {log.format().value} "
-            f"({_LINE_RULES[log.format()]}): mend them or leave them out"
+    garbled = counts.garbled if log.format() is not EventLogFormat.PARQUET else 0
+    form = log.format()
+    found: list[tuple[int, str, str, type[EventLogError]]] = [
+        (
+            counts.corrupt,
+            f"can't be read as {form.value}" + (f" ({_LINE_RULES[form]})" if form in _LINE_RULES else ""),
+            "correct them",
+            EventLogFormatError,
+        ),
+        (
+            garbled,
+            f"have a {log.key!r} that is no UTF-8",
+            "convert the file, for example with iconv -f latin1 -t utf-8",
+            EventLogValueError,
+        ),
+        (counts.keyless, f"have no {log.key!r}", "give them a key", EventLogValueError),
+        (
+            counts.timeless,
+            f"have no readable time in {log.time!r} (milliseconds since 1970, or a date and time such as "
+            "2013-01-31T15:04:05Z)",
+            "correct them",
+            EventLogValueError,
+        ),
+    ]
+    wrong = [each for each in found if each[0]]
+    if not wrong:
+        return events
+    examples = "".join(f"; {row}" for row in islice(bad_rows(log), EXAMPLES_SHOWN))
+    if not log.drop_bad:
+        count, problem, advice, error = wrong[0]
+        raise error(
+            f"{count:,} of {counts.rows:,} rows of {log.path} {problem}: {advice}, or leave such rows out with "
+            f"--drop-bad (make: DROP_BAD=1){examples}"
         )
-    if garbled and log.format() is not EventLogFormat.PARQUET:
-        raise EventLogValueError(
-            f"{garbled:,} of {rows:,} rows of {log.path} have a {log.key!r} that is no UTF-8: convert the file first, "
-            "for example with iconv -f latin1 -t utf-8"
-        )
-    if keyless:
-        raise EventLogValueError(
-            f"{keyless:,} of {rows:,} rows of {log.path} have no {log.key!r}: give them a key or leave them out"
-        )
-    if timeless:
-        raise EventLogValueError(
-            f"{timeless:,} of {rows:,} rows of {log.path} have no readable time in {log.time!r} "
-            "(milliseconds since 1970, or a date and time such as 2013-01-31T15:04:05Z)"
-        )
+    good = ~F.col(_CORRUPT) & ~_keyless() & ~_timeless()
+    if garbled:
+        good &= ~_garbled()
+    left = events.filter(good)
+    kept = left.count()
+    if not kept:
+        raise EventLogEmptyError(f"none of the {counts.rows:,} rows of {log.path} can be an event{examples}")
+    reasons = ", ".join(f"{count:,} {problem}" for count, problem, _, _ in wrong)
+    say(f"left out {counts.rows - kept:,} of {counts.rows:,} rows of {log.path}: {reasons}{examples}")
+    return left
+
+
+def _keyless() -> Column:
+    return F.col("key").isNull() | (F.length("key") == 0)
+
+
+def _timeless() -> Column:
+    return F.col("timestamp_ms").isNull()
+
+
+def _garbled() -> Column:
+    return F.coalesce(F.contains(F.col("key"), F.lit(_NOT_DECODED)), F.lit(False))
 
 
 def _translated(error: PySparkException | Py4JJavaError, log: EventLog) -> EventLogError:
@@ -256,5 +312,5 @@ def _translated(error: PySparkException | Py4JJavaError, log: EventLog) -> Event
     elif not log.is_one_file and log.format() is EventLogFormat.CSV:
         reason += " (the columns of every file must be those of the first)"
     return EventLogFormatError(
-        f"Spark can't read {log.path} as {log.format().value}: {reason.rstrip('.')}. Mend it, or leave it out"
+        f"Spark can't read {log.path} as {log.format().value}: {reason.rstrip('.')}. Correct it, or leave it out"
     )

@@ -112,7 +112,7 @@ def throughput_rows(spark: SparkSession, plan: Sequence[Batch], seed: int, log: 
     """Run every measurement of the batches; ``log`` has the events of the workload ``event_log``."""
     done = Outcome()
     for batch in plan:
-        source = _events(spark, batch, seed, log)
+        source = _events(spark, batch, seed, log, say)
         part = measure(spark, batch, source, say=say)
         done.rows.extend(part.rows)
         done.problems.extend(part.problems)
@@ -124,9 +124,9 @@ def opening_rows(spark: SparkSession, trials: Sequence[OpeningTrial], say: Say) 
     return measure_openings(spark, trials, say=say) if trials else Outcome()
 
 
-def _events(spark: SparkSession, batch: Batch, seed: int, log: EventLog | None) -> DataFrame:
+def _events(spark: SparkSession, batch: Batch, seed: int, log: EventLog | None, say: Say) -> DataFrame:
     if batch.workload == EVENT_LOG and log is not None:
-        return events.event_log(spark, log, batch.partitions)
+        return events.event_log(spark, log, batch.partitions, say)
     return batch_events(spark, batch, seed)
 
 

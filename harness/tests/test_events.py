@@ -8,6 +8,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -195,6 +196,50 @@ def test_a_log_that_cannot_be_used_is_refused_before_anything_runs(
     assert type(refusal.value) is error
     assert str(refusal.value).isprintable()
     assert name in str(refusal.value)
+
+
+MULTI_LINE = 'user,at,word\na,30,"first\nand second ""line"""\nb,20,plain\na,10,last\n'
+
+
+def test_a_line_break_within_quotes_belongs_to_its_cell(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text(MULTI_LINE)
+    parts = by_partition(event_log(spark, EventLog(str(tmp_path / "events.csv"), "user"), 1))
+    assert [row[1] for row in parts[0]] == [b"a", b"b", b"a"]
+    assert [json.loads(row[2])["word"] for row in parts[0]] == ['first\nand second "line"', "plain", "last"]
+
+
+BAD_CSV = 'user,at,word\na,1,"x\ny"\n,2,no key\nb,soon,no time\nc,3\nd,4,too,many\ne,5,good\n'
+BAD_JSON = '{"user":"a","at":1}\n{"at":2}\n{"user":"b","at":"soon"}\nhello\n\n{"user":"e","at":5}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said", "left_out"),
+    [
+        ("events.csv", BAD_CSV, ["line 4: it has no 'user'", "line 5: its 'at' is not a time", "line 6: it has 2"], 4),
+        ("events.jsonl", BAD_JSON, ["line 2: it has no 'user'", "line 3: its 'at'", "line 4: it is not a JSON"], 3),
+    ],
+)
+def test_bad_rows_are_named_by_their_lines_and_left_out_on_request(
+    spark: SparkSession, tmp_path: Path, name: str, content: str, said: list[str], left_out: int
+) -> None:
+    (tmp_path / name).write_text(content)
+    log = EventLog(str(tmp_path / name), "user", "at")
+    with pytest.raises(EventLogError) as refusal:
+        event_log(spark, log, 1)
+    assert all(sentence in str(refusal.value) for sentence in said), refusal.value
+    assert "--drop-bad" in str(refusal.value)
+    told: list[str] = []
+    kept = event_log(spark, replace(log, drop_bad=True), 1, told.append)
+    assert sorted((bytes(row.key), row.timestamp_ms) for row in kept.collect()) == [(b"a", 1), (b"e", 5)]
+    (sentence,) = told
+    assert f"left out {left_out} of {left_out + 2} rows" in sentence
+    assert all(each in sentence for each in said)
+
+
+def test_a_log_of_bad_rows_only_is_refused_even_if_bad_rows_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("user,word\n,b\n,c\n")
+    with pytest.raises(EventLogEmptyError, match="none of the 2 rows"):
+        event_log(spark, EventLog(str(tmp_path / "events.csv"), "user", drop_bad=True), 1)
 
 
 def test_a_missing_key_column_is_answered_with_the_columns_and_the_nearest(spark: SparkSession, tmp_path: Path) -> None:

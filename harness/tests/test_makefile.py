@@ -31,6 +31,7 @@ def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
             ("bench", "EVENTS=a b.csv", "KEY=it's", "TIME=at"),
             r"--events 'a b.csv' --key 'it'\''s' --time 'at'",
         ),
+        (("bench", "EVENTS=a.csv", "DROP_BAD=1"), "--events 'a.csv' --drop-bad"),
         (("bench", "KEY=customer"), "--key 'customer'"),
         (("scenario", "S=read_process_write", "SEED=3"), "scenario 'read_process_write' --profile default --seed '3'"),
         (("soak", "MINUTES=2", "SEED=4"), "readers --seconds $(( 60 * 2 )) --seed '4'"),

@@ -68,12 +68,14 @@ class EventLog:
     """The path and the columns of a user's events.
 
     ``path`` is a file, or a folder with files of one format. ``time`` names a column with milliseconds since the epoch
-    or a date and time. Without it, events keep the order of the file, and of the files' names.
+    or a date and time. Without it, events keep the order of the file, and of the files' names. ``drop_bad`` leaves out
+    rows that cannot be events; otherwise one such row is an error.
     """
 
     path: str
     key: str
     time: str | None = None
+    drop_bad: bool = False
 
     @property
     def is_remote(self) -> bool:
@@ -111,6 +113,9 @@ class EventLog:
             if not names:
                 raise EventLogEmptyError(f"there is no file in {self.path}")
         formats = {_FORMATS.get(_suffix(name)) for name in names}
+        if len(formats) > 1 and None not in formats:
+            both = ", ".join(sorted(form.value for form in formats if form is not None))
+            raise EventLogFormatError(f"{self.path} holds files of several formats ({both}): give one of them")
         known = formats.pop() if len(formats) == 1 else None
         if known is None:
             raise EventLogFormatError(

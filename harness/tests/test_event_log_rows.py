@@ -1,0 +1,84 @@
+"""The first look at a user's event log, without Spark: a wrong column is answered at once, with the nearest one."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from harness.cli import main
+from harness.workloads.event_log import EventLog, EventLogColumnError, EventLogFormatError
+from harness.workloads.event_log_rows import bad_rows, check_columns
+
+
+def write(path: Path, text: str) -> None:
+    content = text.encode("utf-8-sig")
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    elif path.suffix == ".bz2":
+        content = bz2.compress(content)
+    path.write_bytes(content)
+
+
+CSV = 'tailnum,when,"where, to"\na,1,c\n'
+JSON = '{"tailnum":"a"}\n{"tailnum":"b","when":1}\n'
+
+
+@pytest.mark.parametrize("name", ["e.csv", "e.csv.gz", "e.csv.bz2", "e.jsonl", "e.parquet"])
+def test_a_wrong_column_is_answered_with_the_nearest(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        pyarrow.parquet.write_table(pa.table({"tailnum": ["a"], "when": [1]}), path)
+    else:
+        write(path, CSV if ".csv" in name else JSON)
+    check_columns(EventLog(str(path), "tailnum", "when"))
+    for key, time, wrong in (("Tailnun", None, "key"), ("tailnum", "wen", "time")):
+        with pytest.raises(EventLogColumnError) as refusal:
+            check_columns(EventLog(str(path), key, time))
+        assert f"for the {wrong}: its columns are tailnum, when" in str(refusal.value)
+        assert f"did you mean {'tailnum' if time is None else 'when'!r}?" in str(refusal.value)
+
+
+def test_the_command_answers_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "e.csv", CSV)
+    monkeypatch.setattr("harness.java.find_java", lambda: pytest.fail("it went on"))
+    runs = tmp_path / "runs"
+    arguments = ["bench", "--events", str(tmp_path / "e.csv"), "--key", "tailnumber", "--runs", str(runs)]
+    assert main(arguments) == 2
+    assert "did you mean 'tailnum'?" in capsys.readouterr().err
+    assert not runs.exists()
+
+
+def test_a_folder_with_two_formats_is_named_as_that(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", CSV)
+    write(tmp_path / "b.jsonl", JSON)
+    with pytest.raises(EventLogFormatError, match=r"several formats \(csv, json\)"):
+        check_columns(EventLog(str(tmp_path), "tailnum"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\xff\xfe", b"PAR1", bytes(range(256)) * 40], ids=["empty", "binary", "magic", "every byte"]
+)
+@pytest.mark.parametrize("name", ["e.csv.gz", "e.jsonl", "e.parquet"])
+def test_a_file_that_cannot_be_read_is_left_to_spark_s_own_error(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    check_columns(EventLog(str(tmp_path / name), "tailnum"))
+
+
+def test_a_bad_row_has_the_number_of_its_first_line(tmp_path: Path) -> None:
+    write(tmp_path / "e.csv", 'k,v\na,"1\n2\n3"\n"b\n","x\ny",z\n\nc\nd,' + "w" * 100 + ",\n")
+    found = [(row.line, row.reason) for row in bad_rows(EventLog(str(tmp_path / "e.csv"), "k"))]
+    assert found == [
+        (5, "it has 3 cells, and the header has 2"),
+        (9, "it has 1 cells, and the header has 2"),
+        (10, "it has 3 cells, and the header has 2"),
+    ]
+    last = list(bad_rows(EventLog(str(tmp_path / "e.csv"), "k")))[-1]
+    assert len(last.excerpt) == 63
+    assert str(last).startswith(f"{tmp_path / 'e.csv'}, line 10: ")

@@ -1,0 +1,187 @@
+"""A first look at a user's event log on this machine: its columns, and the rows that cannot be events.
+
+It needs no Spark, so a wrong name of a column is answered at once. Spark reads the log itself; this module only finds
+what an error has to name: a file, a line, and how the line begins.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import pyarrow.parquet
+from pyarrow.lib import ArrowException
+
+from harness.workloads.event_log import EventLog, EventLogColumnError, EventLogFormat
+from harness.workloads.suggestion import nearest
+
+ROWS_LOOKED_AT = 1_000
+"""The rows of a file of JSON lines in which a column must show: each row names its own columns."""
+EXCERPT_CHARACTERS = 60
+COLUMNS_SHOWN = 30
+_OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be an event: its file, the number of its first line from 1, its beginning, and the reason."""
+
+    file: str
+    line: int
+    excerpt: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line:,}: {self.reason}: {self.excerpt}"
+
+
+def check_columns(log: EventLog) -> None:
+    """Check that the log has the columns for key and time, as far as this machine can see without Spark.
+
+    Raises: EventLogColumnError; and as ``EventLog.format``.
+    """
+    form = log.format()
+    columns = _columns(log, form)
+    for name, role in ((log.key, "key"), (log.time, "time")):
+        if name is not None and columns and name not in columns:
+            raise missing_column(log.path, name, role, columns)
+
+
+def missing_column(path: str, name: str, role: str, columns: list[str]) -> EventLogColumnError:
+    """Return the error for a column that the log does not have."""
+    return EventLogColumnError(
+        f"{path} has no column {name!r} for the {role}: its columns are {listed(columns)}{nearest(name, columns)}"
+    )
+
+
+def listed(columns: list[str]) -> str:
+    """Return names of columns for a message: shortened, and without control characters."""
+    shown = [name if name.isprintable() else ascii(name) for name in columns[:COLUMNS_SHOWN]]
+    shown = [name if len(name) <= EXCERPT_CHARACTERS else f"{name[:EXCERPT_CHARACTERS]}..." for name in shown]
+    return ", ".join(shown) + (f" and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else "")
+
+
+def bad_rows(log: EventLog) -> Iterator[BadRow]:
+    """Yield the rows of CSV or JSON lines that cannot be events, in the order of the files; none of a remote log."""
+    form = log.format()
+    for file in _files(log):
+        if form is EventLogFormat.CSV:
+            yield from _bad_cells(log, file)
+        elif form is EventLogFormat.JSON_LINES:
+            yield from _bad_objects(log, file)
+
+
+def _bad_cells(log: EventLog, file: Path) -> Iterator[BadRow]:
+    with _opened(file) as lines:
+        reader = csv.reader(lines)
+        header = next(reader, [])
+        before = reader.line_num
+        for row in reader:
+            line, before = before + 1, reader.line_num
+            if not row:
+                continue
+            cells: dict[str, object] = dict(zip(header, row, strict=False))
+            if len(row) != len(header):
+                reason = f"it has {len(row):,} cells, and the header has {len(header):,}"
+            else:
+                reason = _reason(log, cells)
+            if reason:
+                yield BadRow(str(file), line, _excerpt(",".join(row)), reason)
+
+
+def _bad_objects(log: EventLog, file: Path) -> Iterator[BadRow]:
+    with _opened(file) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                found = json.loads(line)
+            except ValueError:
+                found = None
+            reason = _reason(log, found) if isinstance(found, dict) else "it is not a JSON object"
+            if reason:
+                yield BadRow(str(file), number, _excerpt(line), reason)
+
+
+def _reason(log: EventLog, row: dict[str, object]) -> str:
+    key = row.get(log.key)
+    if key is None or key == "":
+        return f"it has no {log.key!r}"
+    if "\N{REPLACEMENT CHARACTER}" in str(key):
+        return f"its {log.key!r} is not UTF-8"
+    if log.time is not None and not _is_time(row.get(log.time)):
+        return f"its {log.time!r} is not a time"
+    return ""
+
+
+def _is_time(value: object) -> bool:
+    text = str(value).strip()
+    try:
+        int(text)
+    except ValueError:
+        try:
+            datetime.fromisoformat(text)
+        except ValueError:
+            return False
+    return True
+
+
+def _columns(log: EventLog, form: EventLogFormat) -> list[str]:
+    """Return the columns of the log's files, in their order; none if this machine cannot tell."""
+    found: dict[str, None] = {}
+    for file in _files(log):
+        try:
+            found.update(dict.fromkeys(_columns_of(file, form)))
+        except (OSError, EOFError, UnicodeError, csv.Error, ArrowException):
+            return []  # Spark says what is wrong with the file.
+        if form is EventLogFormat.CSV:
+            break  # Spark compares the headers of the other files with that of the first.
+    return list(found)
+
+
+def _columns_of(file: Path, form: EventLogFormat) -> list[str]:
+    if form is EventLogFormat.PARQUET:
+        names: list[str] = pyarrow.parquet.read_schema(file).names
+        return names
+    with _opened(file) as lines:
+        if form is EventLogFormat.CSV:
+            return next(csv.reader(lines), [])
+        rows = []
+        for line in islice(lines, ROWS_LOOKED_AT):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+        return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+
+
+def _files(log: EventLog) -> list[Path]:
+    """Return the log's files on this machine, by name; none if they have a compression that only Spark reads."""
+    if log.is_remote:
+        return []
+    path = Path(log.path)
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    seen = [file for file in files if not file.name.startswith(("_", "."))]
+    return [] if any(file.suffix == ".zst" for file in seen) else seen
+
+
+def _opened(file: Path) -> IO[str]:
+    csv.field_size_limit(sys.maxsize)
+    opener = _OPENERS.get(file.suffix.lower(), open)
+    opened: IO[str] = opener(file, "rt", encoding="utf-8-sig", errors="replace", newline="")  # type: ignore[operator]
+    return opened
+
+
+def _excerpt(text: str) -> str:
+    line = " ".join(text.split())
+    shown = line if len(line) <= EXCERPT_CHARACTERS else f"{line[:EXCERPT_CHARACTERS]}..."
+    return shown if shown.isprintable() else ascii(shown)
