@@ -99,7 +99,7 @@ def test_a_function_that_commits_or_runs_its_own_task_is_refused_and_nothing_cha
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
     """A commit in the middle of a record would have its first write, but not its offset: it would be done twice."""
-    committed = []
+    committed: list[dict[TopicPartition, int]] = []
 
     def process(record: Record, context: TaskContext) -> None:
         store = context.store("s")
@@ -125,7 +125,7 @@ def test_a_function_that_commits_or_runs_its_own_task_is_refused_and_nothing_cha
 
 
 def test_a_punctuator_that_commits_its_own_task_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
-    refused = []
+    refused: list[int] = []
 
     def init(context: TaskContext) -> None:
         def punctuate(timestamp_ms: int) -> None:
@@ -149,9 +149,10 @@ def test_a_task_that_its_function_closes_commits_nothing_of_the_current_record(
     def process(record: Record, context: TaskContext) -> None:
         context.store("s").put(b"k", b"%d" % record.offset)
         if record.offset == 1 and not closed:
-            closed.append(task.close())
+            closed.append(record.offset)
+            task.close()
 
-    closed: list[None] = []
+    closed: list[int] = []
     feed(log, [1, 2])
     task = single(tmp_path, log, process, commit_interval_ms=NO_INTERVAL)
     task.open()
