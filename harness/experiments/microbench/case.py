@@ -238,7 +238,7 @@ def fetches(engine: str, form: str) -> Case:
 def expiries(engine: str, records: int) -> Case:
     """Return the case of commits in which a segment of so many records expires."""
     # Commits with few records are short, so there are many: a flush must not decide the median.
-    return Case(EXPIRE, f"{engine}-indexed-batch", staged=records, records=1, rounds=3 if records > 10_000 else 15)
+    return Case(EXPIRE, f"{engine}-indexed-batch", staged=records, records=1, rounds=5 if records > 10_000 else 15)
 
 
 def openings(engine: str, form: str) -> Case:
