@@ -10,15 +10,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness.answer.results import all_failures, all_figures
+from harness.answer.summary import summary_table
+from harness.answer.write import publish
 from harness.datasets.new_york_flights import departures
 from harness.experiment import Placement
 from harness.experiment import Request as PlanRequest
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.trial import Trial
 from harness.experiments.iofaults import plan as sweeps
-from harness.experiments.memory.early_commits import over_limit
+from harness.experiments.iofaults.report import SKIPPED
+from harness.experiments.iofaults.tables import promise_table
 from harness.experiments.opening import opening
-from harness.experiments.registry import experiments
+from harness.experiments.registry import experiments, kinds
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.plan import Batch, Sweep
 from harness.folders import RUNS
@@ -26,15 +30,9 @@ from harness.io_trace.library import recorder_library
 from harness.java import find_java
 from harness.local import run_local
 from harness.progress import Progress
-from harness.report import publish
-from harness.report.document import failure_lines, wrong_end_lines
-from harness.report.effect_section import SKIPPED, effect_failure_lines
-from harness.report.effect_tables import promise_table
 from harness.report.environment import environment
-from harness.report.figures import all_figures
-from harness.report.memory_sections import wrong_step_lines
-from harness.report.rows import kinds_of, name_latest, new_run, read_all, write_facts, write_rows
-from harness.report.tables import ratio_table, summary_table
+from harness.report.ratios import ratio_table
+from harness.report.rows import by_kind, name_latest, new_run, read_all, write_facts, write_rows
 from harness.scenario import EVENT_LOG
 from harness.spark.effects import effect_rows
 from harness.spark.stages import (
@@ -131,7 +129,7 @@ def bench(request: Request) -> int:
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     name_latest(run_folder)
     report = publish(run_folder, request.results)
-    status = _conclude(request, read_all(run_folder), ran_on["backends"], problems)
+    status = _conclude(request, read_all(run_folder, kinds()), ran_on["backends"], problems)
     print(f"The report is {report}.")
     return status
 
@@ -141,8 +139,8 @@ def _measure(request: Request, run_folder: Path, progress: Progress) -> list[str
     problems: list[str] = []
 
     def keep(rows: Sequence[Row], found: Sequence[str] = ()) -> None:
-        for kind, group in kinds_of(rows).items():
-            write_rows(run_folder, kind, group)
+        for kind, group in by_kind(rows, kinds()).items():
+            write_rows(run_folder, kind, group, kinds())
         problems.extend(found)
 
     if "store" in request.only:
@@ -239,10 +237,7 @@ def _conclude(
     if figures["ratio"]:
         print(ratio_table({**figures, "ratio": missed or figures["ratio"]}).plain())
         print(f"Ratios missed: {len(missed)} of {len(asked)}.\n" if missed else "All ratios are reached.\n")
-    wrong = [*problems, *failure_lines(rows["crash"]), *wrong_end_lines(figures["throughput"])]
-    wrong += wrong_step_lines(figures["large_step"])
-    wrong += over_limit(rows["early_commit"])
-    wrong += effect_failure_lines([*rows["effect"], *rows["mutant"]])
+    wrong = [*problems, *(str(failure) for failure in all_failures(figures, rows))]
     for line in wrong:
         print(f"WRONG  {line}")
     if rows["effect"]:

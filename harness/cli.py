@@ -223,7 +223,7 @@ def _bench(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from harness.report import publish
+    from harness.answer.write import publish
     from harness.report.rows import latest_run
 
     report = publish(given.run_folder or latest_run(RUNS), given.results)

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.answer.results import all_failures, all_figures
 from harness.effect_scenario import EffectScenario
-from harness.experiments.readers.row import failure_lines as reader_failure_lines
+from harness.experiments.crash.tables import crash_tables
+from harness.experiments.iofaults.tables import effect_tables, left_out
+from harness.experiments.readers.report import reader_table
+from harness.experiments.registry import kinds
+from harness.experiments.throughput.tables import throughput_tables
 from harness.folders import RUNS, SCENARIOS
 from harness.io_trace.library import recorder_library
 from harness.progress import Progress
 from harness.readers_scenario import ReadersScenario
-from harness.report.crash_tables import crash_tables
-from harness.report.document import failure_lines, wrong_end_lines
-from harness.report.effect_section import effect_failure_lines
-from harness.report.effect_tables import effect_tables, left_out
-from harness.report.figures import Figure, all_figures
-from harness.report.reader_table import reader_table
-from harness.report.rows import kinds_of, new_run, write_rows
-from harness.report.tables import throughput_tables
+from harness.report.figures import Figure
+from harness.report.rows import by_kind, new_run, write_rows
 from harness.scale import scaled
 from harness.scenario import EVENT_LOG, AtLeast, CrashScenario, Scenario, ThroughputScenario
 from harness.spark.effects import effect_rows
@@ -114,18 +113,18 @@ def prove(
             problems: list[str] = []
         elif isinstance(scenario, EffectScenario):
             rows = effect_rows(spark, sweeps, folder / "effects", progress.say)
-            problems = effect_failure_lines(rows)
+            problems = []
         elif isinstance(scenario, ReadersScenario):
             own = folder / "readers"
             with now_and_then(lambda: f"{finished_readers(own)}/{len(reading)} trials", progress.say):
                 rows = run_readers(spark, reading, own)
-            problems = reader_failure_lines(rows)
+            problems = []
         else:
             done = throughput_rows(spark, batches, seed, log, progress.say)
             rows, problems = done.rows, done.problems
-    sorted_out = kinds_of(rows)
+    sorted_out = by_kind(rows, kinds())
     for kind, group in sorted_out.items():
-        write_rows(folder, kind, group)
+        write_rows(folder, kind, group, kinds())
     figures = all_figures(sorted_out)
     tables = (
         crash_tables(figures, expected="valid") + crash_tables(figures, expected="anomaly") + throughput_tables(figures)
@@ -136,8 +135,7 @@ def prove(
     print("\n\n".join(told), end="\n\n")
     if bounded := left_out(figures):
         print(f"{bounded} With --profile full (make: PROFILE=full) it is all of them.\n")
-    problems += failure_lines(sorted_out.get("crash", []))
-    problems += wrong_end_lines(figures["throughput"])
+    problems += [str(failure) for failure in all_failures(figures, sorted_out)]
     if isinstance(scenario, ThroughputScenario):
         for wanted in scenario.at_least:
             problems += _missed(wanted, figures["throughput"])

@@ -1,5 +1,1 @@
-"""Raw rows of a run, and the report made from them."""
-
-from harness.report.write import publish
-
-__all__ = ["publish"]
+"""Building blocks of a report: rows on disk, medians, tables, plots, pages. They know no experiment."""

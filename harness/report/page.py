@@ -1,15 +1,103 @@
-"""The page of a report about one experiment."""
+"""A page of a report: what it shows, its plots, tables and failures, and how it was measured."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.report import text
+from harness.report.table import ROWS_SHOWN, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from harness.report.drawing import Looks
+
+FIRST_PAGE = "report.md"
+"""The file of the page that answers, beside the pages of the experiments."""
+HOW = "How it was measured"
+
+
+class Finding(NamedTuple):
+    """A number of checks, and how many of them ended well. ``section`` is the title of the part that has their rows."""
+
+    what: str
+    number: int
+    good: int
+    verdict: str
+    section: str = ""
+
+    def sentence(self, file: str = "") -> str:
+        """Return the finding in a sentence, bold unless all ended well. ``file`` makes it a link to the rows."""
+        if not self.number:
+            return f"No {self.what} in this run."
+        target = file + (f"#{anchor(self.section)}" if self.section else "")
+        what = f"[{self.what}]({target})" if target else self.what
+        sentence = f"{text.exact(self.good)} of {text.exact(self.number)} {what} {self.verdict}."
+        return sentence if self.good == self.number else f"**{sentence}**"
+
+
+class Plot(NamedTuple):
+    """A plot: the name of its file without the ending, its title, and the function that draws it, or returns None."""
+
+    name: str
+    title: str
+    draw: Callable[[Looks], Canvas | None]
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page. ``shows`` says in three sentences what it shows; ``parts`` are Markdown; ``plots`` are file names."""
+    """The page of an experiment in a report.
 
+    It opens with three sentences: those of ``shows``, and then those of ``findings``. ``body`` has its tables and
+    failures as parts in Markdown, with titles from the second level on. ``method`` says how it was measured. Where
+    nothing was measured ``body`` is empty, and ``absent`` gives the reason; the page is then not written.
+    """
+
+    name: str
     title: str
-    shows: str
-    parts: tuple[str, ...]
-    plots: tuple[str, ...] = ()
+    shows: Sequence[str]
+    body: Sequence[str]
+    method: str
+    findings: Sequence[Finding] = ()
+    plots: Sequence[Plot] = ()
+    absent: str = text.NOT_MEASURED
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.name}.md"
+
+    def markdown(self, origin: str, drawn: Collection[str]) -> str:
+        """Return the page. ``origin`` says which run it is of; ``drawn`` are the files of plots beside it."""
+        body = [part for part in self.body if part]
+        folded = any(part.startswith("<details>") or "\n<details>" in part for part in body)
+        note = f" Tables of more than {ROWS_SHOWN} rows are folded." if folded else ""
+        return "\n".join(
+            [
+                f"# {self.title}\n",
+                " ".join([*self.shows, *(finding.sentence() for finding in self.findings)]) + "\n",
+                f"A page of [the report]({FIRST_PAGE}): {origin}{note}\n",
+                *images(self.plots, drawn),
+                *body,
+                f"## {HOW}\n",
+                self.method,
+            ]
+        )
+
+
+def images(plots: Sequence[Plot], drawn: Collection[str]) -> list[str]:
+    """Return the plots that were drawn, as Markdown."""
+    return [f"![{plot.title}]({file})\n" for plot in plots for file in drawn if file.partition(".")[0] == plot.name]
+
+
+def tables(*made: Table) -> list[str]:
+    """Return tables as Markdown, the long ones folded; or a sentence if there are none."""
+    return [table.folded() for table in made] or [f"{text.NOT_MEASURED.capitalize()}.\n"]
+
+
+def anchor(title: str) -> str:
+    """Return the anchor that code hosts derive from a title."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")

@@ -13,154 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.experiments.iofaults.columns import KINDS as EFFECT_KINDS
-from harness.experiments.readers.row import COLUMNS as READER_COLUMNS
 from stores.errors import ConfigError
 
 Row = Mapping[str, Any]
 
-_TEXT, _COUNT, _REAL, _TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-_ARROW: Mapping[type, pa.DataType] = {str: _TEXT, int: _COUNT, float: _REAL, bool: _TRUTH}
+Kinds = Mapping[str, Mapping[str, type]]
+"""The columns of rows by kind: ``str``, ``int``, ``float`` or ``bool``. Every column may be null."""
 
-COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = MappingProxyType(
-    {
-        "throughput": {
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "workload": _TEXT,
-            "records_per_commit": _COUNT,
-            "partitions": _COUNT,
-            "repeat": _COUNT,
-            "seed": _COUNT,
-            "records": _COUNT,
-            "seconds": _REAL,
-            "records_per_s": _REAL,
-            "commit_p50_us": _REAL,
-            "commit_p99_us": _REAL,
-            "commit_max_us": _REAL,
-            "bytes_written": _COUNT,
-            "bytes_on_disk": _COUNT,
-            "peak_memory_bytes": _COUNT,
-            "open_files": _COUNT,
-            "open_after_kill_s": _REAL,
-            "end_state": _TEXT,
-        },
-        "opening": {
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "records": _COUNT,
-            "repeat": _COUNT,
-            "open_s": _REAL,
-            "restore_s": _REAL,
-            "replayed": _COUNT,
-        },
-        "benchmark": {
-            "suite": _TEXT,
-            "name": _TEXT,
-            "subject": _TEXT,
-            "durability": _TEXT,
-            "records_per_commit": _COUNT,
-            "distribution": _TEXT,
-            "median_s": _REAL,
-            "iqr_s": _REAL,
-            "rounds": _COUNT,
-            "records": _COUNT,
-            "records_per_s": _REAL,
-        },
-        "amplification": {
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "staged_records": _COUNT,
-            "lookups_staged": _REAL,
-            "lookups_just_committed": _REAL,
-            "lookups_committed": _REAL,
-            "lookups_absent": _REAL,
-            "bytes_put": _COUNT,
-            "bytes_written": _COUNT,
-        },
-        "early_commit": {
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "limit_bytes": _COUNT,
-            "repeat": _COUNT,
-            "records": _COUNT,
-            "seconds": _REAL,
-            "records_per_s": _REAL,
-            "commits": _COUNT,
-            "predicted": _COUNT,
-            "exceeded": _COUNT,
-            "uncommitted_max_bytes": _COUNT,
-            "peak_memory_bytes": _COUNT,
-        },
-        "large_step": {
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "transactional": _TRUTH,
-            "limit_bytes": _COUNT,
-            "step_bytes": _COUNT,
-            "pairs": _COUNT,
-            "uncommitted_bytes": _COUNT,
-            "staged_disk_bytes": _COUNT,
-            "peak_bytes": _COUNT,
-            "bound_bytes": _COUNT,
-            "seen_early": _COUNT,
-            "commits": _COUNT,
-            "state": _TEXT,
-            "seconds": _REAL,
-        },
-        "visibility": {
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "committed_by": _TEXT,
-            "isolation_level": _TEXT,
-            "commit_interval_s": _REAL,
-            "writes": _COUNT,
-            "lag_p50_s": _REAL,
-            "lag_p99_s": _REAL,
-            "lag_max_s": _REAL,
-        },
-        "latency": {
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "operation": _TEXT,
-            "records_per_commit": _COUNT,
-            "operations": _COUNT,
-            "p50_us": _REAL,
-            "p90_us": _REAL,
-            "p99_us": _REAL,
-            "p999_us": _REAL,
-            "max_us": _REAL,
-        },
-        "ratio": {
-            "claim": _TEXT,
-            "subject": _TEXT,
-            "yardstick": _TEXT,
-            "durability": _TEXT,
-            "records_per_commit": _COUNT,
-            "ratio": _REAL,
-            "at_least": _REAL,
-        },
-        "crash": {
-            "trial_id": _TEXT,
-            "backend": _TEXT,
-            "durability": _TEXT,
-            "guarantee": _TEXT,
-            "records": _TEXT,
-            "scenario": _TEXT,
-            "fault": _TEXT,
-            "failpoint": _TEXT,
-            "seed": _COUNT,
-            "checker": _TEXT,
-            "result": _TEXT,
-            "detail": _TEXT,
-            "expected": _TEXT,
-            "repeat_command": _TEXT,
-        },
-        "isolation": {name: _TEXT if type_ is str else _COUNT for name, type_ in READER_COLUMNS.items()},
-        **{kind: {name: _ARROW[type_] for name, type_ in columns.items()} for kind, columns in EFFECT_KINDS.items()},
-    }
+_TYPES: Mapping[type, pa.DataType] = MappingProxyType(
+    {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 )
-"""The columns of every row of a kind, by kind; null where a column does not apply. A row may have more columns."""
 
 LATEST = "latest"
 FACTS_FILE = "run.json"
@@ -229,12 +91,14 @@ def latest_run(runs: Path) -> Path:
     return link.resolve()
 
 
-def write_rows(run_folder: Path, kind: str, rows: Iterable[Row]) -> int:
+def write_rows(run_folder: Path, kind: str, rows: Iterable[Row], kinds: Kinds) -> int:
     """Add rows of one kind to a run, in a new file; return their number. Without rows, no file is written.
+
+    A row may have more columns than ``kinds`` has for its kind.
 
     Raises: ConfigError for an unknown kind, a value that does not fit its column, or if they cannot be written.
     """
-    columns = _columns(kind)
+    columns = {name: _TYPES[type_] for name, type_ in _columns(kind, kinds).items()}
     given = [dict(row) for row in rows]
     if not given:
         return 0
@@ -262,12 +126,12 @@ def write_rows(run_folder: Path, kind: str, rows: Iterable[Row]) -> int:
     return len(given)
 
 
-def read_rows(run_folder: Path, kind: str) -> list[dict[str, Any]]:
+def read_rows(run_folder: Path, kind: str, kinds: Kinds) -> list[dict[str, Any]]:
     """Return all rows of one kind, in the order in which they were written; none if the run has none.
 
     Raises: ConfigError for a file that cannot be read.
     """
-    columns = _columns(kind)
+    columns = _columns(kind, kinds)
     rows: list[dict[str, Any]] = []
     for part in sorted((run_folder / kind).glob("part-*.parquet")):
         try:
@@ -280,16 +144,16 @@ def read_rows(run_folder: Path, kind: str) -> list[dict[str, Any]]:
     return rows
 
 
-def read_all(run_folder: Path) -> dict[str, list[dict[str, Any]]]:
+def read_all(run_folder: Path, kinds: Kinds) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of every kind, by kind."""
-    return {kind: read_rows(run_folder, kind) for kind in COLUMNS}
+    return {kind: read_rows(run_folder, kind, kinds) for kind in kinds}
 
 
-def kinds_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_kind(rows: Sequence[Row], kinds: Kinds) -> dict[str, list[Row]]:
     """Group rows by their own ``kind``. Raises: ConfigError for an unknown kind."""
     sorted_out: dict[str, list[Row]] = {}
     for row in rows:
-        _columns(row["kind"])
+        _columns(row["kind"], kinds)
         sorted_out.setdefault(row["kind"], []).append(row)
     return sorted_out
 
@@ -299,7 +163,7 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-def _columns(kind: str) -> Mapping[str, pa.DataType]:
-    if kind not in COLUMNS:
-        raise ConfigError(f"no rows of kind {kind!r}: there are {', '.join(COLUMNS)}")
-    return COLUMNS[kind]
+def _columns(kind: str, kinds: Kinds) -> Mapping[str, type]:
+    if kind not in kinds:
+        raise ConfigError(f"no rows of kind {kind!r}: there are {', '.join(kinds)}")
+    return kinds[kind]

@@ -16,7 +16,7 @@ ROWS_SHOWN = 24
 class Table(NamedTuple):
     """A table with its cells as text. Columns whose places are in ``right`` hold numbers.
 
-    ``told_once`` are the places of columns that a terminal need not show if all their cells are equal: the value then
+    ``shown_once`` are the places of columns that a terminal need not show if all their cells are equal: the value then
     follows below the table. ``notable`` are the places of rows that stay visible when a long table is folded: those
     with something wrong.
     """
@@ -25,7 +25,7 @@ class Table(NamedTuple):
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Sequence[int] = ()
-    told_once: Sequence[int] = ()
+    shown_once: Sequence[int] = ()
     notable: Sequence[int] = ()
 
     def markdown(self) -> str:
@@ -34,9 +34,9 @@ class Table(NamedTuple):
             return f"{self.caption}: {text.NOT_MEASURED}.\n"
         return f"{self.caption}:\n\n{text.table(self.head, self.rows, self.right)}"
 
-    def folded(self) -> str:
-        """Return the table as Markdown. A long one shows only its notable rows until a reader unfolds it."""
-        if len(self.rows) <= ROWS_SHOWN:
+    def folded(self, rows_shown: int = ROWS_SHOWN) -> str:
+        """Return the table as Markdown. One of more than ``rows_shown`` rows is folded below its notable rows."""
+        if len(self.rows) <= rows_shown:
             return self.markdown()
         whole = text.table(self.head, self.rows, self.right)
         fold = f"<details>\n<summary>{_as_html(self.caption)}: {len(self.rows)} rows</summary>\n\n{whole}\n</details>\n"
@@ -50,7 +50,7 @@ class Table(NamedTuple):
         if not self.rows:
             return f"{self.caption}: {text.NOT_MEASURED}."
         rows = [[_unmarked(cell) for cell in row] for row in self.rows]
-        common = [place for place in self.told_once if len(rows) > 1 and len({row[place] for row in rows}) == 1]
+        common = [place for place in self.shown_once if len(rows) > 1 and len({row[place] for row in rows}) == 1]
         shown = [place for place in range(len(self.head)) if place not in common]
         lines = text.plain_table(
             [self.head[place] for place in shown],

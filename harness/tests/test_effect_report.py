@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from harness import bench
+from harness.answer.results import all_failures, all_figures, all_pages
+from harness.answer.write import write_report
 from harness.cli import main
 from harness.experiments.iofaults.columns import KINDS
-from harness.report.effect_section import SKIPPED, effect_failure_lines, effect_section
-from harness.report.effect_tables import (
+from harness.experiments.iofaults.figures import fault_findings
+from harness.experiments.iofaults.report import SKIPPED
+from harness.experiments.iofaults.tables import (
     damage_table,
     detection_table,
     left_out,
@@ -20,10 +23,7 @@ from harness.report.effect_tables import (
     process_tables,
     promise_table,
 )
-from harness.report.figures import all_figures
-from harness.report.outcome import outcome
 from harness.report.rows import new_run, read_rows, write_facts, write_rows
-from harness.report.write import write_report
 from harness.tests.made_up_rows import FACTS
 from stores.errors import ConfigError
 
@@ -117,13 +117,14 @@ def rows() -> dict[str, list[dict[str, Any]]]:
     return {"effect": trials, "effect_slice": slices, "mutant": mutants}
 
 
-def told_of(made: dict[str, list[dict[str, Any]]]) -> str:
-    return effect_section(all_figures(made), [*made["effect"], *made["mutant"]], {})
+def page_of(made: dict[str, list[dict[str, Any]]]) -> str:
+    figures = all_figures(made)
+    (page,) = [page for page in all_pages(figures, made, {}) if page.name == "io-faults"]
+    return page.markdown("", ())
 
 
-def told(facts: dict[str, Any] | None = None) -> str:
-    made = rows()
-    return effect_section(all_figures(made), [*made["effect"], *made["mutant"]], facts or {})
+def failure_lines(made: dict[str, list[dict[str, Any]]]) -> list[str]:
+    return [str(failure) for failure in all_failures(all_figures(made), made)]
 
 
 def figure(**wanted: str) -> dict[str, Any]:
@@ -135,8 +136,8 @@ def test_rows_have_the_columns_of_their_kind_and_come_back_as_written(tmp_path: 
     run = new_run(tmp_path, "smoke", FACTS)
     for kind, given in rows().items():
         assert {name for row in given for name in row} == {"kind", *KINDS[kind]}
-        write_rows(run, kind, given)
-        assert read_rows(run, kind) == [{"kind": kind, **row} for row in given]
+        write_rows(run, kind, given, KINDS)
+        assert read_rows(run, kind, KINDS) == [{"kind": kind, **row} for row in given]
 
 
 def test_equal_states_are_counted_once_and_costs_are_summed_up_over_slices() -> None:
@@ -160,8 +161,8 @@ def test_a_store_that_silently_falls_back_behind_damage_is_not_called_harmless()
     ]
     made["effect"] = [*damaged, *noticed, noticed[-1] | {"unverified": "deadly"}]
     table = damage_table(all_figures(made))
-    told = dict(zip(table.head, table.rows[0], strict=True))
-    assert {name: told[name] for name in table.head[3:-1]} == {
+    shown = dict(zip(table.head, table.rows[0], strict=True))
+    assert {name: shown[name] for name in table.head[3:-1]} == {
         "trials": "10",
         "harmless": "1",
         "detected by opening": "1",
@@ -182,14 +183,14 @@ def test_kinds_of_failing_calls_share_a_line_unless_one_broke_a_promise() -> Non
     counts = next(row for row in made["effect_slice"] if (row["fault"], row["durability"]) == ("kill", "DISK"))
     made["effect_slice"] = [counts | {"fault": "error", "variant": way} for way in (*ways, "EDQUOT once")]
     (table,) = process_tables(all_figures(made))
-    told = [(row[1], row[3], row[4], row[-1]) for row in table.rows]
-    assert told == [("a call fails: EDQUOT once", "1", "2", "**no: 1**"), ("a call fails: in 3 ways", "3", "0", "yes")]
+    shown = [(row[1], row[3], row[4], row[-1]) for row in table.rows]
+    assert shown == [("a call fails: EDQUOT once", "1", "2", "**no: 1**"), ("a call fails: in 3 ways", "3", "0", "yes")]
 
 
 def test_it_says_of_how_many_points_some_were_explored() -> None:
     gate = figure(durability="DISK", fault="power", variant="gate")
     assert (gate["points"], gate["points_in_all"]) == (20, 25)
-    assert "| 20 of 25 |" in told()
+    assert "| 20 of 25 |" in page_of(rows())
     figures = all_figures(rows())
     assert left_out(figures).startswith(f"{20 * len(figures['effect'])} of {25 * len(figures['effect'])} ")
     whole = rows()
@@ -207,14 +208,16 @@ def test_what_was_lost_is_counted_in_commits() -> None:
 def test_only_what_somebody_promised_fails_a_run() -> None:
     wrong = {(each["fault"], each["variant"]): each["wrong"] for each in all_figures(rows())["effect"] if each["wrong"]}
     assert wrong == {("damage", "flipped"): 1, ("kill", ""): 1}
-    damaged, torn = effect_failure_lines([row for kind in rows().values() for row in kind])
+    damaged, torn = failure_lines(rows())
     assert "phantom" in damaged
     assert "torn" in torn
     assert REPEAT in damaged
     assert REPEAT in torn
-    (strict,) = [line for line in told().splitlines() if "| strict | 20 of 25 |" in line]
+    (strict,) = [line for line in page_of(rows()).splitlines() if "| strict | 20 of 25 |" in line]
     assert strict.endswith("| no: 1, reported only |")
-    (killed,) = [line for line in told().splitlines() if "| killed before each I/O operation | 20 of 25 |" in line]
+    (killed,) = [
+        line for line in page_of(rows()).splitlines() if "| killed before each I/O operation | 20 of 25 |" in line
+    ]
     assert killed.endswith("| **no: 1** |")
 
 
@@ -233,9 +236,9 @@ def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_th
         ["no syncs"],
     ]
     assert [row[-1] for row in promise_table(figures).rows if row[1] == "corrupted at rest"] == ["**no: 1**"]
-    _, effects, mutants, *_ = outcome(figures).splitlines()
-    assert effects.startswith("* **4 of 7 ")
-    assert mutants.startswith("* **1 of 2 ")
+    effects, mutants = (finding.sentence() for finding in fault_findings(figures))
+    assert effects.startswith("**4 of 7 ")
+    assert mutants.startswith("**1 of 2 ")
 
 
 def test_the_share_of_runs_in_which_the_gate_finds_a_mutant_is_told_and_a_miss_fails_none() -> None:
@@ -251,20 +254,20 @@ def test_the_share_of_runs_in_which_the_gate_finds_a_mutant_is_told_and_a_miss_f
     assert list(table.notable) == [0]
     # What is only measured has no line of its own among the mutants that have to be found.
     assert [row[7] for row in mutant_table(figures).rows] == ["2 of 3", "-", "-"]
-    assert effect_failure_lines(made["mutant"]) == []
-    assert table.markdown() in told_of(made)
-    assert "Mutants detected by the default profile" not in told_of({**made, "mutant": [untold]})
+    assert failure_lines({"mutant": made["mutant"]}) == []
+    assert table.markdown() in page_of(made)
+    assert "Mutants detected by the default profile" not in page_of({**made, "mutant": [untold]})
 
 
 def test_a_mutant_that_was_not_found_is_a_failure() -> None:
     (found, _) = rows()["mutant"]
-    assert effect_failure_lines([found]) == []
-    (line,) = effect_failure_lines([{**found, "result": "", "expected": False, "repeat": REPEAT}])
+    assert failure_lines({"mutant": [found]}) == []
+    (line,) = failure_lines({"mutant": [{**found, "result": "", "expected": False, "repeat": REPEAT}]})
     assert line.endswith(REPEAT)
 
 
 def test_the_report_names_models_blind_spots_mutants_and_what_it_can_not_show() -> None:
-    section = told()
+    section = page_of(rows())
     for word in ("| gate |", "| strict |", "`lock.mdb`", "`no-sync`", "not seen", "Not simulated", REPEAT):
         assert word in section
     for level in ("DISK", "CHANGELOG"):
@@ -273,10 +276,11 @@ def test_the_report_names_models_blind_spots_mutants_and_what_it_can_not_show() 
 
 def test_what_was_skipped_is_said_with_its_reason(tmp_path: Path) -> None:
     reason = "no C compiler works here"
-    assert reason in told({SKIPPED: reason})
     run = new_run(tmp_path / "runs", "smoke", FACTS)
     write_facts(run, {**FACTS, SKIPPED: reason})
-    assert reason in write_report(run, tmp_path / "results").read_text()
+    report = write_report(run, tmp_path / "results")
+    assert f"| I/O faults | skipped: {reason} |" in report.read_text()
+    assert not (report.parent / "io-faults.md").exists()
 
 
 def test_without_a_compiler_a_bench_skips_the_stage_and_a_scenario_says_so(

@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from harness.report import write
-from harness.report.choice import choices
-from harness.report.crash_tables import crash_tables
-from harness.report.figures import all_figures, crash_trials
-from harness.report.outcome import outcome
+from harness.answer import write
+from harness.answer.choice import choices
+from harness.answer.document import proven
+from harness.answer.results import all_figures, all_pages
+from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
+from harness.experiments.crash.figures import crash_trials
+from harness.experiments.crash.tables import crash_tables
+from harness.experiments.microbench.report import benchmark_tables, ycsb_tables
+from harness.experiments.registry import kinds as known
+from harness.experiments.throughput.tables import throughput_tables
+from harness.report.page import HOW, anchor
+from harness.report.ratios import ratio_table
 from harness.report.rows import latest_run, name_latest, new_run, read_rows, write_facts, write_rows
-from harness.report.store_tables import benchmark_tables, ycsb_tables
-from harness.report.tables import ratio_table, throughput_tables
-from harness.report.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
-from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
+from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, Rows, made_up_rows
 from stores.errors import ConfigError
 
 PLOTS = {"throughput.svg", "store-throughput.svg", "commit-latency.svg", "opening.svg", "crash-matrix.svg"}
@@ -29,22 +33,22 @@ def run_of(folder: Path, kinds: set[str] | None = None) -> Path:
     run = new_run(folder / "runs", "smoke", FACTS)
     for kind, rows in made_up_rows().items():
         if kinds is None or kind in kinds:
-            write_rows(run, kind, rows)
+            write_rows(run, kind, rows, known())
     return run
 
 
 def test_rows_come_back_as_they_were_written_and_in_their_order(tmp_path: Path) -> None:
     run = new_run(tmp_path, "smoke", FACTS)
     for kind, rows in made_up_rows().items():
-        assert write_rows(run, kind, rows[:3]) == 3
-        assert write_rows(run, kind, rows[3:]) == len(rows) - 3
-        assert [{name: row[name] for name in rows[0]} for row in read_rows(run, kind)] == rows
+        assert write_rows(run, kind, rows[:3], known()) == 3
+        assert write_rows(run, kind, rows[3:], known()) == len(rows) - 3
+        assert [{name: row[name] for name in rows[0]} for row in read_rows(run, kind, known())] == rows
 
 
 def test_a_row_may_have_columns_of_its_own(tmp_path: Path) -> None:
     run = new_run(tmp_path, "smoke", FACTS)
-    write_rows(run, "opening", [{"backend": "a", "seed": 5}, {"backend": "b"}])
-    assert [(row["backend"], row["seed"], row["records"]) for row in read_rows(run, "opening")] == [
+    write_rows(run, "opening", [{"backend": "a", "seed": 5}, {"backend": "b"}], known())
+    assert [(row["backend"], row["seed"], row["records"]) for row in read_rows(run, "opening", known())] == [
         ("a", 5, None),
         ("b", None, None),
     ]
@@ -53,17 +57,17 @@ def test_a_row_may_have_columns_of_its_own(tmp_path: Path) -> None:
 def test_an_unknown_kind_or_a_value_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     run = new_run(tmp_path, "smoke", FACTS)
     with pytest.raises(ConfigError):
-        write_rows(run, "speed", [{"backend": "a"}])
+        write_rows(run, "speed", [{"backend": "a"}], known())
     with pytest.raises(ConfigError):
-        write_rows(run, "opening", [{"records": "many"}])
-    assert read_rows(run, "opening") == []
+        write_rows(run, "opening", [{"records": "many"}], known())
+    assert read_rows(run, "opening", known()) == []
 
 
 def test_rows_that_cannot_be_written_are_a_config_error(tmp_path: Path) -> None:
     run = new_run(tmp_path, "smoke", FACTS)
     (run / "opening").touch()
     with pytest.raises(ConfigError):
-        write_rows(run, "opening", [{"backend": "a"}])
+        write_rows(run, "opening", [{"backend": "a"}], known())
 
 
 def test_latest_leads_to_the_run_named_last_and_its_lack_is_an_error(tmp_path: Path) -> None:
@@ -76,59 +80,99 @@ def test_latest_leads_to_the_run_named_last_and_its_lack_is_an_error(tmp_path: P
         assert latest_run(tmp_path) == run
 
 
+PAGES = {"crashes", "throughput", "stores", "latency", "opening", "memory", "readers", "amplification", "machine"}
+
+
 def test_the_same_rows_give_the_same_files_byte_for_byte(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     for results in ("one", "two"):
         write_report(run, tmp_path / results)
     one, two = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two"))
     assert one == two
-    assert set(one) == PLOTS | {"report.md", "figures.jsonl", "environment.json"}
+    pages = {f"{name}.md" for name in PAGES}
+    assert set(one) == PLOTS | pages | {"report.md", "figures.jsonl", "environment.json"}
 
 
-def test_a_kind_that_was_not_measured_is_said_to_be_missing_and_has_no_plot(tmp_path: Path) -> None:
+def test_an_experiment_that_was_not_measured_is_said_to_be_missing_and_has_no_page_and_no_plot(tmp_path: Path) -> None:
     results = tmp_path / "results"
+    results.mkdir()
+    (results / "notes.md").write_text("mine")
     write_report(run_of(tmp_path), results)
     report = write_report(run_of(tmp_path / "other", {"crash"}), results).read_text()
     assert {file.name for file in results.glob("*.svg")} == {"crash-matrix.svg"}
-    assert "not measured in this run" in report
+    assert {file.name for file in results.glob("*.md")} == {"report.md", "crashes.md", "machine.md", "notes.md"}
+    assert "| Time to open after a kill | not measured in this run |" in report
     figures = [json.loads(line) for line in (results / "figures.jsonl").read_text().splitlines()]
     assert {figure["kind"] for figure in figures} == {"crash"}
 
 
-def test_every_table_names_its_durability_level(tmp_path: Path) -> None:
-    report = write_report(run_of(tmp_path), tmp_path / "results").read_text()
-    measured = report.partition("## What was measured")[0].split("\n\n")
-    for before, block in pairwise(measured):
-        if block.startswith("| ") and "records" in block:
-            assert "level" in before.lower() or "| level |" in block.splitlines()[0]
+def test_every_table_of_every_page_names_its_durability_level(tmp_path: Path) -> None:
+    write_report(run_of(tmp_path), tmp_path / "results")
+    seen = 0
+    for file in (tmp_path / "results").glob("*.md"):
+        for before, block in pairwise(file.read_text().split("\n\n")):
+            if block.startswith("| ") and "records" in block and not block.startswith("| page |"):
+                assert "level" in before.lower() or "| level |" in block.splitlines()[0]
+                seen += 1
+    assert seen > 8
 
 
-def test_the_contents_lead_to_every_section(tmp_path: Path) -> None:
-    report = write_report(run_of(tmp_path), tmp_path / "results").read_text()
-    titles = re.findall(r"^##+ (.*)$", report, re.MULTILINE)
-    anchors = {"".join(c for c in title.lower() if c.isalpha() or c == " ").replace(" ", "-") for title in titles}
-    linked = set(re.findall(r"\]\(#([^)]*)\)", report))
-    assert len(linked) > 5
-    assert linked <= anchors
-    contents = report.partition("Contents: ")[2].partition("\n")[0]
-    assert contents.count("](#") == len(re.findall(r"^## ", report, re.MULTILINE))
+def test_every_link_leads_to_a_page_a_plot_or_a_section_and_the_first_page_to_all_of_them(tmp_path: Path) -> None:
+    report = write_report(run_of(tmp_path), tmp_path / "results")
+    titles = {
+        file.name: re.findall(r"^##+ (.*)$", file.read_text(), re.MULTILINE) for file in report.parent.glob("*.md")
+    }
+    for file in titles:
+        for link in re.findall(r"\]\(([^)\s]+)\)", (report.parent / file).read_text()):
+            target, _, section = link.partition("#")
+            assert (report.parent / target).exists(), link
+            assert not section or section in {anchor(title) for title in titles[target or file]}, link
+    contents = report.read_text().partition("Contents: ")[2].partition("\n")[0]
+    assert contents.count("](#") == len(titles["report.md"])
+    assert {f"{name}.md" for name in PAGES} == set(re.findall(r"\]\((\w+\.md)\)", contents))
 
 
-def test_what_came_of_a_run_counts_what_is_as_it_should_be_and_is_bold_where_something_is_not() -> None:
-    told = outcome(all_figures(made_up_rows())).splitlines()
-    crashes, effects, _, states, limits, steps, ratios = told
-    assert re.match(r"\* \*\*46 of 47 \[crash trials\]", crashes)
-    assert effects.startswith("* No ")
-    assert re.match(r"\* 36 of 36 \[measured configurations\]", states)
-    assert re.match(r"\* 1 of 1 \[limits on the memory of uncommitted writes\]", limits)
-    assert re.match(r"\* 6 of 6 \[steps larger than the limit\]", steps)
-    assert re.match(r"\* \*\*1 of 2 \[ratios with a threshold\]", ratios)
+def test_a_page_opens_with_three_sentences_and_ends_with_how_it_was_measured(tmp_path: Path) -> None:
+    report = write_report(run_of(tmp_path), tmp_path / "results")
+    for name in PAGES - {"machine"}:
+        text = (report.parent / f"{name}.md").read_text()
+        title, opening, *_ = text.split("\n\n")
+        assert title.startswith("# ")
+        assert len(re.findall(r"\.(?=\*\* |\*\*$| |$)", opening)) == 3, opening
+        assert text.count(f"\n## {HOW}\n") == 1
+        assert f"\n## {HOW}\n" in text[-2500:]
 
 
-def test_a_limit_that_was_passed_is_told() -> None:
+def test_a_backend_that_fails_is_named_on_the_page_with_the_command_that_repeats_it(tmp_path: Path) -> None:
+    page = (write_report(run_of(tmp_path), tmp_path / "results").parent / "crashes.md").read_text()
+    assert "**46 of 47 crash trials ended as expected.**" in page
+    assert "**Trials that did not end as expected: 1.**" in page
+    assert (
+        "* sqlite-indexed-batch at CHANGELOG, create.built, seed 1: anomaly, not valid (atomicity: store left" in page
+    )
+    assert "repeat it with: python -m harness trial '{}'" in page
+
+
+def proven_by(rows: Rows) -> list[str]:
+    figures = all_figures(rows)
+    return proven(figures, all_pages(figures, rows, {}))
+
+
+def test_what_was_proven_counts_what_ended_well_and_is_bold_where_something_did_not() -> None:
+    crashes, effects, _, states, limits, steps, readers, ratios = proven_by(made_up_rows())
+    assert crashes == "**46 of 47 [crash trials](crashes.md) ended as expected.**"
+    assert effects.startswith("No ")
+    assert readers.startswith("No ")
+    assert states.startswith("36 of 36 [measured configurations](throughput.md)")
+    assert limits.startswith("1 of 1 [limits on the memory of uncommitted writes](memory.md#")
+    assert steps.startswith("6 of 6 [steps larger than the limit](memory.md#")
+    assert ratios.startswith("**1 of 2 [ratios with a threshold](#ratios)")
+
+
+def test_a_limit_that_was_passed_is_reported() -> None:
     rows = made_up_rows()
     rows["early_commit"][0]["uncommitted_max_bytes"] = rows["early_commit"][0]["limit_bytes"] + 1
-    assert any(re.match(r"\* \*\*0 of 1 \[limits", line) for line in outcome(all_figures(rows)).splitlines())
+    assert any(line.startswith("**0 of 1 [limits") for line in proven_by(rows))
 
 
 def test_the_rows_of_what_is_not_as_it_should_be_are_notable() -> None:
@@ -222,7 +266,7 @@ def test_nothing_written_names_this_machine_or_a_path(tmp_path: Path) -> None:
 
 
 def test_reads_and_writes_of_a_store_are_told_per_get_and_per_byte_put(tmp_path: Path) -> None:
-    report = write_report(run_of(tmp_path), tmp_path / "results").read_text()
+    report = (write_report(run_of(tmp_path), tmp_path / "results").parent / "amplification.md").read_text()
     assert "| rocksdb-direct | CHANGELOG | 1,000 | 1.00 | 1.00 | 1.00 | 1.50 | 2.00 |" in report
 
 
@@ -259,7 +303,7 @@ def test_a_damaged_file_of_rows_is_a_config_error_that_names_it(tmp_path: Path) 
 def test_a_file_that_was_being_written_when_its_process_died_is_no_row(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     (run / "crash" / "part-0001.new").write_bytes(b"PAR1")
-    assert len(read_rows(run, "crash")) == len(made_up_rows()["crash"])
+    assert len(read_rows(run, "crash", known())) == len(made_up_rows()["crash"])
 
 
 def test_a_run_that_left_something_out_is_reported_beside_its_rows(

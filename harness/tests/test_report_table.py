@@ -9,7 +9,7 @@ TABLE = Table(
     ("backend", "model", "torn", "held"),
     [["`lmdb`", "gate", "0", "yes"], ["`sqlite`", "gate", "12", "yes"]],
     right=(2,),
-    told_once=(1, 2, 3),
+    shown_once=(1, 2, 3),
 )
 
 

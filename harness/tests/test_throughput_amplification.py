@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from harness.experiments.amplification.amplification import STAGED, amplification_rows
-from harness.report.rows import COLUMNS
+from harness.experiments.registry import kinds
 from stores.registry import Backend, StoreBackend, backends
 from stores.tests.minimal_store import DirectWithOffsets
 
@@ -63,4 +63,4 @@ def test_a_store_without_an_engine_has_no_row(monkeypatch: pytest.MonkeyPatch) -
 def test_the_rows_are_the_same_on_every_run_and_fit_their_columns() -> None:
     rows = amplification_rows(["memory-indexed-batch"], 1)
     assert rows == amplification_rows(["memory-indexed-batch"], 1)
-    assert set(rows[0]) == {*COLUMNS["amplification"], "kind", "seed"}
+    assert set(rows[0]) == {*kinds()["amplification"], "kind", "seed"}

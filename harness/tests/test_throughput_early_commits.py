@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.answer.results import all_figures
 from harness.experiments.memory import early_commits
 from harness.experiments.memory.early_commits import early_commit_rows, over_limit
-from harness.report.figures import all_figures
-from harness.report.rows import COLUMNS
+from harness.experiments.registry import kinds
 
 LIMIT_BYTES = 64 << 10
 
@@ -21,7 +21,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_task_without_an_interval_commits_before_each_limit_and_only_for_it() -> None:
     """Source: KIP-892, "In-memory Transaction Buffers"; the commit before the limit is beyond it."""
     rows = early_commit_rows("smoke", None, 1)
-    assert set(rows[0]) == {*COLUMNS["early_commit"], "kind", "seed"}
+    assert set(rows[0]) == {*kinds()["early_commit"], "kind", "seed"}
     found = {row["limit_bytes"]: row for row in rows}
     free, bounded = found[None], found[LIMIT_BYTES]
     assert (free["commits"], free["predicted"], free["exceeded"]) == (1, 0, 0)
@@ -42,7 +42,7 @@ def test_backends_that_were_not_asked_for_are_left_out() -> None:
 
 
 def test_a_rate_is_told_against_that_of_the_same_backend_without_a_limit() -> None:
-    columns = dict.fromkeys(COLUMNS["early_commit"], 1)
+    columns = dict.fromkeys(kinds()["early_commit"], 1)
     row = {**columns, "kind": "early_commit", "backend": "b", "durability": "CHANGELOG", "limit_bytes": None}
     rows = [
         {**row, "records_per_s": 200.0, "uncommitted_max_bytes": 30},

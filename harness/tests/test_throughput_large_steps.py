@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from harness.answer.results import all_figures
+from harness.experiments.memory.failures import wrong_step_lines
+from harness.experiments.memory.figures import memory_findings
 from harness.experiments.memory.large_steps import LIMIT_BYTES, STEPS, bound_bytes, large_step_rows, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
-from harness.report.figures import all_figures
-from harness.report.memory_sections import large_step_tables, wrong_step_lines
-from harness.report.outcome import outcome
-from harness.report.rows import COLUMNS
+from harness.experiments.memory.tables import large_step_tables
+from harness.experiments.registry import kinds
 from harness.tests.made_up_rows import made_up_rows
 from stores.config import StoreConfig
 from stores.registry import backends
@@ -31,7 +32,7 @@ def wrong(row: dict[str, Any]) -> list[str]:
 
 def test_a_step_that_is_spilled_is_one_commit_and_stays_within_its_bound() -> None:
     row = measured(StoreConfig().backend, STEP_BYTES, 1)
-    assert set(row) == {*COLUMNS["large_step"], "kind", "seed"}
+    assert set(row) == {*kinds()["large_step"], "kind", "seed"}
     assert wrong(row) == []
     assert row["peak_bytes"] > LIMIT_BYTES
     assert row["staged_disk_bytes"] > STEP_BYTES - 2 * LIMIT_BYTES
@@ -76,7 +77,7 @@ def test_a_step_that_is_wrong_is_told_in_words_and_in_bold() -> None:
         (table,) = large_step_tables(figures)
         assert [table.rows[place][0] for place in table.notable] == ["lmdb-indexed-batch"]
         assert "**no**" in table.rows[table.notable[0]]
-        assert "**5 of 6 [steps" in outcome(figures)
+        assert memory_findings(figures)[1].sentence().startswith("**5 of 6 [steps")
 
 
 def test_a_backend_that_keeps_nothing_apart_may_show_a_step_before_its_commit() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.answer.results import all_figures
 from harness.experiments.latencies.latencies import COMMITS, RECORDS_PER_COMMIT, latency_rows, percentiles_us, timed
-from harness.report.figures import all_figures
-from harness.report.plots import draw
-from harness.report.rows import COLUMNS
-from harness.report.store_tables import latency_tables
+from harness.experiments.latencies.report import latency_tables, page
+from harness.experiments.registry import kinds
+from harness.report.drawing import Looks, draw
 from stores.registry import open_store
 
 
@@ -36,7 +36,7 @@ def test_there_is_a_row_for_the_puts_and_one_for_the_commits_of_a_backend() -> N
         ("commit", number),
     ]
     for row in rows:
-        assert set(row) == {*COLUMNS["latency"], "kind"}
+        assert set(row) == {*kinds()["latency"], "kind"}
         assert 0 < row["p50_us"] <= row["p90_us"] <= row["p99_us"] <= row["p999_us"] <= row["max_us"]
 
 
@@ -60,5 +60,7 @@ def test_medians_are_held_against_the_backend_without_isolation(tmp_path: Path) 
         ("commit", "lmdb-native", "3.00"),
         ("commit", "rocksdb-direct", "1.00"),
     ]
-    assert draw(figures, tmp_path) == ["put-and-commit-latency.svg"]
+    assert draw(page(figures).plots, Looks(["lmdb-native", "rocksdb-direct"]), tmp_path) == [
+        "put-and-commit-latency.svg"
+    ]
     assert latency_tables(all_figures({"latency": made[:2]}))[0].rows[0][-1] == "-"

@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
+from harness.experiments.registry import kinds
 from harness.experiments.visibility.visibility import INTERVALS_S, seen, seen_of_task, visibility_rows
-from harness.report.rows import COLUMNS
 from stores.interface import IsolationLevel
 from stores.registry import open_store
 
@@ -47,6 +47,6 @@ def test_there_is_a_row_for_each_interval_and_level() -> None:
         for level in IsolationLevel
     ]
     for row in rows:
-        assert set(row) == {*COLUMNS["visibility"], "kind"}
+        assert set(row) == {*kinds()["visibility"], "kind"}
         assert 0 <= row["lag_p50_s"] <= row["lag_p99_s"] <= row["lag_max_s"]
     assert visibility_rows("smoke", ["lmdb-indexed-batch"]) == []

@@ -17,7 +17,7 @@ from harness.experiments.crash.row import Row, row
 from harness.experiments.crash.run import examine
 from harness.experiments.crash.trial import Trial
 from harness.experiments.readers import trial as readers
-from harness.experiments.readers.row import failure_lines
+from harness.experiments.readers.experiment import Readers
 from harness.faults import Kill, KillAfter, Stop
 from harness.spark.readers import run_readers
 from harness.spark.session import session
@@ -153,7 +153,7 @@ def test_readers_beside_a_writer_come_back_as_one_row_each(spark: SparkSession, 
     ]
     rows = run_readers(spark, trials, tmp_path)
     assert [(row["trial"], row["result"]) for row in rows] == [(trials[0].id, "valid"), (trials[1].id, "anomaly")]
-    assert failure_lines(rows) == []
+    assert Readers().failures({}, {"isolation": rows}) == []
     assert rows[0]["committed_answers"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["isolation.parquet"]
     with pytest.raises(ConfigError):

@@ -412,9 +412,9 @@ class StreamTask:
         The task's own function requests a commit with ``TaskContext.commit``. A commit in the middle of a record would
         separate its writes from its input offset, so this method refuses that and changes nothing.
 
-        Raises: StoreError while a record is processed or a punctuator runs; ChangelogTimeoutError, after which ``input_offsets`` returns where to continue; ProducerFencedError if
-        another instance owns the task now, and this one has closed; ChangelogError; a store's error if the store can't
-        continue: close the task and open it again.
+        Raises: StoreError while a record is processed or a punctuator runs; ChangelogTimeoutError, after which
+        ``input_offsets`` returns where to continue; ProducerFencedError if another instance owns the task now, and this
+        one has closed; ChangelogError; a store's error if the store can't continue: close the task and open it again.
         """
         if self._context.active:
             raise self._context.busy("commit")

@@ -135,6 +135,7 @@ def violations(modules: Mapping[str, Module]) -> list[str]:
         *strategies_known(modules),
         *impure_checkers(modules),
         *results_written(modules),
+        *rooms_of_the_report(modules),
     ]
 
 
@@ -242,10 +243,21 @@ def impure_checkers(modules: Mapping[str, Module]) -> Iterator[str]:
 
 
 def results_written(modules: Mapping[str, Module]) -> Iterator[str]:
-    """Only ``harness.report`` writes to ``results/``, so nobody else has a use for that folder's name."""
+    """Only ``harness.answer`` writes to ``results/``, so nobody else has a use for that folder's name."""
     for module in modules.values():
-        if not module.within("harness.report") and not module.is_test():
+        if not module.within("harness.answer") and not module.is_test():
             yield from (f"{module.name} names {text!r}" for text in module.strings if RESULTS.match(text))
+
+
+def rooms_of_the_report(modules: Mapping[str, Module]) -> Iterator[str]:
+    """A report is made of parts that know no experiment; experiments use them, and the answer uses experiments."""
+    above = ("harness.experiment", "harness.experiments", "harness.answer", "harness.bench", "harness.proof")
+    for module in modules.values():
+        for target in sorted(module.imports):
+            if module.within("harness.report") and any(is_within(target, part) for part in above):
+                yield f"{module.name} imports {target}: harness.report knows no experiment"
+            if module.within("harness.experiments") and is_within(target, "harness.answer"):
+                yield f"{module.name} imports {target}: an experiment does not know what others found"
 
 
 def test_every_import_of_the_project_follows_the_arrows() -> None:
@@ -277,7 +289,9 @@ ORDERLY = {
     "harness/checkers/__init__.py": "",
     "harness/checkers/atomicity.py": "from harness.history import History",
     "harness/history.py": "import json",
-    "harness/report/page.py": "FOLDER = 'results/figures'",
+    "harness/report/page.py": "import json",
+    "harness/experiments/crash/report.py": "from harness.report import page",
+    "harness/answer/write.py": "from harness.experiments.crash import report\nFOLDER = 'results/figures'",
     "scenarios/throughput.py": "from harness.spark import session",
 }
 
@@ -314,6 +328,10 @@ ORDERLY = {
         ("harness/__init__.py", "import stores.errors"),
         ("harness/history.py", "open('results/report.md', 'w')"),
         ("harness/history.py", "folder = root / 'results'"),
+        ("harness/report/page.py", "FOLDER = 'results/figures'"),
+        ("harness/report/page.py", "from harness.experiments.crash import report"),
+        ("harness/report/page.py", "from harness.answer.write import publish"),
+        ("harness/experiments/crash/report.py", "from harness.answer import write"),
     ],
 )
 def test_each_rule_finds_what_breaks_it(tmp_path: Path, file: str, text: str) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.amplification.amplification import amplification_rows
-from harness.report.figures import amplification
+from harness.experiments.amplification.report import amplification, page
+from harness.report.page import Page
 from stores.registry import StoreBackend, backend_named, backends
 
 
@@ -62,3 +64,7 @@ class Amplification(Experiment[Trial]):
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return nothing: the counts are reported only."""
         return []
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about amplification."""
+        return page(figures)

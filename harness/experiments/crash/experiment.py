@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import (
     Claim,
@@ -19,12 +20,14 @@ from harness.experiment import (
     Rows,
     Worker,
 )
+from harness.experiments.crash.figures import crash, crash_trials
 from harness.experiments.crash.plan import crash_matrix
+from harness.experiments.crash.report import page
 from harness.experiments.crash.row import row
 from harness.experiments.crash.run import examine
 from harness.experiments.crash.trial import Trial, repeat_command
 from harness.faults import failpoint_of, fault_text
-from harness.report import figures as reported
+from harness.report.page import Page
 
 SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 3, "full": 5})
 """The number of seeds in a profile's crash matrix."""
@@ -94,7 +97,7 @@ class Crash(Experiment[Trial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return a figure for each cell of the crash matrix: its trials by result."""
-        return {"crash": reported.crash(rows.get("crash", ()))}
+        return {"crash": crash(rows.get("crash", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every trial with an unexpected result."""
@@ -105,6 +108,10 @@ class Crash(Experiment[Trial]):
                 f"({'; '.join(trial['found']) or 'nothing found'})",
                 trial["repeat_command"],
             )
-            for trial in reported.crash_trials(rows.get("crash", ()))
+            for trial in crash_trials(rows.get("crash", ()))
             if not trial["as_expected"]
         ]
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about crash trials."""
+        return page(figures, [str(failure) for failure in self.failures(figures, rows)])

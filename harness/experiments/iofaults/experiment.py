@@ -23,12 +23,14 @@ from harness.experiment import (
 )
 from harness.experiments.iofaults import plan
 from harness.experiments.iofaults.columns import KINDS
+from harness.experiments.iofaults.figures import detections, effects, mutants
 from harness.experiments.iofaults.gate import is_wrong
 from harness.experiments.iofaults.plan import Convicted, Swept
+from harness.experiments.iofaults.report import SKIPPED, page
 from harness.experiments.iofaults.slices import Recorded, Slice, Writer, explore, make_recording, slices_of
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
-from harness.report import effect_figures
+from harness.report.page import Page
 from stores.errors import ConfigError
 
 IoTrial = Swept | Convicted | Slice
@@ -74,11 +76,11 @@ class IoFaults(Experiment[IoTrial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the trials by level, fault, variant and backend; the mutants; how often mutants are detected."""
-        mutants = rows.get("mutant", ())
+        tried = rows.get("mutant", ())
         return {
-            "effect": effect_figures.effects(rows),
-            "mutant": effect_figures.mutants(mutants),
-            "detection": effect_figures.detections(mutants),
+            "effect": effects(rows),
+            "mutant": mutants(tried),
+            "detection": detections(tried),
         }
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
@@ -86,16 +88,20 @@ class IoFaults(Experiment[IoTrial]):
         tried = [*rows.get("effect", ()), *rows.get("mutant", ())]
         return [_failure(row) for row in tried if is_wrong(row)]
 
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about I/O faults."""
+        return page(figures, [str(failure) for failure in self.failures(figures, rows)], str(facts.get(SKIPPED, "")))
+
 
 def _failure(row: Mapping[str, Any]) -> Failure:
     name = row["mutant"] if row["kind"] == "mutant" else row["fault"]
-    told = f"{row['backend']} at {row['durability']}, {name} {row['variant']}".rstrip()
+    trial = f"{row['backend']} at {row['durability']}, {name} {row['variant']}".rstrip()
     repeat = str(row["repeat"] or "")
     if row["kind"] != "mutant":
-        return Failure(f"{told}, {row['description']}, seed {row['seed']}: {row['result']}: {row['detail']}", repeat)
+        return Failure(f"{trial}, {row['description']}, seed {row['seed']}: {row['result']}: {row['detail']}", repeat)
     seen = row["result"] or f"not seen in {row['states']} states"
     found = f"{row['fault']} should have left it {row['wanted']}, and it is {seen} {row['detail']}"
-    return Failure(f"{told}: {found}".rstrip(), repeat)
+    return Failure(f"{trial}: {found}".rstrip(), repeat)
 
 
 def _record(kept: Path, writer: Writer, fork_server: ForkServer | None) -> tuple[Any, ...]:

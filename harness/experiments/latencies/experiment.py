@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.latencies import latencies
+from harness.experiments.latencies.report import latency, page
 from harness.experiments.throughput.apart import figures_apart
-from harness.report import figures as reported
+from harness.report.page import Page
 from stores.registry import backends
 
 
@@ -60,8 +62,12 @@ class Latencies(Experiment[Trial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the percentiles, each compared with the backend without isolation."""
-        return {"latency": reported.latencies(rows.get("latency", ()))}
+        return {"latency": latency(rows.get("latency", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return nothing: the latencies are reported only."""
         return []
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about latencies."""
+        return page(figures)

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.memory import early_commits, large_steps
-from harness.report.figures import early_commits as early_commit_figures
-from harness.report.figures import large_steps as large_step_figures
-from harness.report.memory_sections import wrong_step_lines
+from harness.experiments.memory.failures import wrong_step_lines
+from harness.experiments.memory.figures import early_commits as early_commit_figures
+from harness.experiments.memory.figures import large_steps as large_step_figures
+from harness.experiments.memory.report import page
+from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends
 
@@ -140,3 +143,8 @@ class LargeSteps(Experiment[LargeStepTrial]):
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return a sentence for each step that exceeded its memory bound or was not one commit."""
         return [Failure(line) for line in wrong_step_lines(figures.get("large_step", ()))]
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about memory, which includes early commits."""
+        failures = [*EarlyCommits().failures(figures, rows), *self.failures(figures, rows)]
+        return page(figures, [str(failure) for failure in failures])

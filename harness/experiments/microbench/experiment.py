@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import Claim as Reason
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.microbench import run as timing
 from harness.experiments.microbench.case import case_named
-from harness.report import figures as reported
+from harness.experiments.microbench.report import benchmarks, page
+from harness.report.page import Page
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,12 @@ class Microbench(Experiment[Trial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the cases, in order."""
-        return {"benchmark": reported.benchmarks(rows.get("benchmark", ()))}
+        return {"benchmark": benchmarks(rows.get("benchmark", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return nothing: a missed ratio fails a run only if it is asked to be strict."""
         return []
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about stores by themselves."""
+        return page(figures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import (
     Claim,
@@ -19,8 +20,10 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.opening import opening
+from harness.experiments.opening.figures import opening as opening_figures
 from harness.experiments.opening.opening import OpeningTrial
-from harness.report import figures as reported
+from harness.experiments.opening.report import page
+from harness.report.page import Page
 
 
 class Opening(Experiment[OpeningTrial]):
@@ -60,8 +63,12 @@ class Opening(Experiment[OpeningTrial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return medians over repeats, and the slowest time until ready."""
-        return {"opening": reported.opening(rows.get("opening", ()))}
+        return {"opening": opening_figures(rows.get("opening", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return nothing: a missed ratio fails a run only if it is asked to be strict."""
         return []
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about opening."""
+        return page(figures)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.readers.report import isolation, page
 from harness.experiments.readers.row import COLUMNS, examine
 from harness.experiments.readers.trial import Trial
+from harness.report.page import Page
 from stores.registry import backend_named, backends
 
 
@@ -35,7 +38,7 @@ class Readers(Experiment[Trial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the trials, in order."""
-        return {"isolation": [dict(row) for row in rows.get("isolation", ())]}
+        return {"isolation": isolation(rows.get("isolation", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every trial with an unexpected result."""
@@ -46,3 +49,7 @@ class Readers(Experiment[Trial]):
             for row in rows.get("isolation", ())
             if row["result"] != row["expected"]
         ]
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about isolation."""
+        return page(figures, [str(failure) for failure in self.failures(figures, rows)])

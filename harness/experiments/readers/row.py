@@ -61,13 +61,3 @@ def repeat_command(trial: Trial) -> str:
     command = ["python", "-m", "harness", "readers", "--backends", trial.backend, "--durability", trial.durability]
     command += ["--seconds", f"{trial.seconds:g}", "--seed", str(trial.seed)]
     return shlex.join([*command, *(["--mutant", trial.mutant] if trial.mutant else [])])
-
-
-def failure_lines(rows: list[Row]) -> list[str]:
-    """Return a sentence and a command for every trial with an unexpected result."""
-    return [
-        f"{row['trial']}: {row['result']} instead of {row['expected']}. {row['detail']}\n"
-        f"  repeat it with: {row['repeat_command']}"
-        for row in rows
-        if row["result"] != row["expected"]
-    ]

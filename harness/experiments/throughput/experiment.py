@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput import plan
+from harness.experiments.throughput.figures import throughput, wrong_end_lines
 from harness.experiments.throughput.plan import Batch, Sweep
-from harness.report import figures as reported
-from harness.report.document import wrong_end_lines
+from harness.experiments.throughput.report import page
+from harness.report.page import Page
 from harness.workloads.event_log import EVENT_LOG
 
 
@@ -62,8 +64,12 @@ class Throughput(Experiment[Batch]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return medians over repeats, and the spread of the rate."""
-        return {"throughput": reported.throughput(rows.get("throughput", ()))}
+        return {"throughput": throughput(rows.get("throughput", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return a sentence for each configuration whose end state is not the one that Spark SQL computes."""
         return [Failure(line) for line in wrong_end_lines(figures.get("throughput", ()))]
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about throughput."""
+        return page(figures, [str(failure) for failure in self.failures(figures, rows)])

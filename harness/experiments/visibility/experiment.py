@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
+from typing import Any
 
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput.apart import figures_apart
 from harness.experiments.visibility import visibility
-from harness.report import figures as reported
+from harness.experiments.visibility.report import lags, page
+from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends
 
@@ -64,8 +66,12 @@ class Visibility(Experiment[Trial]):
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the times, in order."""
-        return {"visibility": reported.visibility(rows.get("visibility", ()))}
+        return {"visibility": lags(rows.get("visibility", ()))}
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return nothing: the times are reported only."""
         return []
+
+    def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
+        """Return the page about readers on other threads."""
+        return page(figures)

@@ -1,14 +1,11 @@
-"""The part of a report about I/O faults, and a sentence for each failed trial."""
+"""The page about I/O faults."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from harness.experiments.iofaults.gate import is_wrong
-from harness.report import text
-from harness.report.effect_figures import Figure
-from harness.report.effect_tables import (
+from harness.experiments.iofaults.figures import MUTANTS, fault_findings
+from harness.experiments.iofaults.tables import (
     damage_table,
     detection_table,
     mutant_table,
@@ -16,6 +13,9 @@ from harness.report.effect_tables import (
     process_tables,
     promise_table,
 )
+from harness.report import text
+from harness.report.figures import Figures
+from harness.report.page import Page
 
 SKIPPED = "effects_skipped"
 """The fact of a run that gives the reason why no I/O fault was tried."""
@@ -64,27 +64,6 @@ are seen in the order of one recording.
 """
 
 
-def effect_section(figures: Mapping[str, Sequence[Figure]], rows: Sequence[Mapping[str, Any]], facts: object) -> str:
-    """Return the section. ``rows`` are of the kinds "effect" and "mutant"; ``facts`` may say why there are none."""
-    title = "## I/O faults\n\n"
-    reason = facts.get(SKIPPED) if isinstance(facts, Mapping) else None
-    if reason:
-        return f"{title}Skipped: {reason}.\n"
-    if not figures["effect"] and not figures["mutant"]:
-        return f"{title}{text.NOT_MEASURED.capitalize()}.\n"
-    parts = [title + _HOW]
-    if figures["effect"]:
-        parts += [promise_table(figures).markdown(), _failures(rows)]
-        parts += ["### Power loss\n", _MODELS, *(table.folded() for table in power_tables(figures))]
-        parts += ["### Kills and failing calls\n", *(table.folded() for table in process_tables(figures))]
-        parts += ["### Corruption at rest\n", _DAMAGE, damage_table(figures).folded()]
-    if figures["mutant"]:
-        parts += ["### Mutants\n", mutant_table(figures).folded()]
-    if figures["detection"]:
-        parts += [_DETECTION, detection_table(figures).folded()]
-    return "\n".join([*parts, _NOT_SIMULATED])
-
-
 _DAMAGE = """\
 After a clean close a bit flips, or a file is truncated or missing. The store is then opened, verified
 (`store.verify()`) and read whole. The corruption must be detected, and the store restored from the changelog, or it
@@ -99,24 +78,31 @@ undetected* must be 0.
 """
 
 
-def effect_failure_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence and a command for every trial of I/O faults that fails the run; ``rows`` may include slices."""
-    return [_failure(row) for row in rows if row["kind"] != "effect_slice" and is_wrong(row)]
+def page(figures: Figures, failures: Sequence[str], skipped: str) -> Page:
+    """Return the page. ``skipped`` is the reason why no fault was tried, or ""."""
+    measured = figures["effect"] or figures["mutant"]
+    return Page(
+        "io-faults",
+        "I/O faults",
+        ("At each I/O operation a process is killed, a call fails or power is lost; closed files are corrupted.",),
+        _body(figures, failures) if measured and not skipped else (),
+        f"{_HOW}\n{_NOT_SIMULATED}",
+        fault_findings(figures),
+        absent=f"skipped: {skipped}" if skipped else text.NOT_MEASURED,
+    )
 
 
-def _failure(row: Mapping[str, Any]) -> str:
-    name = row["mutant"] if row["kind"] == "mutant" else row["fault"]
-    told = f"{row['backend']} at {row['durability']}, {name} {row['variant']}".rstrip()
-    if row["kind"] == "mutant":
-        seen = row["result"] or f"not seen in {row['states']} states"
-        line = f"{told}: {row['fault']} should have left it {row['wanted']}, and it is {seen} {row['detail']}".rstrip()
-    else:
-        line = f"{told}, {row['description']}, seed {row['seed']}: {row['result']}: {row['detail']}"
-    return f"{line}\n  repeat it with: {row['repeat']}" if row["repeat"] else line
-
-
-def _failures(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = effect_failure_lines(rows)
-    if not lines:
-        return "Nothing broke a promise.\n"
-    return text.failures("Trials that failed", lines)
+def _body(figures: Figures, failures: Sequence[str]) -> list[str]:
+    parts = []
+    if figures["effect"]:
+        parts.append(promise_table(figures).markdown())
+    parts.append(text.failures("Trials that failed", failures) if failures else "Nothing broke a promise.\n")
+    if figures["effect"]:
+        parts += ["## Power loss\n", _MODELS, *(table.folded() for table in power_tables(figures))]
+        parts += ["## Kills and failing calls\n", *(table.folded() for table in process_tables(figures))]
+        parts += ["## Corruption at rest\n", _DAMAGE, damage_table(figures).folded()]
+    if figures["mutant"]:
+        parts += [f"## {MUTANTS}\n", mutant_table(figures).folded()]
+    if figures["detection"]:
+        parts += [_DETECTION, detection_table(figures).folded()]
+    return parts

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.gate import SILENT, is_wrong
-
-Row = Mapping[str, Any]
-Figure = dict[str, Any]
+from harness.experiments.iofaults.gate import HELD_STRICTLY, SILENT, STRICT, is_wrong
+from harness.report.figures import Figure, Figures
+from harness.report.page import Finding
+from harness.report.rows import Row
 
 KEY = ("durability", "fault", "variant", "backend")
 MEASURED = "measured"
 """The wanted result of a mutant that is only measured."""
+REPORTED_ONLY = (STRICT, "beyond")
+"""Variants of power loss whose anomalies are only reported; see ``is_promised`` for the exception."""
+MUTANTS = "Mutants"
+"""The title of their part of the page."""
 _APART = (Found.VALID, Found.NOTICED, Found.HARNESS_ERROR)
 
 
@@ -57,7 +60,7 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
                 "lost": found[Found.LOST],
                 "silent": sum(found[result] for result in SILENT),
                 "other": sum(number for result, number in found.items() if result not in (*_APART, *SILENT)),
-                **_noticed(own),
+                **_detected(own),
                 "no_verdict": found[Found.HARNESS_ERROR],
                 "unexpected": sum(not row["expected"] for row in own),
                 "wrong": sum(is_wrong(row) for row in own),
@@ -98,7 +101,31 @@ def detections(rows: Iterable[Row]) -> list[Figure]:
     ]
 
 
-def _noticed(rows: Sequence[Row]) -> dict[str, int]:
+def is_promised(figure: Figure) -> bool:
+    """Return True if a figure's anomalies fail the run. For two of the models most anomalies are only reported."""
+    strictly = (figure["fault"], figure["durability"]) == HELD_STRICTLY and figure["variant"] == STRICT
+    return strictly or figure["variant"] not in REPORTED_ONLY
+
+
+def fault_findings(figures: Figures) -> tuple[Finding, ...]:
+    """Return how many states and trials kept their promise, and how many trials of mutants ended as expected."""
+    promised = [figure for figure in figures["effect"] if is_promised(figure)]
+    tried = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
+    kept = tried - sum(figure["wrong"] for figure in promised)
+    mutants_ = figures["mutant"]
+    return (
+        Finding("states and trials of I/O faults", tried, kept, "kept what was promised"),
+        Finding(
+            "trials of mutants",
+            len(mutants_),
+            sum(figure["expected"] for figure in mutants_),
+            "ended as expected: the faults that can detect the mutant do, the others do not",
+            MUTANTS,
+        ),
+    )
+
+
+def _detected(rows: Sequence[Row]) -> dict[str, int]:
     """Count the detections by step. Rows of earlier versions do not name the step."""
     by = Counter(row.get("noticed") or "" for row in rows)
     return {

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import demand
-from harness.experiments.iofaults.gate import ENOUGH, HELD_STRICTLY, STRICT
+from harness.experiments.iofaults.figures import is_promised
+from harness.experiments.iofaults.gate import ENOUGH
 from harness.report import text
-from harness.report.effect_figures import Figure
+from harness.report.figures import Figure, Figures
 from harness.report.table import Table
-
-Figures = Mapping[str, Sequence[Figure]]
 
 LEVELS = ("DISK", "PROCESS", "CHANGELOG")
 _WORDS: Mapping[str, str] = {
@@ -27,15 +26,7 @@ _OWN = ("error", "damage")
 _POWER = ("power", "power_twice", "failed_sync")
 _MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}
 _SUMMED = ("points", "trials", "torn", "restored", "other", "no_verdict", "unexpected", "wrong", "seconds")
-_COMES_TO = ("commits lost at most", "torn", "detected and restored", "other", "time of a core")
-REPORTED_ONLY = (STRICT, "beyond")
-"""Variants of power loss whose anomalies are only reported; see ``is_promised`` for the exception."""
-
-
-def is_promised(figure: Figure) -> bool:
-    """Return True if a figure's anomalies fail the run. For two of the models most anomalies are only reported."""
-    strictly = (figure["fault"], figure["durability"]) == HELD_STRICTLY and figure["variant"] == STRICT
-    return strictly or figure["variant"] not in REPORTED_ONLY
+_RESULTS = ("commits lost at most", "torn", "detected and restored", "other", "time of a core")
 
 
 def promise_table(figures: Figures) -> Table:
@@ -75,7 +66,7 @@ def power_tables(figures: Figures) -> list[Table]:
                 _points(figure),
                 text.exact(figure["states"]),
                 text.exact(figure["distinct"]),
-                *_came_to(figure),
+                *_results(figure),
                 f"`{figure['blind_spots']}`" if figure["blind_spots"] else text.NONE,
                 _held([figure]),
             ]
@@ -87,7 +78,7 @@ def power_tables(figures: Figures) -> list[Table]:
             "positions",
             "states",
             "distinct",
-            *_COMES_TO,
+            *_RESULTS,
             "written unseen",
             "promise held",
         )
@@ -112,7 +103,7 @@ def process_tables(figures: Figures) -> list[Table]:
                 f"{_WORDS[figure['fault']]}{': ' if figure['variant'] else ''}{figure['variant']}",
                 _points(figure),
                 text.exact(figure["trials"]),
-                *_came_to(figure),
+                *_results(figure),
                 _held([figure]),
             ]
             for figure in own
@@ -122,7 +113,7 @@ def process_tables(figures: Figures) -> list[Table]:
             "fault",
             "I/O operations",
             "trials",
-            *_COMES_TO,
+            *_RESULTS,
             "promise held",
         )
         if rows:
@@ -247,8 +238,8 @@ def _wrong(figures: Sequence[Figure]) -> list[int]:
     return [place for place, figure in enumerate(figures) if figure["wrong"]]
 
 
-def _came_to(figure: Figure) -> list[str]:
-    """Return the cells below ``_COMES_TO``."""
+def _results(figure: Figure) -> list[str]:
+    """Return the cells below ``_RESULTS``."""
     counts = (figure["lost_at_most"], figure["torn"], figure["restored"], figure["other"] + figure["no_verdict"])
     return [*(text.exact(count) for count in counts), text.duration(figure["seconds"])]
 

@@ -1,43 +1,12 @@
-"""The report's sections on memory: commits caused only by the limit on staged writes, and steps larger than it."""
+"""The tables of memory. Each names its durability level in its caption."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from harness.report import text
-from harness.report.figures import Figure, distinct
+from harness.report.figures import Figures, distinct
 from harness.report.table import Table
 
-Figures = Mapping[str, Sequence[Figure]]
-
-_EARLY_COMMITS = """\
-The writes of a task since its last commit are staged in its stores. The limit (`uncommitted_max_bytes`) bounds their
-memory: keys and values, 92 bytes for each entry, and 128 for each record that is held for the changelog. Nothing else
-makes this task commit. It commits before the next record would exceed the limit, if that is as large as the largest
-recent one, and after a record that has exceeded it.
-"""
-
-_LARGE_STEPS = """\
-One input record may write more than the limit on memory allows, and stays one transaction. An indexed batch and a dual
-store spill the writes beyond the limit to disk. `sqlite-native` has them in SQLite's own files. `rocksdb-direct`
-isolates nothing, so that readers see the writes as they are made. Two backends keep the writes in memory:
-`memory-indexed-batch` has no disk, and LMDB keeps the pages that its transaction has changed (`lmdb-native`). By a
-constant of its build these are 131,071 pages, or 512 MiB, or as many values of more than half a page, whatever their
-size. Besides, memory holds the buffers and caches that the engines are configured with. Native stores also hold each
-key of the step with the length of its value.
-"""
-
 _KEPT = {True: "yes", False: "**no**", None: text.NONE}
-
-
-def memory_sections(figures: Figures) -> list[str]:
-    """Return both sections with their titles."""
-    return [
-        "## Memory: commits that only the limit asks for\n",
-        *_told(_EARLY_COMMITS, early_commit_tables(figures)),
-        "## Memory: one step larger than the limit\n",
-        *_told(_LARGE_STEPS, large_step_tables(figures)),
-    ]
 
 
 def early_commit_tables(figures: Figures) -> list[Table]:
@@ -121,22 +90,3 @@ def large_step_tables(figures: Figures) -> list[Table]:
             )
         )
     return tables
-
-
-def wrong_step_lines(large_steps: Sequence[Figure]) -> list[str]:
-    """Return a sentence for every large step that exceeded its memory bound or was not one commit."""
-    lines = []
-    for figure in large_steps:
-        step = f"{figure['backend']} at {figure['durability']}, one step of {text.size(figure['step_bytes'])}"
-        if figure["bounded"] is False:
-            lines.append(f"{step}: took {text.size(figure['peak_bytes'])}, above {text.size(figure['bound_bytes'])}")
-        if not figure["atomic"]:
-            lines.append(
-                f"{step}: {figure['commits']} commits, {figure['seen_early']} of the keys looked up were seen before, "
-                f"and the state after a reopening is {figure['state']}"
-            )
-    return lines
-
-
-def _told(words: str, tables: Sequence[Table]) -> list[str]:
-    return [words, *(table.folded() for table in tables)] if tables else [f"{text.NOT_MEASURED.capitalize()}.\n"]

@@ -10,21 +10,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.answer.document import first_page
+from harness.answer.machine import MACHINE_FILE, machine_page, run_of
+from harness.answer.results import all_figures, all_pages
+from harness.answer.summary import summary_table
+from harness.experiments.registry import kinds
 from harness.folders import ROOT
-from harness.report.document import document
-from harness.report.figures import Figure, all_figures
-from harness.report.plots import draw
+from harness.report.drawing import Looks, draw
+from harness.report.figures import Figure
+from harness.report.page import FIRST_PAGE
 from harness.report.rows import read_all, read_facts, replace_text
-from harness.report.tables import summary_table
 from stores.errors import ConfigError
 
-REPORT_FILE, FIGURES_FILE, ENVIRONMENT_FILE = "report.md", "figures.jsonl", "environment.json"
+FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
 RESULTS, README = ROOT / "results", ROOT / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
 def publish(run_folder: Path, results: Path | None = None) -> Path:
-    """Write a run's report, to ``results`` if given, and return its path.
+    """Write a run's report, to ``results`` if given, and return the path of its first page.
 
     The report of a whole run goes to the project's ``results/``, and its table into README. The report of a run that
     left something out stays beside its rows. Raises: ConfigError, as ``write_report``.
@@ -35,9 +39,10 @@ def publish(run_folder: Path, results: Path | None = None) -> Path:
 
 
 def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
-    """Write a run's report into ``results``, and its table between the markers of ``readme``. Return the report's path.
+    """Write a run's report into ``results``, and its table between the markers of ``readme``.
 
-    The same rows give the same files, byte for byte. Files of an earlier report are replaced.
+    Return the path of the first page. The same rows give the same files, byte for byte. Pages and plots of an earlier
+    report are replaced or removed.
 
     Raises: ConfigError if the folder is not that of a run, or ``results`` cannot be written.
     """
@@ -45,18 +50,24 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
     environment = facts.pop("environment", None)
     if environment is None:
         raise ConfigError(f"the run in {run_folder} was given up before its end: there is nothing to report")
-    rows = read_all(run_folder)
+    rows = read_all(run_folder, kinds())
     figures = all_figures(rows)
+    pages = all_pages(figures, rows, facts)
     try:
         results.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:
             made = Path(scratch)
-            plots = draw(figures, made)
-            _write(made / REPORT_FILE, document(figures, rows, facts, environment, plots))
+            plots = [plot for page in pages if page.body for plot in page.plots]
+            drawn = draw(plots, Looks(environment["backends"]), made)
+            _write(made / FIRST_PAGE, first_page(figures, pages, facts, environment, drawn))
+            for page in pages:
+                if page.body:
+                    _write(made / page.file, page.markdown(f"{run_of(facts)}.", drawn))
+            _write(made / MACHINE_FILE, machine_page(facts, environment))
             _write(made / FIGURES_FILE, _lines(figures))
             _write(made / ENVIRONMENT_FILE, json.dumps({"run": facts, **environment}, indent=2, sort_keys=True) + "\n")
-            for stale in results.glob("*.svg"):
-                stale.unlink()
+            for stale in [*results.glob("*.svg"), *(results / page.file for page in pages)]:
+                stale.unlink(missing_ok=True)
             for file in sorted(made.iterdir()):
                 os.replace(file, results / file.name)
         if readme is not None and readme.exists():
@@ -67,7 +78,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             f"the report cannot be written to {results} ({error.strerror}): mend that and "
             "run `python -m harness report`"
         ) from error
-    return results / REPORT_FILE
+    return results / FIRST_PAGE
 
 
 def with_table(readme: str, table: str) -> str:

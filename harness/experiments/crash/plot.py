@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure as Canvas
-from matplotlib.patches import Patch
-
-from harness.report.choice import level_order
-from harness.report.crash_tables import place_of
+from harness.experiments.crash.tables import place_of
+from harness.report.drawing import Looks, new_canvas
 from harness.report.figures import Figure
+from harness.report.levels import level_order
 
-_OUTCOMES = ("not tried", "valid", "unknown", "anomaly")
-_OUTCOME_COLOURS = ("#FFFFFF", "#B7E1CD", "#FCE8B2", "#E67C73")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_RESULTS = ("not tried", "valid", "unknown", "anomaly")
+_RESULT_COLOURS = ("#FFFFFF", "#B7E1CD", "#FCE8B2", "#E67C73")
 
 
-def crash_matrix(figures: Mapping[str, Sequence[Figure]]) -> Canvas | None:
+def crash_plot(figures: Sequence[Figure], _looks: Looks) -> Canvas | None:
     """Plot the results of the trials of all levels; None if there were none. Mutants are left out."""
-    cells = [cell for cell in figures["crash"] if cell["expected"] == "valid"]
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    cells = [cell for cell in figures if cell["expected"] == "valid"]
     if not cells:
         return None
     backends, places = sorted({cell["backend"] for cell in cells}), sorted({place_of(cell) for cell in cells})
@@ -29,9 +33,9 @@ def crash_matrix(figures: Mapping[str, Sequence[Figure]]) -> Canvas | None:
         ]
         for place in places
     ]
-    canvas = Canvas(figsize=(2.6 + 1.05 * len(backends), 1.6 + 0.26 * len(places)))
+    canvas = new_canvas(2.6 + 1.05 * len(backends), 1.6 + 0.26 * len(places))
     axes = canvas.subplots()
-    colours = ListedColormap(_OUTCOME_COLOURS)
+    colours = ListedColormap(_RESULT_COLOURS)
     axes.imshow([[worst for worst, _ in line] for line in grid], cmap=colours, vmin=0, vmax=3, aspect="auto")
     for y, line in enumerate(grid):
         for x, (_, shown) in enumerate(line):
@@ -51,7 +55,7 @@ def crash_matrix(figures: Mapping[str, Sequence[Figure]]) -> Canvas | None:
     axes.set_xlabel(f"trials that ended valid, of all; {', '.join(levels)}")
     handles = [
         Patch(facecolor=colour, edgecolor="#999999", label=name)
-        for name, colour in zip(_OUTCOMES, _OUTCOME_COLOURS, strict=True)
+        for name, colour in zip(_RESULTS, _RESULT_COLOURS, strict=True)
     ]
     canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.9, 0.85), frameon=False)
     return canvas

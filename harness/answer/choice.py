@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from harness.experiments.throughput.figures import reference
 from harness.report import text
-from harness.report.figures import Figure
-
-REFERENCE_WORKLOADS = ("count", "flights", "event_log", "flights_by_hour", "aircraft_sessions")
-REFERENCE_RECORDS_PER_COMMIT = 1_000
-LEVELS = ("CHANGELOG", "PROCESS", "DISK")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The configuration that represents a level where a table has room for only one."""
-
-    workload: str
-    durability: str
-    partitions: int
-    records_per_commit: int
-
-    def holds(self, figure: Figure, records_per_commit: int | None = None) -> bool:
-        """Return True for a throughput figure of this configuration, or with ``records_per_commit`` instead."""
-        wanted = records_per_commit or self.records_per_commit
-        return self._is_of_kind(figure) and figure["records_per_commit"] == wanted
-
-    def sizes(self, figures: Iterable[Figure]) -> list[int]:
-        """Return the numbers of records per commit that were measured with all else equal, smallest first."""
-        return sorted({figure["records_per_commit"] for figure in figures if self._is_of_kind(figure)})
-
-    @property
-    def text(self) -> str:
-        """The configuration in words."""
-        partitions = f"{self.partitions} partition{'s' * (self.partitions != 1)}"
-        return f"workload `{self.workload}`, {text.exact(self.records_per_commit)} records per commit, {partitions}"
-
-    def _is_of_kind(self, figure: Figure) -> bool:
-        return bool(
-            figure["workload"] == self.workload
-            and figure["durability"] == self.durability
-            and figure["partitions"] == self.partitions
-        )
+from harness.report.figures import Figure, Figures
+from harness.report.levels import LEVELS
 
 
 @dataclass(frozen=True)
@@ -58,23 +24,7 @@ class Choice:
     remark: str = ""
 
 
-def reference(throughput: Sequence[Figure], durability: str) -> Reference | None:
-    """Return the configuration that represents a level, nearest to 1,000 records per commit; None if none was run."""
-    of_level = [figure for figure in throughput if figure["durability"] == durability]
-    if not of_level:
-        return None
-
-    def strangeness(figure: Figure) -> tuple[Any, ...]:
-        known = figure["workload"] in REFERENCE_WORKLOADS
-        place = REFERENCE_WORKLOADS.index(figure["workload"]) if known else len(REFERENCE_WORKLOADS)
-        distance = abs(figure["records_per_commit"] - REFERENCE_RECORDS_PER_COMMIT)
-        return place, distance, abs(figure["partitions"] - 2), figure["partitions"], figure["workload"]
-
-    best = min(of_level, key=strangeness)
-    return Reference(best["workload"], durability, best["partitions"], best["records_per_commit"])
-
-
-def choices(figures: Mapping[str, Sequence[Figure]], backends: Mapping[str, Mapping[str, Any]]) -> list[Choice]:
+def choices(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list[Choice]:
     """Return the best backend for each need. ``backends`` has the properties that each backend declares, by name.
 
     A backend that failed at a level, in a crash trial or by its end state, is not chosen there.
@@ -107,7 +57,7 @@ def choices(figures: Mapping[str, Sequence[Figure]], backends: Mapping[str, Mapp
     ]
 
 
-def failed(figures: Mapping[str, Sequence[Figure]], durability: str) -> set[str]:
+def failed(figures: Figures, durability: str) -> set[str]:
     """Return the backends that broke a promise at a level: a trial with an unexpected result, or a wrong end state."""
     crashes = {
         figure["backend"]
@@ -121,11 +71,6 @@ def failed(figures: Mapping[str, Sequence[Figure]], durability: str) -> set[str]
         for figure in figures["throughput"]
         if figure["durability"] == durability and figure["end_state"] == "different"
     }
-
-
-def level_order(level: str) -> tuple[int, str]:
-    """Return the sort key of a level: the weakest promise first, unknown levels last."""
-    return (LEVELS.index(level) if level in LEVELS else len(LEVELS)), level
 
 
 class _Measure(NamedTuple):
@@ -149,12 +94,12 @@ _THROUGHPUT = {
 }
 
 
-def _usual(figures: Mapping[str, Sequence[Figure]], durability: str) -> list[Figure]:
+def _usual(figures: Figures, durability: str) -> list[Figure]:
     at = reference(figures["throughput"], durability)
     return [figure for figure in figures["throughput"] if at is not None and at.holds(figure)]
 
 
-def _largest_commits(figures: Mapping[str, Sequence[Figure]], durability: str) -> list[Figure]:
+def _largest_commits(figures: Figures, durability: str) -> list[Figure]:
     at = reference(figures["throughput"], durability)
     if at is None:
         return []
@@ -162,7 +107,7 @@ def _largest_commits(figures: Mapping[str, Sequence[Figure]], durability: str) -
     return [figure for figure in figures["throughput"] if at.holds(figure, largest)]
 
 
-def _fullest(figures: Mapping[str, Sequence[Figure]], durability: str, candidates: set[str]) -> list[Figure]:
+def _fullest(figures: Figures, durability: str, candidates: set[str]) -> list[Figure]:
     """Return the opening figures of the largest state that more than one candidate was measured with."""
     by_size: dict[int, list[Figure]] = {}
     for figure in figures["opening"]:
@@ -180,7 +125,7 @@ def _best(
     durability: str,
     rows: Sequence[Figure],
     candidates: set[str],
-    figures: Mapping[str, Sequence[Figure]],
+    figures: Figures,
     measure: _Measure,
 ) -> Choice:
     out = failed(figures, durability)
@@ -194,8 +139,8 @@ def _best(
     remarks = [f"left out, for a broken promise: {', '.join(left_out)}"] if left_out else []
     if not fit:
         return Choice(need, durability, remark="; ".join(remarks))
-    judged = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
-    if fit[0]["backend"] not in judged:
+    tried = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
+    if fit[0]["backend"] not in tried:
         remarks.append("not crashed at this level in this run")
     if measure is _RATE and len(fit) > 1 and fit[1]["records_per_s_high"] >= fit[0]["records_per_s_low"]:
         remarks.append("repeats of the two overlap")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from harness.report import text
-from harness.report.figures import Figure, distinct
+from harness.report.figures import Figure, Figures, distinct
 from harness.report.table import Table
-
-Figures = Mapping[str, Sequence[Figure]]
 
 
 def crash_count(figures: Figures, backend: str, durability: str) -> str:
@@ -38,14 +36,14 @@ def crash_tables(figures: Figures, *, expected: str) -> list[Table]:
         wrong: list[int] = []
         for place in sorted({place_of(cell) for cell in own}):
             counts = [
-                _outcome([cell for cell in own if place_of(cell) == place and cell["backend"] == name])
+                _results([cell for cell in own if place_of(cell) == place and cell["backend"] == name])
                 for name in names
             ]
             if any(cell["as_expected"] < cell["trials"] for cell in own if place_of(cell) == place):
                 wrong.append(len(rows))
             rows.append([f"`{place}`", *counts])
         caption = f"`{scenario}`, {guarantee.replace('_', ' ')}, level {durability}"
-        tables.append(Table(caption, ("what befalls it", *names), rows, range(1, 1 + len(names)), (), wrong))
+        tables.append(Table(caption, ("failpoint or fault", *names), rows, range(1, 1 + len(names)), (), wrong))
     return tables
 
 
@@ -54,7 +52,7 @@ def place_of(cell: Figure) -> str:
     return str(cell["failpoint"] or cell["fault"])
 
 
-def _outcome(cells: Sequence[Figure]) -> str:
+def _results(cells: Sequence[Figure]) -> str:
     if not cells:
         return ""
     counts = {name: sum(cell[name] for cell in cells) for name in ("valid", "anomaly", "unknown")}

@@ -1,0 +1,36 @@
+"""The figures, the failures and the pages of all experiments, from the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.experiment import RATIO, Failure, Rows
+from harness.experiments.registry import experiments
+from harness.report.figures import Figure, Figures
+from harness.report.page import Page
+from harness.report.ratios import ratios
+
+FIRST = ("crashes", "io-faults", "throughput", "stores", "latency", "opening", "memory")
+"""The pages that come before all others, in order."""
+
+
+def all_figures(rows: Rows) -> dict[str, list[Figure]]:
+    """Return the figures of every kind, by kind; an empty list for a kind that was not measured."""
+    own = {kind: figures for each in experiments().values() for kind, figures in each.figures(rows).items()}
+    return {**own, RATIO: ratios(rows.get(RATIO, ()))}
+
+
+def all_failures(figures: Figures, rows: Rows) -> list[Failure]:
+    """Return each result that fails the run, of every experiment."""
+    return [failure for each in experiments().values() for failure in each.failures(figures, rows)]
+
+
+def all_pages(figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> list[Page]:
+    """Return the page of every experiment that has one, also of those that were not measured.
+
+    The pages that a reader looks for first come first.
+    """
+    made = (each.page(figures, rows, facts) for each in experiments().values())
+    pages = [page for page in made if page is not None]
+    return sorted(pages, key=lambda page: FIRST.index(page.name) if page.name in FIRST else len(FIRST))

@@ -1,0 +1,118 @@
+"""The figures, the tables, the plot and the page about stores by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harness.report import text
+from harness.report.commit_sizes import commit_size_plot
+from harness.report.drawing import Looks, points
+from harness.report.figures import Figure, Figures, distinct, in_order
+from harness.report.page import FIRST_PAGE, Page, Plot, tables
+from harness.report.rows import Row
+from harness.report.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+YARDSTICK = "plain-"
+"""The prefix of the names of subjects that are no backends."""
+_YCSB = "ycsb-"
+_METHOD = """\
+A store alone, no task, changelog or Spark, timed with pytest-benchmark, each case in a fresh process. YCSB: each core
+workload on 10,000 records of 1,000 bytes, with a commit after 1,000 operations.
+"""
+
+
+def benchmarks(rows: Iterable[Row]) -> list[Figure]:
+    """Return store-level figures unchanged, in order."""
+    return in_order([{**row, "kind": "benchmark"} for row in rows])
+
+
+def ycsb_tables(figures: Figures) -> list[Table]:
+    """Return one table per level: a line per backend, a column per core workload."""
+    measured = [figure for figure in figures["benchmark"] if figure["suite"].startswith(_YCSB)]
+    suites = sorted({figure["suite"] for figure in measured})
+    speed = {
+        (figure["subject"], figure["durability"], figure["suite"]): text.count(figure["records_per_s"])
+        for figure in measured
+    }
+    return [
+        Table(
+            f"YCSB's core workloads, level {durability}, operations/s",
+            ["backend", *(suite.removeprefix(_YCSB).upper() for suite in suites)],
+            [
+                [subject, *(speed.get((subject, durability, suite), text.NONE) for suite in suites)]
+                for (subject, level) in distinct(measured, "subject", "durability")
+                if level == durability
+            ],
+            range(1, 1 + len(suites)),
+        )
+        for (durability,) in distinct(measured, "durability")
+    ]
+
+
+def benchmark_tables(figures: Figures) -> list[Table]:
+    """Return one table per suite and level, without those of YCSB."""
+    plain = [figure for figure in figures["benchmark"] if not figure["suite"].startswith(_YCSB)]
+    head = (
+        "benchmark",
+        "subject",
+        "records per commit",
+        "keys",
+        "records/s",
+        "median of a round",
+        "interquartile range",
+        "rounds",
+    )
+    return [
+        Table(
+            f"Suite `{suite}`, level {durability or text.NONE}",
+            head,
+            [
+                [
+                    figure["name"],
+                    figure["subject"],
+                    text.exact(figure["records_per_commit"]),
+                    figure["distribution"] or text.NONE,
+                    text.count(figure["records_per_s"]),
+                    text.duration(figure["median_s"]),
+                    text.duration(figure["iqr_s"]),
+                    text.exact(figure["rounds"]),
+                ]
+                for figure in plain
+                if (figure["suite"], figure["durability"]) == (suite, durability)
+            ],
+            (2, 4, 5, 6, 7),
+        )
+        for suite, durability in distinct(plain, "suite", "durability")
+    ]
+
+
+def store_plot(figures: Iterable[Figure], looks: Looks) -> Canvas | None:
+    """Plot records per second against records per commit, one panel per level."""
+    rows = [figure for figure in figures if figure["suite"] == "commit" and not figure["subject"].startswith(YARDSTICK)]
+    series = points(rows, "subject", "records_per_commit", "records_per_s")
+    return commit_size_plot(series, "records/s of a store by itself, put and commit", looks)
+
+
+def page(figures: Figures) -> Page:
+    """Return the page."""
+    own = figures["benchmark"]
+    plot = Plot(
+        "store-throughput", "Records per second of a store against records per commit", partial(store_plot, own)
+    )
+    return Page(
+        "stores",
+        "Throughput of a store by itself",
+        (
+            "Each backend is timed as a store alone: puts and commits, lookups, scans, iterators and YCSB's workloads.",
+            "A suite may have a yardstick: the engine without this library, or another backend.",
+            f"The [ratios]({FIRST_PAGE}#ratios) on the first page compare them.",
+        ),
+        tables(*benchmark_tables(figures), *ycsb_tables(figures)) if own else (),
+        _METHOD,
+        plots=(plot,),
+    )

@@ -1,0 +1,92 @@
+"""The tables, the plot and the page about the time to open a store after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harness.report import text
+from harness.report.drawing import Looks, draw_lines, legend, log_axes, panels, points
+from harness.report.figures import Figure, Figures, distinct
+from harness.report.page import Page, Plot, tables
+from harness.report.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_METHOD = """\
+A store is filled, and ten commits of 1,000 records follow. The process is killed in one more commit, when the changelog
+has it and the store does not. A fresh process opens the store. At level CHANGELOG an engine whose WAL is disabled may
+lose the ten commits as well.
+"""
+
+
+def opening_tables(figures: Figures) -> list[Table]:
+    """Return one table per level."""
+    head = ("backend", "records in the store", "open", "restore", "replayed", "ready, median", "ready, slowest")
+    return [
+        Table(
+            f"Level {durability}, killed with a commit open, then opened in a fresh process",
+            head,
+            [
+                [
+                    figure["backend"],
+                    text.exact(figure["records"]),
+                    text.duration(figure["open_s"]),
+                    text.duration(figure["restore_s"]),
+                    text.exact(figure["replayed"]),
+                    text.duration(figure["ready_s"]),
+                    text.duration(figure["ready_s_high"]),
+                ]
+                for figure in figures["opening"]
+                if figure["durability"] == durability
+            ],
+            range(1, 7),
+        )
+        for (durability,) in distinct(figures["opening"], "durability")
+    ]
+
+
+def opening_plot(figures: Sequence[Figure], looks: Looks) -> Canvas | None:
+    """Plot the seconds until a store is ready against the records in it, one panel per level."""
+    series = points(figures, "backend", "records", "ready_s")
+    if not series:
+        return None
+    canvas, drawn = panels(series)
+    for level, axes in drawn:
+        draw_lines(axes, series[level], looks)
+        axes.axhline(1, color="#444444", linestyle=":", linewidth=1)
+        log_axes(axes, series[level], "records in the store", f"level {level}")
+    drawn[0][1].set_ylabel("seconds until the store is open and restored\nafter a kill (dotted: one second)")
+    legend(canvas, drawn)
+    return canvas
+
+
+def page(figures: Figures) -> Page:
+    """Return the page."""
+    own = figures["opening"]
+    title = "Seconds until a store is ready after a kill, against the records in it"
+    return Page(
+        "opening",
+        "Time to open after a kill",
+        (
+            "A process is killed in a commit, and another one opens its store.",
+            "The store recovers from its own files, and the tail of its changelog is restored.",
+            _slowest(own),
+        ),
+        tables(*opening_tables(figures)) if own else (),
+        _METHOD,
+        plots=(Plot("opening", title, partial(opening_plot, own)),),
+    )
+
+
+def _slowest(figures: Iterable[Figure]) -> str:
+    """Return a sentence with the longest median."""
+    slowest = max(figures, key=lambda figure: float(figure["ready_s"]), default=None)
+    if slowest is None:
+        return ""
+    return (
+        f"The longest median was {text.duration(slowest['ready_s'])}, for `{slowest['backend']}` at level "
+        f"{slowest['durability']} with {text.exact(slowest['records'])} records."
+    )

@@ -1,0 +1,122 @@
+"""The figures of throughput: medians over repeats, and the configuration that represents a level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.report import text
+from harness.report.figures import Figure, grouped, median_of, values
+from harness.report.page import Finding
+from harness.report.rows import Row
+
+KEY = ("workload", "durability", "backend", "partitions", "records_per_commit")
+REFERENCE_WORKLOADS = ("count", "flights", "event_log", "flights_by_hour", "aircraft_sessions")
+REFERENCE_RECORDS_PER_COMMIT = 1_000
+_MEDIANS = (
+    "records",
+    "records_per_s",
+    "commit_p50_us",
+    "commit_p99_us",
+    "store_commit_p50_us",
+    "store_commit_p99_us",
+    "bytes_written",
+    "bytes_on_disk",
+    "peak_memory_bytes",
+    "open_files",
+    "open_after_kill_s",
+    "replayed",
+)
+
+
+def throughput(rows: Iterable[Row]) -> list[Figure]:
+    """Return one figure per configuration: medians over repeats, the lowest and highest rate, the longest commit."""
+    figures = []
+    for key, group in grouped(rows, KEY):
+        rates = values(group, "records_per_s")
+        figures.append(
+            {
+                "kind": "throughput",
+                **key,
+                "repeats": len(group),
+                **{name: median_of(group, name) for name in _MEDIANS},
+                "records_per_s_low": min(rates, default=None),
+                "records_per_s_high": max(rates, default=None),
+                "commit_max_us": max(values(group, "commit_max_us"), default=None),
+                "end_state": _end_state({str(row["end_state"]) for row in group}),
+            }
+        )
+    return figures
+
+
+def wrong_end_lines(figures: Iterable[Figure]) -> list[str]:
+    """Return a sentence for every configuration whose end state is not the one that Spark SQL computes."""
+    return [
+        f"{figure['backend']} at {figure['durability']}, {figure['workload']}, {figure['records_per_commit']:,} "
+        f"records per commit, {figure['partitions']} partitions: the end state is not what Spark SQL computes"
+        for figure in figures
+        if figure["end_state"] == "different"
+    ]
+
+
+def end_state_finding(figures: Iterable[Figure]) -> Finding:
+    """Return how many configurations ended with the right state, of those that were compared."""
+    states = [figure["end_state"] for figure in figures if figure["end_state"] != "not compared"]
+    return Finding("measured configurations", len(states), states.count("equal"), "ended with what Spark SQL computes")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The configuration that represents a level where a table has room for only one."""
+
+    workload: str
+    durability: str
+    partitions: int
+    records_per_commit: int
+
+    def holds(self, figure: Figure, records_per_commit: int | None = None) -> bool:
+        """Return True for a throughput figure of this configuration, or with ``records_per_commit`` instead."""
+        wanted = records_per_commit or self.records_per_commit
+        return self._is_of_kind(figure) and figure["records_per_commit"] == wanted
+
+    def sizes(self, figures: Iterable[Figure]) -> list[int]:
+        """Return the numbers of records per commit that were measured with all else equal, smallest first."""
+        return sorted({figure["records_per_commit"] for figure in figures if self._is_of_kind(figure)})
+
+    @property
+    def text(self) -> str:
+        """The configuration in words."""
+        partitions = f"{self.partitions} partition{'s' * (self.partitions != 1)}"
+        return f"workload `{self.workload}`, {text.exact(self.records_per_commit)} records per commit, {partitions}"
+
+    def _is_of_kind(self, figure: Figure) -> bool:
+        return bool(
+            figure["workload"] == self.workload
+            and figure["durability"] == self.durability
+            and figure["partitions"] == self.partitions
+        )
+
+
+def reference(figures: Sequence[Figure], durability: str) -> Reference | None:
+    """Return the configuration that represents a level, nearest to 1,000 records per commit; None if none was run."""
+    of_level = [figure for figure in figures if figure["durability"] == durability]
+    if not of_level:
+        return None
+
+    def strangeness(figure: Figure) -> tuple[Any, ...]:
+        distance = abs(figure["records_per_commit"] - REFERENCE_RECORDS_PER_COMMIT)
+        place = workload_order(figure["workload"])
+        return place, distance, abs(figure["partitions"] - 2), figure["partitions"], figure["workload"]
+
+    best = min(of_level, key=strangeness)
+    return Reference(best["workload"], durability, best["partitions"], best["records_per_commit"])
+
+
+def workload_order(workload: str) -> int:
+    """Return the place of a workload among those that may represent a level: the first one is the best."""
+    return REFERENCE_WORKLOADS.index(workload) if workload in REFERENCE_WORKLOADS else len(REFERENCE_WORKLOADS)
+
+
+def _end_state(found: set[str]) -> str:
+    return next((state for state in ("different", "not compared") if state in found), "equal")

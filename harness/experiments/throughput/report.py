@@ -1,0 +1,46 @@
+"""The page about the throughput of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from harness.experiments.throughput.figures import end_state_finding
+from harness.experiments.throughput.plot import commit_latency_plot, throughput_plot
+from harness.experiments.throughput.tables import throughput_tables
+from harness.report import text
+from harness.report.figures import Figures
+from harness.report.page import Page, Plot, tables
+
+_METHOD = """\
+Spark partitions a workload's events by key and gives each partition to one task, with stores and a changelog of its
+own. Every measurement runs in a fresh process, in an order shuffled by the seed; repeats of one configuration are not
+adjacent. A commit is the whole of it: changelog, then stores. After the last record the process is killed with a
+transaction open, and a fresh one opens the task. Its state is compared, key by key, with the state that Spark SQL
+computes from the same events.
+"""
+
+
+def page(figures: Figures, failures: Sequence[str]) -> Page:
+    """Return the page."""
+    own = figures["throughput"]
+    wrong = text.failures("Wrong end states", failures) if failures else ""
+    rates, commits = (
+        "Records per second of a task against records per commit",
+        "Milliseconds per commit against records",
+    )
+    return Page(
+        "throughput",
+        "Throughput of a task",
+        (
+            "Tasks with a changelog process the events of a workload, with each backend and several sizes of a commit.",
+            "The tables show records per second, the time per commit, memory, disk, and the time to open after a kill.",
+        ),
+        [wrong, *tables(*throughput_tables(figures))] if own else (),
+        _METHOD,
+        (end_state_finding(own),),
+        (
+            Plot("throughput", rates, partial(throughput_plot, own)),
+            Plot("commit-latency", commits, partial(commit_latency_plot, own)),
+        ),
+    )
