@@ -87,7 +87,7 @@ class StoreConfig:
                 raise ConfigError("an upgrade with online=True needs upgrade_mode='in_place'")
             if not backend.persistent:
                 raise ConfigError(
-                    f"{backend.name} keeps nothing when its process ends: upgrade it with online=False, which rebuilds "
+                    f"{backend.name} keeps no data when its process ends: upgrade it with online=False, which rebuilds "
                     "it from its changelog when its task is opened"
                 )
 

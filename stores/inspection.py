@@ -52,7 +52,7 @@ def lines(path: Path, records_max: int) -> Iterator[Line]:
         file = path / "data" / FILE
         if not file.exists():
             raise StoreIncompatibleError(
-                f"{path} is kept by {identity.backend}, not in SQLite: open it with that backend to read it"
+                f"{path} is a store of {identity.backend} and not in SQLite: open it with that backend to read it"
             )
         first: Line = {"store": str(path), **identity._asdict()}
     else:

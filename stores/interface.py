@@ -238,7 +238,7 @@ class StateStore(Closeable):
         ``commit``.
         """
         raise StoreIncompatibleError(
-            f"store {self.name!r} of {self.backend} can't keep records of two formats apart: wipe it and restore it "
+            f"store {self.name!r} of {self.backend} can't hold records of two formats: wipe it and restore it "
             "from its changelog"
         )
 
@@ -518,7 +518,7 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
         level = IsolationLevel.READ_COMMITTED if isolation_level is None else IsolationLevel(isolation_level)
         if self.transactional and level is IsolationLevel.READ_COMMITTED:
             raise StoreError(
-                f"store {self.name!r} shows its uncommitted writes to every reader: ask for READ_UNCOMMITTED, or "
+                f"store {self.name!r} does not isolate uncommitted writes: read at READ_UNCOMMITTED, or "
                 f"implement read_only() in {type(self).__name__}"
             )
         return PlainView(self, self.position, self.mark, level, bound)

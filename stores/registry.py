@@ -145,7 +145,9 @@ class Backend:
 
 
 def _none() -> NoReturn:
-    raise ConfigError("a StoreBackend has a store class of its own: it has no engine and no strategy of the library")
+    raise ConfigError(
+        "a StoreBackend has a store class of its own, and neither an engine nor a strategy of the library"
+    )
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ class StoreBackend(Backend):
         with translated_system_errors(path):
             if (path / IDENTITY_FILE).exists():
                 raise StoreIncompatibleError(
-                    f"{path} holds a store of the library's own, not one of {self.name!r}: choose another path"
+                    f"{path} contains a store of another backend than {self.name!r}: choose another path"
                 )
         own: Any = self.load_store()
         store: KeyValueStore = own(
@@ -251,7 +253,7 @@ def backends() -> Mapping[str, Backend]:
             ) from error
         if not isinstance(loaded, Backend) or entry.name in found:
             raise ConfigError(
-                f"entry point {entry.value!r} is no new Backend: uninstall its package, or have it mended"
+                f"entry point {entry.value!r} is not a Backend with a new name: correct its package, or uninstall it"
             )
         found[entry.name] = loaded
     return found
@@ -275,8 +277,8 @@ def backend_named(name: str) -> Backend:
         suggestion = nearest(name, dict.fromkeys(offered))
         short = ", ".join(sorted(ALIASES))
         raise ConfigError(
-            f"no backend {name!r}{suggestion}; there are: {', '.join(sorted(backends()))}; {short} alone mean the "
-            "indexed batch of that engine"
+            f"no backend {name!r}{suggestion}; choose one of {', '.join(sorted(backends()))}; {short} alone mean the "
+            "indexed batch of the engine"
         )
     return found
 
@@ -337,7 +339,7 @@ def checked_durability(backend: Backend, given: Durability | str) -> Durability:
     level = member(Durability, "durability", given)
     if level not in backend.durabilities:
         carried = ", ".join(sorted(backend.durabilities))
-        raise ConfigError(f"{backend.name} can't carry durability {level}: it carries {carried}")
+        raise ConfigError(f"{backend.name} does not support durability {level}: choose one of {carried}")
     return level
 
 

@@ -21,7 +21,7 @@ def check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"a {what} is a str, not {type(name).__name__}")
     if not name:
-        raise ValueError(f"a {what} has at least one letter")
+        raise ValueError(f"a {what} has at least one character")
     name.encode()
 
 
@@ -62,6 +62,6 @@ def check_truncation(partition: TopicPartition, before_offset: int, start: int, 
 def fenced(transactional_id: str) -> ProducerFencedError:
     """Return the error for a producer whose epoch is not the newest. Source: KIP-98, zombie fencing."""
     return ProducerFencedError(
-        f"a newer producer has taken the transactional id {transactional_id!r}: "
-        "stop, another instance owns the task now"
+        f"a newer producer has taken the transactional ID {transactional_id!r}: "
+        "stop this instance, because another one owns the task now"
     )

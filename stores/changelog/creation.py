@@ -43,11 +43,12 @@ def create_unless_there(path: Path) -> None:
     try:
         if not is_lock_file(lock_file):
             raise ChangelogError(
-                f"{lock_file} is not a lock file of this library, which needs its name: move it, or choose another path"
+                f"{lock_file} is not a lock file of this library, which needs that name: move the file, or choose "
+                "another path"
             )
         lock = take_in_time(lock_file)
     except StoreLockedError as error:
-        raise ChangelogError(f"{path} is being made elsewhere: {error}") from error
+        raise ChangelogError(f"{path} is being created by another process: {error}") from error
     try:
         if not os.path.lexists(path):
             _create(path)
@@ -66,7 +67,9 @@ def _create(path: Path) -> None:
     stale = [file for end in _BESIDE if os.path.lexists(file := path.with_name(path.name + end))]
     for file in stale:
         if not _is_sqlites(file):
-            raise ChangelogError(f"{file} is in the way of SQLite's files for {path}: move it, or choose another path")
+            raise ChangelogError(
+                f"{file} has a name that SQLite needs for its files of {path}: move it, or choose another path"
+            )
     for file in stale:
         file.unlink(missing_ok=True)
     if stale:

@@ -86,8 +86,8 @@ class LogFile:
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
                 raise
             raise CommitInDoubtError(
-                f"cannot tell whether the changelog {self.path} has taken a commit: {error}. Look at the disk, then "
-                "open another producer of the same id, or the task again, and go on from what is there"
+                f"it is unknown whether the changelog {self.path} has the last commit: {error}. Check the disk, then "
+                "open another producer of the same ID, or the task, and continue from the committed offsets"
             ) from error
 
     @contextmanager
@@ -197,11 +197,11 @@ os.register_at_fork(after_in_child=_open_here.reset_after_fork)
 
 _ADVICE = {
     "SQLITE_FULL": "Nothing was written: free some space and try again, or abort",
-    "SQLITE_BUSY": "Another process was writing to it all the time: nothing was written, try again",
+    "SQLITE_BUSY": "Another process was writing to it for the whole time limit: nothing was written, try again",
     "SQLITE_NOTADB": "It is no SQLite file: choose another path",
-    "SQLITE_CORRUPT": "It is damaged: put back a whole copy, with no other's -wal beside it, or remove it to begin an "
-    "empty log",
+    "SQLITE_CORRUPT": "It is damaged: restore a complete copy without a -wal file of another one, or remove it to "
+    "start with an empty log",
     "SQLITE_READONLY": "Allow writing to the file and its folder",
     "SQLITE_CANTOPEN": "Create its folder, allow writing there, or choose another path",
-    "SQLITE_IOERR": "Nothing was written: look at the disk and try again",
+    "SQLITE_IOERR": "Nothing was written: check the disk and try again",
 }

@@ -182,7 +182,7 @@ class MemoryChangelog(Changelog, LogWriter):
         self._check_open()
         log = self._logs.get(checked_partition(partition))
         if log is None:
-            raise ChangelogError(f"there is no {partition}: create_topic() makes it")
+            raise ChangelogError(f"{partition} does not exist: create its topic with create_topic()")
         return log
 
     def _check_open(self) -> None:

@@ -102,7 +102,7 @@ class BufferedProducer(Producer):
     def begin(self) -> None:
         self._check_certain()
         if self._identity is None:
-            raise ChangelogError("this producer has no transactional id: open it with one to use transactions")
+            raise ChangelogError("this producer has no transactional ID: open it with one to use transactions")
         if self._in_transaction:
             raise ChangelogError("a transaction is already open: commit or abort it first")
         self._in_transaction = True
@@ -180,7 +180,7 @@ class BufferedProducer(Producer):
     def flush(self) -> Mapping[TopicPartition, int]:
         self._check_certain()
         if self._identity is not None:
-            raise ChangelogError("this producer is transactional: what it sent becomes visible by commit()")
+            raise ChangelogError("this producer is transactional: call commit() to make its records visible")
         if self._pending_records:
             self._append(ends=True)
         return self._finish()
@@ -264,7 +264,8 @@ class BufferedProducer(Producer):
         self._check_open()
         if self._in_doubt:
             raise CommitInDoubtError(
-                "this producer can't tell whether its last commit is in the log: open another one of the same id"
+                "it is unknown whether the changelog has this producer's last commit: open another producer of the "
+                "same ID"
                 if self._identity is not None
-                else "this producer can't tell whether what it sent is in the log: abort(), and send it again"
+                else "it is unknown whether the changelog has the sent records: call abort(), and send them again"
             )

@@ -108,15 +108,15 @@ def check_file(path: Path) -> None:
     if not path.is_file():
         raise ChangelogError(f"{path} is not a file: a changelog is one SQLite file, choose another path")
     if not os.access(path, os.W_OK):
-        raise ChangelogError(f"{path} may not be written: allow it, or choose another path")
+        raise ChangelogError(f"{path} is read-only: make it writable, or choose another path")
     header = read_head(path.resolve(), HEADER_BYTES)
     if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         raise ChangelogError(f"{path} is not a changelog: it is no SQLite file; choose another path")
     missing = missing_bytes(path)
     if missing:
         raise ChangelogError(
-            f"{path} is cut short by {missing:,} bytes: put back a whole copy, with no other's -wal beside it, or "
-            "remove it to begin an empty log"
+            f"{path} is cut short by {missing:,} bytes: restore a complete copy without a -wal file of another one, or "
+            "remove it to start with an empty one"
         )
 
 
@@ -127,8 +127,8 @@ def check_schema(path: Path, connection: sqlite3.Connection) -> None:
     version = connection.execute("pragma user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise ChangelogError(
-            f"{path} has schema version {version}, this code knows up to {SCHEMA_VERSION}: "
-            "open it with the newer release that wrote it"
+            f"{path} has schema version {version}, and this release reads up to {SCHEMA_VERSION}: "
+            "open it with the release that wrote it"
         )
     if version in (1, 2):
         # In one transaction, unless another process has done it. Existing records stay without checksums.

@@ -228,8 +228,8 @@ class SqliteChangelog(Changelog, LogWriter):
 
     def _damaged(self, what: str) -> ChangelogError:
         return ChangelogError(
-            f"the changelog {self.path} is damaged: {what}. Put back a whole copy, with no other's -wal beside "
-            "it, or remove it to begin an empty log"
+            f"the changelog {self.path} is damaged: {what}. Restore a complete copy without a -wal file of "
+            "another one, or remove it to start with an empty one"
         )
 
     def close(self) -> None:
@@ -366,7 +366,7 @@ class SqliteChangelog(Changelog, LogWriter):
             with self._file.read() as reader:
                 row = reader.execute("select topic_id, partitions from topic where topic = ?", (topic,)).fetchone()
             if row is None:
-                raise ChangelogError(f"{self.path} has no topic {topic!r}: create_topic() makes it")
+                raise ChangelogError(f"{self.path} has no topic {topic!r}: create it with create_topic()")
             if not 0 <= number < row[1]:
                 raise ChangelogError(
                     f"topic {topic!r} of {self.path} has the partitions 0 to {row[1] - 1}, not {number}"

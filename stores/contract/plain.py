@@ -26,7 +26,7 @@ class PlainIterator(KeyValueIterator):
 
     def __next__(self) -> tuple[bytes, bytes]:
         if self._pairs is None:
-            raise StoreClosedError("the scan is closed: make another one")
+            raise StoreClosedError("the iterator is closed: start another scan")
         return next(self._pairs)
 
     def close(self) -> None:

@@ -69,9 +69,7 @@ class PositionBound:
         behind = self.behind(reached)
         if behind:
             missing = ", ".join(f"{topic}-{number} by {count:,}" for (topic, number), count in sorted(behind.items()))
-            raise NotUpToBoundError(
-                f"{what} is behind the position that was asked for ({missing}): ask again later", behind
-            )
+            raise NotUpToBoundError(f"{what} is behind the requested position ({missing}): ask again later", behind)
 
 
 class Closeable(ABC):

@@ -119,6 +119,6 @@ def codec_of(*, checksums: bool, scans_checked: bool) -> ValueCodec:
 def _refuse(key: object) -> NoReturn:
     shown = repr(key)
     raise StoreCorruptedError(
-        f"the record of key {shown[:60]}{'...' if len(shown) > 60 else ''} is not what was written: wipe the store and "
-        "restore it from its changelog"
+        f"the record of key {shown[:60]}{'...' if len(shown) > 60 else ''} does not match its checksum: wipe the "
+        "store and restore it from its changelog"
     ) from None

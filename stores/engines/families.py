@@ -24,6 +24,7 @@ def families_in_use(entry: bytes | None) -> tuple[int, ...]:
     found: Mapping[bytes | None, tuple[int, ...]] = {None: (0,), BOTH: (0, 1), SECOND: (1,)}
     if entry not in found:
         raise StoreCorruptedError(
-            f"the entry of a store's data families is {entry!r}: wipe the store and restore it from its changelog"
+            f"the meta entry of the data families is invalid, {entry!r}: wipe the store and restore it from its "
+            "changelog"
         )
     return found[entry]

@@ -41,7 +41,7 @@ class SplitEngine(TransactionalEngine):
 
     @classmethod
     def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
-        raise NotImplementedError("a split engine lies over one that is open")
+        raise NotImplementedError("a split engine is created over an open one")
 
     @property
     def kind(self) -> type[Engine]:
@@ -175,7 +175,7 @@ def _is_known(key: bytes) -> bool:
 def _check_known(key: bytes) -> None:
     if not _is_known(key):
         raise StoreIncompatibleError(
-            f"key {key[:32]!r} is of neither format of the store, whose records are being upgraded: write to it as "
+            f"key {key[:32]!r} has neither format of this store, which is being upgraded: write to it as "
             "TimestampedKeyValue"
         )
 

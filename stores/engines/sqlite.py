@@ -415,7 +415,7 @@ def _size(file: Path) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise StoreUnavailableError(f"{file} can't be looked at: {error.strerror}. Make it readable") from error
+        raise StoreUnavailableError(f"{file} can't be examined: {error.strerror}. Make it readable") from error
 
 
 class _SqliteScan(Scan):
@@ -609,7 +609,7 @@ def _check_own(writer: sqlite3.Connection, file: Path) -> None:
     ]
     if foreign:
         raise StoreIncompatibleError(
-            f"{file} has {', '.join(foreign)}, which the store does not make: drop what is not its own, or choose "
+            f"{file} contains {', '.join(foreign)}, which is not the store's: drop it, or choose "
             "another path; nothing was changed"
         )
 
@@ -668,8 +668,8 @@ def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
 
 def _given_up(reason: object, file: Path) -> StoreError:
     return CommitFailedError(
-        f"SQLite has given up the transaction on {file}: {reason}. Mend that, close the store, open it again and go on "
-        "from its committed offset",
+        f"SQLite has rolled back the transaction on {file}: {reason}. Correct the cause, close the store, open it "
+        "again and continue from its committed offset",
         reopen=True,
     )
 
@@ -680,7 +680,7 @@ def _writing_error(error: sqlite3.Error, file: Path) -> StoreError:
     if _name(error).startswith(_SYNCS):
         # The WAL may still have the commit: it may be there when the store is opened again.
         return CommitFailedError(
-            f"SQLite can't sync {file}: {error}. Close the store, open it again and go on from its committed offset",
+            f"SQLite can't sync {file}: {error}. Close the store, open it again and continue from its committed offset",
             reopen=True,
         )
-    return CommitFailedError(f"SQLite can't write {file}: {error}. Mend that and commit again")
+    return CommitFailedError(f"SQLite can't write {file}: {error}. Correct the cause and commit again")

@@ -51,7 +51,7 @@ def migrate(directory: StoreDirectory, open_engine: OpenEngine) -> None:
                 directory.identify(directory.identity._replace(format_version=version + 1))
         except CommitFailedError as error:
             raise StoreUnavailableError(
-                f"{directory.path} could not be brought from format version {version} to {version + 1}: {error}. Mend "
-                "that and open the store again"
+                f"{directory.path} could not be migrated from format version {version} to {version + 1}: {error}. "
+                "Correct the cause and open the store again"
             ) from error
         reach(STEP_NOTED)

@@ -76,12 +76,12 @@ def read_identity(path: Path) -> Identity:
     try:
         told = read_json(file)
         if not isinstance(told, dict) or type(told["format_version"]) is not int:
-            raise TypeError("it has no format version")
+            raise TypeError("the file has no format version")
         identity = Identity(told["backend"], told["format_version"])
         if not identity.fits(told):
-            raise ValueError("its checksum does not fit")
+            raise ValueError("the checksum does not match")
     except FileNotFoundError as error:
-        raise StoreCorruptedError(f"{file} is gone: wipe the store and restore it from its changelog") from error
+        raise StoreCorruptedError(f"{file} is missing: wipe the store and restore it from its changelog") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreCorruptedError(f"{file} can't be read: wipe the store and restore it from its changelog") from error
     if identity.format_version < 1:

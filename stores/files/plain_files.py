@@ -204,4 +204,4 @@ def _sync_file(path: Path) -> None:
 
 def _strange(path: Path, mode: int) -> StrangeFileError:
     kind = _KINDS.get(stat.S_IFMT(mode), "a device")
-    return StrangeFileError(f"{path} is {kind}, which the library never makes there")
+    return StrangeFileError(f"{path} is {kind}, which the library never creates there")

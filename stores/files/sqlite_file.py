@@ -46,7 +46,7 @@ def write_ahead(connection: sqlite3.Connection, durability: Durability) -> None:
     [mode] = connection.execute("pragma journal_mode = wal").fetchone()
     if mode != "wal":
         raise sqlite3.OperationalError(
-            f"it can't have a write-ahead log, its journal stays in mode {mode!r}: close other programs that hold it, "
+            f"SQLite can't enable the WAL, its journal mode stays {mode!r}: close other programs that use the file, "
             "or choose another file system"
         )
     connection.execute(f"pragma synchronous = {level}").fetchall()

@@ -128,7 +128,7 @@ class StoreDirectory:
             try:
                 held = cls._held(path, backend, Durability.DISK, tearable=False)
             except _ChangedError as error:
-                raise StoreCorruptedError(f"{path} has been removed: restore it from its changelog") from error
+                raise StoreCorruptedError(f"{path} was removed: restore it from its changelog") from error
             held.clean = not (path / "open").exists()
         return held
 
@@ -198,7 +198,7 @@ class StoreDirectory:
             self.clean = False
             told = read_json(mark)
             if not isinstance(told, dict):
-                raise TypeError(f"it is a {type(told).__name__}")
+                raise TypeError(f"the file contains a {type(told).__name__}")
             boot, tearable, unsynced = told["boot"], told["tearable"], told.get("unsynced", False)
         except FileNotFoundError:
             self.clean = True
@@ -211,12 +211,12 @@ class StoreDirectory:
             return
         if boot != boot_id():
             raise StoreCorruptedError(
-                f"{self.path} was open when the machine stopped, at a level of durability that power loss may tear: "
-                "wipe the store and restore it from its changelog"
+                f"{self.path} was open when the machine stopped, at a durability level at which power loss may damage "
+                "it: wipe the store and restore it from its changelog"
             )
         if unsynced and not self._tearable:
             raise StoreCorruptedError(
-                f"a sync of {self.path} has failed, so it may not survive power loss: wipe the store and restore it "
+                f"a sync of {self.path} has failed, so its data may not be on disk: wipe the store and restore it "
                 "from its changelog"
             )
         self._unsynced = unsynced
@@ -299,8 +299,8 @@ def _check(path: Path, backend: str) -> None:
     """Check that a store of ``backend`` is there. Raises: StoreIncompatibleError, StoreCorruptedError; OSError."""
     if not is_store(path):
         raise StoreIncompatibleError(
-            f"{path} is a folder of something else, with {', '.join(foreign_names(path)[:3]) or 'files'} in it: "
-            "choose another path; nothing was changed"
+            f"{path} is not a store's folder: it contains {', '.join(foreign_names(path)[:3]) or 'files'}. "
+            "Choose another path; nothing was changed"
         )
     checked_identity(path, backend)
     if os.path.lexists(path / LOCK_FILE) and not is_plain(path / LOCK_FILE):
@@ -318,9 +318,11 @@ def checked_path(path: str | PathLike[str]) -> Path:
     try:
         found.as_posix().encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{str(path)!r} is no path, since it can't be written in UTF-8: choose another") from error
+        raise ConfigError(
+            f"{str(path)!r} is not a valid path, because it can't be encoded as UTF-8: choose another one"
+        ) from error
     if "\0" in found.as_posix():
-        raise ConfigError(f"{str(path)!r} is no path, since it has a NUL in it: choose another")
+        raise ConfigError(f"{str(path)!r} is not a valid path, because it contains NUL: choose another one")
     return found.absolute()
 
 

@@ -18,8 +18,8 @@ Opened = TypeVar("Opened")
 _disown: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 WHOSE = (
-    "was open when this process was forked, and is the parent's: use it there, or open it in a process that is "
-    "started anew (multiprocessing's 'spawn') once the parent has closed it"
+    "was open when this process was forked, and belongs to the parent: use it there, or open it in a process that is "
+    "started with multiprocessing's 'spawn', after the parent has closed it"
 )
 """The end of the error message for the use of such a handle in the child."""
 

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Codec(Generic[K, V]):
-    """Serializes and deserializes the keys and values of one store.
+    """A codec for the keys and values of one store.
 
-    The functions are the serdes' own, and None for BYTES, where nothing is to be done. Where one raises, the method of
-    the same purpose raises the error that a caller should see.
+    Its functions are those of the serdes, or None for BYTES. If one of them raises, call the method of the same
+    purpose, which raises the error for the caller.
     """
 
     def __init__(self, store: str, key: Serde[K], value: Serde[V]) -> None:
@@ -31,7 +31,7 @@ class Codec(Generic[K, V]):
         """True if keys and values are bytes as they are."""
 
     def encode_key(self, key: K) -> bytes:
-        """The bytes of ``key``. Raises: TypeError, ValueError."""
+        """Return the bytes of ``key``. Raises: TypeError, ValueError."""
         try:
             data = self._key.serialize(key)
             if not isinstance(data, bytes):
@@ -41,7 +41,7 @@ class Codec(Generic[K, V]):
         return data
 
     def encode_value(self, key: K, value: V) -> bytes:
-        """The bytes of ``value``, which is meant for ``key``. Raises: TypeError, ValueError."""
+        """Return the bytes of ``value``, which belongs to ``key``. Raises: TypeError, ValueError."""
         try:
             data = self._value.serialize(value)
             if not isinstance(data, bytes):
@@ -52,36 +52,36 @@ class Codec(Generic[K, V]):
         return data
 
     def encode_prefix(self, prefix: K) -> bytes:
-        """The bytes that the keys with ``prefix`` begin with. Raises: ConfigError, TypeError, ValueError."""
+        """Return the common first bytes of all keys with ``prefix``. Raises: ConfigError, TypeError, ValueError."""
         if not self._key.keeps_prefixes:
             raise ConfigError(
-                f"store {self._store!r}: the bytes of {self._key.name} keys do not begin with those of a prefix: "
+                f"store {self._store!r}: the bytes of {self._key.name} keys do not begin with the bytes of a prefix: "
                 "use range() or another serde"
             )
         return self.encode_key(prefix)
 
     def encode_bound(self, bound: K | None) -> bytes | None:
-        """The bytes of an end of a range, None where that is open. Raises: TypeError, ValueError."""
+        """Return the bytes of an end of a range, None for an open end. Raises: TypeError, ValueError."""
         return None if bound is None else self.encode_key(bound)
 
     def decode_key(self, key: bytes) -> K:
-        """The key whose bytes are ``key``. Raises: SerdeMismatchError."""
+        """Return the key that ``key`` is the bytes of. Raises: SerdeMismatchError."""
         try:
             return self.deserialize_key(key)
         except Exception as error:
             raise self.mismatch(key, "key", self._key.name) from error
 
     def decode_value(self, key: bytes, value: bytes) -> V:
-        """The value whose bytes, under ``key``, are ``value``. Raises: SerdeMismatchError."""
+        """Return the value that ``value`` is the bytes of, under ``key``. Raises: SerdeMismatchError."""
         try:
             return self.deserialize_value(value)
         except Exception as error:
             raise self.mismatch(key, "value", self._value.name) from error
 
     def mismatch(self, key: bytes, part: str, serde: str) -> SerdeMismatchError:
-        """The error for bytes that the serde can't read."""
+        """Return the error for bytes that the serde can't read."""
         return SerdeMismatchError(
-            f"store {self._store!r}: the {part} under key {key!r} is none that serde {serde} writes: open the store "
+            f"store {self._store!r}: the {part} under key {key!r} can't be read by serde {serde}: open the store "
             "with the serde that wrote it"
         )
 

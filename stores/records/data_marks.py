@@ -1,4 +1,4 @@
-"""Marks of a window or session store over a store that keeps none: pairs among its data, behind all segments."""
+"""Marks of a window or session store over a store without marks: pairs in its data, after all segments."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _BEHIND_ALL = b"\xff" * 8
 
 
 class SegmentMarks(Protocol):
-    """Marks that are read."""
+    """A reader of marks."""
 
     def mark(self, name: str, /) -> bytes | None:
-        """The value of the mark, None where it is not set."""
+        """Return the value of the mark, None if it is not set."""
 
     def with_mark(self, name: str, read: Callable[[bytes | None], Answer], /) -> Answer:
-        """As ``KeyValueView.with_mark``."""
+        """Return what ``KeyValueView.with_mark`` returns."""
 
 
 class DataMarks:
-    """Marks that are pairs of a store."""
+    """A reader of marks that are pairs of a store."""
 
     def __init__(self, store: KeyValueStore) -> None:
         self._get = store.get
 
     def mark(self, name: str) -> bytes | None:
-        """The value of the mark, None where it is not set."""
+        """Return the value of the mark, None if it is not set."""
         return self._get(pair_key(name))
 
     def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
-        """As ``StateStore.with_mark``."""
+        """Return what ``StateStore.with_mark`` returns."""
         return read(self.mark(name))
 
 
 class ViewMarks:
-    """Marks of a view, which does not say whether its store keeps marks: each that does has a description among them.
+    """A reader of the marks of a view, wherever its store has them: a store that keeps marks has a description there.
 
-    Nothing is read before it is asked for: the view may have to be brought up to a bound first.
+    Nothing is read in advance: the view may have a position bound that its store has not reached yet.
     """
 
     def __init__(self, view: KeyValueView) -> None:
@@ -50,20 +50,20 @@ class ViewMarks:
         self._in_data: bool | None = None
 
     def mark(self, name: str) -> bytes | None:
-        """The value of the mark, None where it is not set."""
+        """Return the value of the mark, None if it is not set."""
         if self._in_data is None:
             self._in_data = self._view.mark(RECORDS) is None
         return self._view.get(pair_key(name)) if self._in_data else self._view.mark(name)
 
     def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
-        """As ``KeyValueView.with_mark``."""
+        """Return what ``KeyValueView.with_mark`` returns."""
         if self._in_data is None:
             self.mark(name)
         return of_one_moment(lambda: self.mark(name), read) if self._in_data else self._view.with_mark(name, read)
 
 
 class MarkedStore:
-    """As much of a store as ``RecordKind.prepare`` asks for, with marks among its pairs."""
+    """The part of a store that ``RecordKind.prepare`` uses, with marks that are pairs."""
 
     keeps_marks = True
 
@@ -88,29 +88,29 @@ class MarkedStore:
 
 
 def pair_key(name: str) -> bytes:
-    """The key of the pair that is the mark ``name``."""
+    """Return the key of the pair for the mark ``name``."""
     return _BEHIND_ALL + name.encode("ascii")
 
 
 def pairs_of(marks: Mapping[str, bytes | None]) -> list[tuple[bytes, bytes | None]]:
-    """The pairs that are ``marks``."""
+    """Return the pairs for ``marks``."""
     return [(pair_key(name), value) for name, value in marks.items()]
 
 
 def preparable(store: KeyValueStore) -> KeyValueStore:
-    """``store``, or where it keeps no marks a stand-in that does."""
+    """Return ``store`` if it keeps marks, else an adapter that keeps them as pairs."""
     return store if store.keeps_marks else cast(Any, MarkedStore(store))
 
 
 def marks_of(source: KeyValueStore | KeyValueView) -> SegmentMarks:
-    """The marks of a prepared store, or of a view of one."""
+    """Return the reader of the marks of a prepared store, or of a view of one."""
     if isinstance(source, KeyValueStore):
         return source if source.keeps_marks else DataMarks(source)
     return ViewMarks(source)
 
 
 def mark_setter(staging: Staging) -> Callable[[str, bytes | None], None]:
-    """The function that stages a mark."""
+    """Return the function that stages a mark."""
     if staging.store.keeps_marks:
         return staging.store.set_mark
     return lambda name, value: staging.put_unlogged(pair_key(name), value)

@@ -1,4 +1,4 @@
-"""Keys of any bytes as the first part of longer keys, which have their order and are no prefixes of each other.
+"""An encoding of keys that keeps their order and makes no key a prefix of another, so that numbers can follow.
 
 A zero byte becomes ``00 ff`` and the key ends with ``00``. The byte that follows must not be ``ff``: it is the first of
 a time or a number below 2**62 (``TIME_BOUND_MS``).
@@ -11,12 +11,12 @@ SEGMENT_BYTES = 8
 
 
 def escaped(key: bytes) -> bytes:
-    """``key`` as the first part of a longer one."""
+    """Return ``key``, encoded as the first part of a longer key."""
     return key.replace(b"\0", b"\0\xff") + b"\0"
 
 
 def unescaped(part: bytes) -> bytes:
-    """The key that ``escaped`` was given."""
+    """Return the key of which ``part`` is the encoding."""
     return part[:-1].replace(b"\0\xff", b"\0")
 
 
@@ -26,10 +26,10 @@ def is_part(part: bytes) -> bool:
 
 
 def packed(number: int) -> bytes:
-    """A time, a segment or a sequence number, 0 or more, in the order of the numbers."""
+    """Return the bytes of a number, 0 or more, whose order is that of the numbers."""
     return number.to_bytes(TIME_BYTES, "big")
 
 
 def unpacked(part: bytes) -> int:
-    """The number that ``packed`` was given."""
+    """Return the number that was packed."""
     return int.from_bytes(part, "big")

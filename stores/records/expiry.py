@@ -1,6 +1,6 @@
-"""Time to live: a record whose time lies ``ttl_ms`` or more behind stream time is never seen, and removed in passing.
+"""Time to live: a record is hidden once its time is ``ttl_ms`` or more behind stream time; later commits remove it.
 
-Stream time is the highest time ever put; it is a mark, and so is committed and rolled back with the records.
+Stream time is the highest time ever put. It is a mark, so it is committed and rolled back with the records.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ Marks = Callable[[str], bytes | None]
 
 
 def stream_time_ms(marks: Marks) -> int:
-    """The stream time that ``marks`` has, -1 before the first record."""
+    """Return the stream time in ``marks``, -1 before the first record."""
     return stream_time_of(marks(STREAM_TIME))
 
 
 def stream_time_of(mark: bytes | None) -> int:
-    """The stream time in its mark, -1 for none."""
+    """Return the stream time in its mark, -1 for no mark."""
     return -1 if mark is None else time_of(mark)
 
 
 class LiveReader(ReadOnlyKeyValueStore):
-    """Shows the timestamped records of ``reader`` that have not expired, by the stream time of ``source`` at the
-    moment that is read."""
+    """A reader of the records of ``reader`` that have not expired, by the stream time of ``source`` at the moment of
+    the read.
+    """
 
     def __init__(self, reader: ReadOnlyKeyValueStore, source: KeyValueStore | KeyValueView, ttl_ms: int) -> None:
         self._reader, self._source, self._ttl_ms = reader, source, ttl_ms
@@ -88,7 +89,7 @@ def _expired(data: bytes | None, limit_ms: int) -> bool:
 
 
 class ExpiringConverter(TimestampedConverter):
-    """A converter that also keeps the stream time, beginning with that of the store."""
+    """A converter that also advances the stream time, starting from that of the store."""
 
     def __init__(self, stream_time_ms: int) -> None:
         self._stream_time_ms = stream_time_ms
@@ -103,27 +104,27 @@ class ExpiringConverter(TimestampedConverter):
 
 
 class Expiry:
-    """The writer's part of expiry: it keeps the stream time, and removes expired records in steps of bounded size."""
+    """The expiry of a store's writer: it advances the stream time, and removes expired records in bounded steps."""
 
     def __init__(self, staging: Staging, records: ReadOnlyKeyValueStore, ttl_ms: int) -> None:
-        """``records`` reads the store, with staged writes, in the form in which it stores them."""
+        """Create it. ``records`` reads the stored form of the records, staged writes included."""
         self._staging, self._records, self._ttl_ms = staging, records, ttl_ms
         self._written = 0
 
     def is_live(self, timestamp_ms: int) -> bool:
         """Return whether a record of this time would be visible."""
-        # Read each time: a rollback changes the stream time without a notice.
+        # Read it each time: a rollback changes the stream time without a call of this object.
         return timestamp_ms > stream_time_ms(self._staging.store.mark) - self._ttl_ms
 
     def observe(self, timestamp_ms: int) -> None:
-        """Note a staged put with this time."""
+        """Advance the stream time to that of a staged put."""
         self._written += 1
         store = self._staging.store
         if timestamp_ms > stream_time_ms(store.mark):
             store.set_mark(STREAM_TIME, TIME.pack(timestamp_ms))
 
     def step(self) -> None:
-        """Stage the removal of expired records among the next ones in key order; after the last come the first."""
+        """Stage the removal of expired records among the next ones in key order. After the last key it starts over."""
         examine = min(EXAMINED_PER_WRITE * self._written, EXAMINED_MAX)
         self._written = 0
         store = self._staging.store

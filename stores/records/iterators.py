@@ -1,4 +1,4 @@
-"""The iterator that a typed scan hands out."""
+"""The iterator over the records of a typed store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class RecordIterator(Closeable, Iterator[T]):
-    """Records of a typed scan: a snapshot of the moment the scan was made.
+    """An iterator over a snapshot of typed records, taken when the scan began.
 
-    Use it in a ``with`` block, or run it to its end, or close it: until then it pins the state that it shows. Once it
-    or its store is closed, every further step raises StoreClosedError.
+    Use it in a ``with`` block, exhaust it or close it: until then the engine keeps the snapshot. After it or its store
+    is closed, the next step raises StoreClosedError.
     """
 
     def __init__(self, records: Iterator[T], *scans: Closeable) -> None:
-        """``records`` are made of ``scans``, which are this iterator's to close."""
+        """Iterate over ``records``, which are made from ``scans``. The iterator closes the scans."""
         self._records = records
         self._scans = scans
         self._closed = False
@@ -44,4 +44,4 @@ class RecordIterator(Closeable, Iterator[T]):
             scan.close()
 
     def _refuse(self) -> NoReturn:
-        raise StoreClosedError("the iterator or its store is closed: make a new scan")
+        raise StoreClosedError("the iterator or its store is closed: start another scan")

@@ -1,4 +1,4 @@
-"""Keys and values through serdes, and nothing else: with BYTES on both sides the store is the plain one below."""
+"""Typed key-value stores: keys and values through serdes, stored without an addition."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class KeyValue(RecordKind, Generic[K, V]):
-    """Describes a store of ``key`` to ``value``. Over a plain store with data it takes that as it is.
+    """The description of a store of ``key`` to ``value``. An existing store of plain bytes can be opened with it.
 
-    Raises: TypeError for what is no serde.
+    Raises: TypeError for an invalid serde.
     """
 
     kind: ClassVar[str] = "key-value"
@@ -58,10 +58,10 @@ class KeyValue(RecordKind, Generic[K, V]):
         return PlainConverter()
 
     def _prepare_plain(self, store: KeyValueStore) -> None:
-        """Nothing: plain keys and values are what this kind keeps."""
+        """Accept the store: this kind stores plain keys and values."""
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
-        """Refuse; of a timestamped store say what can be done instead. Source: KIP-258, downgrade."""
+        """Refuse the store; for a timestamped one, with advice. Source: KIP-258, downgrade."""
         if kept["kind"] == "timestamped-key-value":
             raise StoreIncompatibleError(
                 f"store {store.name!r} keeps timestamps with its values, which {self.kind} would read as values: open "
@@ -72,9 +72,9 @@ class KeyValue(RecordKind, Generic[K, V]):
 
 
 class KeyValueReads(Generic[K, V]):
-    """Lookups and scans, of the writer and of views alike. Both ends of a range are included; None leaves one open.
+    """The lookups and scans of the writer and of views. Both ends of a range are included; None leaves an end open.
 
-    Ranges and scans run in the order of the serialized keys, which is that of the keys where their serde keeps it.
+    Ranges and scans are in the order of the serialized keys. It is the order of the keys if their serde keeps order.
     Raises: TypeError, ValueError for a key that the serde refuses; SerdeMismatchError; else as those of
     ``ReadOnlyKeyValueStore``.
     """
@@ -86,7 +86,7 @@ class KeyValueReads(Generic[K, V]):
         self._deserialize_value = codec.deserialize_value
 
     def get(self, key: K) -> V | None:
-        """The value under ``key``, or None."""
+        """Return the value of ``key``, or None."""
         get, serialize = self._get, self._serialize_key
         try:
             encoded: Any = key if serialize is None else serialize(key)  # no cast(): it is a call
@@ -102,7 +102,7 @@ class KeyValueReads(Generic[K, V]):
             return self._codec.decode_value(self._codec.encode_key(key), data)
 
     def get_many(self, keys: Sequence[K]) -> list[V | None]:
-        """The values under ``keys``, in their order; None where there is none."""
+        """Return the values of ``keys``, in their order; None for a missing one."""
         codec = self._codec
         encoded = [codec.encode_key(key) for key in keys]
         found = self._reader.get_many(encoded)
@@ -111,31 +111,34 @@ class KeyValueReads(Generic[K, V]):
         ]
 
     def range(self, start: K | None, end: K | None) -> RecordIterator[tuple[K, V]]:
-        """Pairs from ``start`` to ``end``, ascending."""
+        """Return an iterator over the pairs from ``start`` to ``end``, ascending."""
         return self._pairs(self._reader.range(self._codec.encode_bound(start), self._codec.encode_bound(end)))
 
     def reverse_range(self, start: K | None, end: K | None) -> RecordIterator[tuple[K, V]]:
-        """As ``range``, descending: ``start`` is the smaller."""
+        """Return an iterator like ``range``, descending. ``start`` is the smaller end."""
         return self._pairs(self._reader.reverse_range(self._codec.encode_bound(start), self._codec.encode_bound(end)))
 
     def all(self) -> RecordIterator[tuple[K, V]]:
-        """Every pair, ascending."""
+        """Return an iterator over all pairs, ascending."""
         return self._pairs(self._reader.all())
 
     def reverse_all(self) -> RecordIterator[tuple[K, V]]:
-        """Every pair, descending."""
+        """Return an iterator over all pairs, descending."""
         return self._pairs(self._reader.reverse_all())
 
     def prefix_scan(self, prefix: K) -> RecordIterator[tuple[K, V]]:
-        """Pairs whose key begins with ``prefix``, ascending. Raises: ConfigError if the serde keeps no prefixes."""
+        """Return an iterator over the pairs whose keys begin with ``prefix``, ascending.
+
+        Raises: ConfigError if the serde does not keep prefixes.
+        """
         return self._pairs(self._reader.prefix_scan(self._codec.encode_prefix(prefix)))
 
     def reverse_prefix_scan(self, prefix: K) -> RecordIterator[tuple[K, V]]:
-        """As ``prefix_scan``, descending."""
+        """Return an iterator like ``prefix_scan``, descending."""
         return self._pairs(self._reader.reverse_prefix_scan(self._codec.encode_prefix(prefix)))
 
     def approximate_num_entries(self) -> int:
-        """As ``ReadOnlyKeyValueStore.approximate_num_entries``."""
+        """Return what ``ReadOnlyKeyValueStore.approximate_num_entries`` returns."""
         return self._reader.approximate_num_entries()
 
     def _pairs(self, scan: KeyValueIterator) -> RecordIterator[tuple[K, V]]:
@@ -155,19 +158,19 @@ class KeyValueReads(Generic[K, V]):
 
 
 class TypedKeyValueView(KeyValueReads[K, V], TypedView):
-    """A key-value store as other threads see it."""
+    """A read-only view of a typed key-value store, for any thread."""
 
     def __init__(self, view: KeyValueView, codec: Codec[K, V], reader: ReadOnlyKeyValueStore | None = None) -> None:
-        """``reader`` answers where that is not ``view`` itself."""
+        """Create a view that reads from ``reader``, by default from ``view``."""
         TypedView.__init__(self, view)
         KeyValueReads.__init__(self, reader or view, codec)
 
 
 class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
-    """A key-value store as its writer sees it, its own uncommitted writes included.
+    """A typed key-value store for its writing thread, which reads its own uncommitted writes.
 
-    Raises, all writes: TypeError and ValueError before anything is staged, for what a serde or the store refuses; else
-    as those of ``KeyValueStore``.
+    Raises, all writes: TypeError and ValueError for a key or value that a serde or the store refuses, before
+    anything is staged; else as those of ``KeyValueStore``.
     """
 
     def __init__(self, kind: KeyValue[K, V], staging: Staging) -> None:
@@ -188,12 +191,12 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
             raise
 
     def put_all(self, pairs: Iterable[tuple[K, V | None]]) -> None:
-        """Stage every pair, or none where one of them is refused. A later pair of the same key wins."""
+        """Stage all pairs, or none if one of them is refused. The last pair of a key wins."""
         encoded = [self._encode(key, value) for key, value in pairs]
         self._staging.put_all([StagedWrite(key, data, key, data, None) for key, data in encoded])
 
     def put_if_absent(self, key: K, value: V | None) -> V | None:
-        """Stage ``value`` unless ``key`` has one; returns the existing value, or None where it was staged."""
+        """Stage ``value`` unless ``key`` has one. Return the existing value, or None if ``value`` was staged."""
         encoded, data = self._encode(key, value)
         existing = self._get(encoded)
         if existing is not None:
@@ -202,7 +205,7 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
         return None
 
     def delete(self, key: K) -> V | None:
-        """Stage the removal of ``key``; returns the value it had."""
+        """Stage the removal of ``key``. Return its former value, or None."""
         encoded = self._codec.encode_key(key)
         existing = self._get(encoded)
         value = None if existing is None else self._codec.decode_value(encoded, existing)
@@ -210,7 +213,7 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
         return value
 
     def delete_range(self, start: K | None, end: K | None) -> None:
-        """Stage the removal of every key from ``start`` to ``end``, both included; None leaves an end open."""
+        """Stage the removal of all keys from ``start`` to ``end``, both included; None leaves an end open."""
         self._staging.delete_range(self._codec.encode_bound(start), self._codec.encode_bound(end))
 
     def read_only(

@@ -1,6 +1,6 @@
-"""Serdes of msgspec for typed structs, dataclasses and all else that it knows, in JSON and in MessagePack.
+"""Serdes of msgspec for structs, dataclasses and all other types that it supports, in JSON and in MessagePack.
 
-msgspec is imported when a serde is made: it is the extra ``msgspec``.
+msgspec is the extra ``msgspec``. It is imported when a serde is created.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class _MsgspecSerde(Generic[T]):
-    """Values of one type, checked against it when they are read; each value has one form.
+    """A serde for values of one type, which are validated when they are read. Each value has one serialized form.
 
-    ``name`` is kept in the store, by default that of the format and of the type: give your own to rename a type. A
+    The store keeps ``name``; its default is made of the format and the type. Pass your own name to rename a type. A
     field with a default may be added to a struct at any time. msgspec's JSON writes NaN as null.
     """
 
@@ -31,7 +31,7 @@ class _MsgspecSerde(Generic[T]):
 
     def serialize(self, value: T, /) -> bytes:
         if value is None:
-            raise TypeError("None is no key and no value")
+            raise TypeError("None can't be a key or a value")
         if not isinstance(value, self._type):
             raise TypeError(f"a {self._type.__qualname__} is expected, not {type(value).__name__}")
         data: bytes = self._encode(value)
@@ -39,14 +39,14 @@ class _MsgspecSerde(Generic[T]):
 
 
 class MsgspecJson(_MsgspecSerde[T]):
-    """Values of type ``of`` as JSON. Raises: ConfigError where msgspec is not installed."""
+    """A serde for values of type ``of`` as JSON. Raises: ConfigError if msgspec is not installed."""
 
     def __init__(self, of: type[T], *, name: str | None = None) -> None:
         super().__init__(of, "json", _msgspec().json, name)
 
 
 class MsgspecMessagePack(_MsgspecSerde[T]):
-    """Values of type ``of`` as MessagePack. Raises: ConfigError where msgspec is not installed."""
+    """A serde for values of type ``of`` as MessagePack. Raises: ConfigError if msgspec is not installed."""
 
     def __init__(self, of: type[T], *, name: str | None = None) -> None:
         super().__init__(of, "msgpack", _msgspec().msgpack, name)

@@ -1,7 +1,7 @@
-"""A store of plain values, taken for one with timestamps: reads add the time -1, and writes drop the time.
+"""An adapter that uses a store of plain values as a timestamped one: reads add the time -1, writes drop the time.
 
-For persistent stores of other packages that don't say that they take timestamps (``StateStore.takes_timestamps``):
-what they hold was written without. Source: KIP-258, "custom byte stores"; ``KeyValueToTimestampedKeyValueByteStore``.
+It is for persistent stores of other packages that do not declare ``StateStore.takes_timestamps``: their values were
+written without timestamps. Source: KIP-258, "custom byte stores"; ``KeyValueToTimestampedKeyValueByteStore``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stores.records.timestamps import SURROGATE, TIME_BYTES
 
 
 class SurrogateReader(ReadOnlyKeyValueStore):
-    """Shows the plain values of ``plain`` with timestamp -1."""
+    """A reader of the plain values of ``plain``, each with timestamp -1."""
 
     def __init__(self, plain: ReadOnlyKeyValueStore) -> None:
         self._plain = plain
@@ -48,7 +48,7 @@ def _with_surrogates(scan: KeyValueIterator) -> KeyValueIterator:
 
 
 class StrippingStaging(Staging):
-    """Stages without their times what is given with them; the changelog has the times all the same."""
+    """A staging that drops the time of each value. Its changelog record has the time."""
 
     def __init__(self, inner: Staging) -> None:
         self.store = inner.store

@@ -1,4 +1,4 @@
-"""The description of a typed store, and what every typed store and view has in common."""
+"""The base classes of all descriptions, typed stores and typed views."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Description = Mapping[str, object]
 
 
 class RecordKind(ABC):
-    """Describes a typed store: which kind, its serdes, its sizes. Used alike by itself and in a task.
+    """The description of a typed store: its kind, serdes and sizes. It works with and without a task.
 
-    All of a typed store lies in one bytes store: it has one commit, and one offset.
+    A typed store keeps everything in one store of bytes, with one commit and one offset.
     """
 
     kind: ClassVar[str]
@@ -45,38 +45,41 @@ class RecordKind(ABC):
 
     @abstractmethod
     def staged(self, staging: Staging) -> TypedStore:
-        """The typed store over a staging whose store is prepared, as a task uses it."""
+        """Return the typed store over ``staging``, whose store is prepared. For tasks."""
 
     @abstractmethod
     def view(self, view: KeyValueView) -> TypedView:
-        """A read-only view for other threads, at the level of ``view`` and with its bound."""
+        """Return a typed view with the isolation level and the bound of ``view``, for any thread."""
 
     @abstractmethod
     def converter(self, store: KeyValueStore) -> RecordConverter:
-        """A new converter for one restore of ``store``, which begins at the marks that it has."""
+        """Return a converter for one restore of ``store``. It starts from the marks of the store."""
 
     @property
     def commits_stream_time(self) -> bool:
-        """True if a task has to commit the stream time with the changelog, whose records do not always have it."""
+        """True if a task must commit the stream time with the changelog, because not every record contains it."""
         return False
 
     def expired_records(self, store: KeyValueStore) -> Callable[[bytes], bool] | None:
-        """A function that returns True for a changelog key that is older than the retention of ``store`` now; None for
-        a store without a retention."""
+        """Return a function that returns True for a changelog key older than the present retention of ``store``.
+
+        Return None for a store without retention.
+        """
         return None
 
     def over(self, store: KeyValueStore) -> TypedStore:
-        """The typed store over ``store``, which it closes: closing either closes both.
+        """Return the typed store over ``store``. Closing one of them closes both.
 
-        Raises: as ``prepare``; ``store`` then stays open until it is closed, or its folder is opened again in this
-        process.
+        Raises: as ``prepare``; ``store`` is then still open.
         """
         return self.staged(self.taken(store))
 
     def taken(self, store: KeyValueStore) -> StoreStaging:
-        """The staging of a typed store by itself over ``store``, which is prepared. Raises: as ``prepare``."""
+        """Prepare ``store`` and return its staging, for use without a task. Raises: as ``prepare``."""
         if not isinstance(store, KeyValueStore):
-            raise TypeError(f"a typed store lies over a store of bytes, as of open_store, not {type(store).__name__}")
+            raise TypeError(
+                f"a typed store needs a store of bytes, such as one of open_store, not {type(store).__name__}"
+            )
         try:
             self.prepare(store)
         except BaseException:
@@ -85,11 +88,11 @@ class RecordKind(ABC):
         return StoreStaging(store)
 
     def prepare(self, store: KeyValueStore) -> None:
-        """Write the description into ``store`` if that is empty, else check that it is of this kind.
+        """Write the description into ``store`` if it is empty; else check that it has this description.
 
-        Nothing may be staged in an empty store. A store that keeps no marks is taken as it is.
-        Raises: StoreIncompatibleError for a store of another kind or with another description, which is named; else
-        as ``StateStore.restore``.
+        Nothing may be staged in an empty store. A store that keeps no marks is not checked.
+        Raises: StoreIncompatibleError for another kind or description, with the differences; else as
+        ``StateStore.restore``.
         """
         if not store.keeps_marks:
             return
@@ -107,19 +110,19 @@ class RecordKind(ABC):
         return {"kind": self.kind, **self.description()}
 
     def _prepare_plain(self, store: KeyValueStore) -> None:
-        """Take up a store with data and no description, which is one of plain bytes; refused unless a kind can."""
+        """Accept a store with data and without a description: one of plain bytes. Most kinds refuse it."""
         raise StoreIncompatibleError(
             f"store {store.name!r} holds plain keys and values, and can't be opened as a {self.kind} store: open it "
             "without a description, as KeyValue, or choose another path"
         )
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
-        """Take up a store with another description; refused unless a kind can."""
+        """Accept a store with another description. Most kinds refuse it."""
         raise difference(store, kept, self._whole_description())
 
 
 def kept_description(store: KeyValueStore) -> dict[str, object] | None:
-    """The description in ``store``, None where it has none. Raises: StoreCorruptedError."""
+    """Return the description in ``store``, None if it has none. Raises: StoreCorruptedError."""
     mark = store.mark(RECORDS)
     if mark is None:
         return None
@@ -135,49 +138,50 @@ def kept_description(store: KeyValueStore) -> dict[str, object] | None:
 
 
 def check_untyped(store: KeyValueStore) -> None:
-    """Check that ``store`` has plain keys and values, as a task without a description reads and logs them.
+    """Check that ``store`` has plain keys and values. A task without a description reads and logs them as they are.
 
-    Raises: StoreIncompatibleError for a store of a kind that keeps more than those; StoreCorruptedError.
+    Raises: StoreIncompatibleError for a kind of store that adds to keys or values; StoreCorruptedError.
     """
     kept = kept_description(store) if store.keeps_marks else None
     if kept is not None and kept["kind"] != "key-value":
-        told = ", ".join(f"{name} {value!r}" for name, value in kept.items() if name != "kind")
+        properties = ", ".join(f"{name} {value!r}" for name, value in kept.items() if name != "kind")
         raise StoreIncompatibleError(
-            f"store {store.name!r} was made as a {kept['kind']} store with {told}, which plain keys and values would "
-            "damage: describe it in its configuration as records, or wipe it and restore it from its changelog"
+            f"store {store.name!r} was created as a {kept['kind']} store with {properties}, which plain keys and "
+            "values would damage: give that kind in its configuration as records, or wipe it and restore it from its "
+            "changelog"
         )
 
 
 def write_description(
     store: KeyValueStore, description: Description, marks: Mapping[str, bytes | None] | None = None
 ) -> None:
-    """Keep ``description`` in ``store`` at once, and with it ``marks``. Nothing may be staged."""
+    """Write ``description`` and ``marks`` into ``store`` immediately. Nothing may be staged."""
     store.restore([], {}, marks={**(marks or {}), RECORDS: encoded(description)})
 
 
 def encoded(description: Description) -> bytes:
-    """A description as its mark holds it."""
+    """Return the bytes of a description's mark."""
     return json.dumps(description, sort_keys=True, separators=(",", ":")).encode()
 
 
 def difference(store: KeyValueStore, kept: Description, given: Description) -> StoreIncompatibleError:
-    """The error that names every value in which two descriptions differ."""
+    """Return the error that names all differences of two descriptions."""
     names = sorted({*kept, *given}, key=lambda name: (name != "kind", name))
     different = [name for name in names if kept.get(name) != given.get(name)]
-    told = ", ".join(f"{name} {kept.get(name)!r} (given: {given.get(name)!r})" for name in different)
+    differences = ", ".join(f"{name} {kept.get(name)!r} (given: {given.get(name)!r})" for name in different)
     return StoreIncompatibleError(
-        f"store {store.name!r} was made with {told}: open it with what it was made with, or choose another path"
+        f"store {store.name!r} was created with {differences}: open it with the same values, or choose another path"
     )
 
 
 def is_empty(store: KeyValueStore) -> bool:
-    """Return True if nothing is committed or staged in ``store``. Reads one pair at most."""
+    """Return True if nothing is committed or staged in ``store``. Reads at most one pair."""
     with store.all() as pairs:
         return next(iter(pairs), None) is None
 
 
 class TypedView:
-    """A typed store as other threads see it; it has no way to write. Raises: as ``KeyValueView``."""
+    """A read-only view of a typed store, for any thread. Raises: as ``KeyValueView``."""
 
     def __init__(self, view: KeyValueView) -> None:
         self._view = view
@@ -188,13 +192,15 @@ class TypedView:
         return self._view.isolation_level
 
     def position(self) -> Position:
-        """As ``KeyValueView.position``."""
+        """Return what ``KeyValueView.position`` returns."""
         return self._view.position()
 
 
 class TypedStore(Closeable):
-    """A typed store as its writer sees it. In a task commit, rollback and close raise StoreError: they are the
-    task's."""
+    """A typed store for its writing thread.
+
+    In a task, ``commit``, ``rollback`` and ``close`` raise StoreError: the task calls them.
+    """
 
     def __init__(self, kind: RecordKind, staging: Staging) -> None:
         self.kind = kind
@@ -210,7 +216,7 @@ class TypedStore(Closeable):
 
     @property
     def is_open(self) -> bool:
-        """False from the first ``close`` on, of this store or the one below."""
+        """False after the first ``close`` of this store or of the one below."""
         return self.store.is_open
 
     @property
@@ -220,34 +226,34 @@ class TypedStore(Closeable):
 
     @property
     def metrics(self) -> StoreMetrics:
-        """As ``StateStore.metrics``, with the records that were dropped."""
+        """The metrics of ``StateStore.metrics``, with the number of dropped records."""
         return replace(self.store.metrics, late_total=self.late_total)
 
     def before_commit(self) -> None:
-        """Stage what a commit carries beside the writes: called by ``commit``, and by a task before each commit."""
+        """Stage the expiry and the marks of the commit. Called by ``commit``, and by a task before each commit."""
 
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        """As ``StateStore.commit``."""
+        """Commit, as ``StateStore.commit`` does."""
         if not self._staging.logs:
             self.before_commit()
         self.store.commit(changelog_offsets)
 
     def rollback(self) -> None:
-        """As ``StateStore.rollback``."""
+        """Roll back, as ``StateStore.rollback`` does."""
         self.store.rollback()
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """As ``StateStore.committed_offset``."""
+        """Return what ``StateStore.committed_offset`` returns."""
         return self.store.committed_offset(partition)
 
     def position(self, isolation_level: IsolationLevel) -> Position:
-        """As ``StateStore.position``."""
+        """Return what ``StateStore.position`` returns."""
         return self.store.position(isolation_level)
 
     def read_only(self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None) -> TypedView:
-        """A view for other threads, as of ``KeyValueStore.read_only``: closed with the store, it never writes."""
+        """Return a read-only view for any thread: see ``KeyValueStore.read_only``. It is closed with the store."""
         return self.kind.view(self.store.read_only(isolation_level, bound))
 
     def close(self) -> None:
-        """Close this store and the one below; never commits. May be called more than once."""
+        """Close this store and the one below, without a commit. May be called more than once."""
         self.store.close()

@@ -34,7 +34,7 @@ class SegmentConverter(RecordConverter):
 
     It decides by the stream time up to that record, as when it was written. It begins with the marks of ``store``.
 
-    Raises: StoreIncompatibleError for a record that no store of this kind has logged.
+    Raises: StoreIncompatibleError for a record that is not of a store of this kind.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class SegmentConverter(RecordConverter):
             return ()
         if not keys.is_logged(key):
             raise StoreIncompatibleError(
-                f"the changelog of store {self._name!r} has a record under key {key!r}, which no store of this kind "
-                "has logged: describe the store as it was, or give it another changelog"
+                f"the changelog of store {self._name!r} has a record under key {key!r}, which is not of a "
+                "store of this kind: use the kind that logged it, or another changelog"
             )
         time_ms = keys.time(key)
         if time_ms <= self._stream_time - self._retention.retention_ms:

@@ -80,8 +80,8 @@ class SegmentWrites:
         num_bytes, most = len(self._prefix) + len(logged), self._store.max_key_bytes
         if isinstance(error, ValueError) and num_bytes > most:
             raise ValueError(
-                f"store {self._store.name!r}: with its times and segment the key takes {num_bytes} bytes, and "
-                f"{self._store.backend} takes up to {most}: use a shorter key"
+                f"store {self._store.name!r}: with its times and segment the key has {num_bytes} bytes, and "
+                f"{self._store.backend} accepts up to {most}: use a shorter key"
             ) from error
 
     def next_number(self) -> int:

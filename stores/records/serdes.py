@@ -127,7 +127,7 @@ class Float64Serde:
         if type(value) is not float:
             value = _as_float(value)
         if math.isnan(value):
-            raise ValueError("NaN has no place in an order: leave it out, or use another serde")
+            raise ValueError("NaN can't be ordered: leave it out, or use another serde")
         # Adding 0.0 turns -0.0 into it.
         bits: int = _UNSIGNED.unpack(_DOUBLE.pack(value + 0.0))[0]
         return _UNSIGNED.pack(bits ^ 0xFFFF_FFFF_FFFF_FFFF if bits >> 63 else bits | 1 << 63)
@@ -138,7 +138,7 @@ class Float64Serde:
         restored = bits ^ 1 << 63 if bits >> 63 else bits ^ 0xFFFF_FFFF_FFFF_FFFF
         number: float = _DOUBLE.unpack(_UNSIGNED.pack(restored))[0]
         if math.isnan(number):
-            raise ValueError("these bytes are no float that is ever serialized")
+            raise ValueError("these bytes are not a serialized float")
         return number
 
 
@@ -152,12 +152,12 @@ def _as_float(value: object) -> float:
     except OverflowError:
         number = math.inf
     if number != value:
-        raise ValueError("no float has exactly the value of this int")
+        raise ValueError("no float has exactly the value of this int: use a float")
     return number
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
+    raise ValueError(f"{text} is not valid JSON")
 
 
 class JsonSerde:
@@ -178,7 +178,7 @@ class JsonSerde:
 
     def serialize(self, value: Any, /) -> bytes:
         if value is None:
-            raise TypeError("None is no key and no value")
+            raise TypeError("None can't be a key or a value")
         return self._encode(value).encode()
 
     def deserialize(self, data: bytes, /) -> Any:

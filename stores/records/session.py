@@ -29,7 +29,7 @@ class Session(SegmentedKind, Generic[K, V]):
     Sessions lie in segments of ``segment_ms`` by their end, and are dropped by segments; by default it is half the
     retention, and a minute at least. With ``timestamped`` each value has a timestamp.
 
-    Raises: TypeError, ValueError for what is none of these.
+    Raises: TypeError, ValueError for an invalid argument.
     """
 
     kind: ClassVar[str] = "session"
@@ -58,7 +58,7 @@ class Session(SegmentedKind, Generic[K, V]):
 
 
 class SessionView(SessionReads[K, V], TypedView):
-    """A session store as other threads see it."""
+    """A read-only view of a session store, for any thread."""
 
     def __init__(self, kind: Session[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view)
@@ -66,10 +66,10 @@ class SessionView(SessionReads[K, V], TypedView):
 
 
 class SessionStore(SessionReads[K, V], TypedStore):
-    """A session store as its writer sees it, its own uncommitted writes included.
+    """A session store for its writing thread, which reads its own uncommitted writes.
 
-    Raises, all writes: TypeError and ValueError before anything is staged, for what a serde or the store refuses and
-    for what is no session; else as those of ``KeyValueStore``.
+    Raises, all writes: TypeError and ValueError for an invalid session, and for a key or value that a serde or the
+    store refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
 
     def __init__(self, kind: Session[K, V], staging: Staging) -> None:
@@ -80,8 +80,8 @@ class SessionStore(SessionReads[K, V], TypedStore):
     def put(self, session: Windowed[K], aggregate: V | None, timestamp_ms: int | None = None) -> None:
         """Stage ``aggregate`` for ``session``, whose end may be its start; None deletes.
 
-        The default time is that of the current record, and -1 outside of a task. A session that ended before the
-        retention is dropped and counted, and a warning is logged for some of them.
+        The default time is that of the current record, or -1 outside of a task. A session older than the retention is
+        dropped and counted (``late_total``); some of them are logged as warnings.
         """
         if not isinstance(session, Windowed):
             raise TypeError(f"a session is a Windowed, not {type(session).__name__}")

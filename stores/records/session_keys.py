@@ -22,7 +22,7 @@ class SessionKeys:
 
     @property
     def time_part(self) -> slice:
-        """The place of the session's end in a key, with or without its segment."""
+        """Return the slice of the session's end in a key, with or without its segment."""
         return slice(-2 * TIME_BYTES, -TIME_BYTES)
 
     def time(self, logged: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The lookups and scans of a session store, of its writer and of views alike."""
+"""The lookups and scans of a session store, for its writer and for views."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Sessions = RecordIterator[tuple[Windowed[K], Any]]
 
 
 class SessionReads(Generic[K, V]):
-    """Reads what lives: sessions whose end is above the stream time less the retention.
+    """Lookups and scans of the visible sessions, whose end is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; bounds are included. Scans return ``(Windowed(key, start_ms, end_ms), value)``;
     values are ``V``, or ``ValueAndTimestamp[V]`` in a timestamped store. They run by key, then by the session's end,
     then by its start; backward forms from the end. Keys are in the order of their serialized bytes, which is that of
-    the keys where their serde keeps it. Each scan is of one moment.
+    the keys if their serde keeps order. Each scan is a snapshot.
 
-    Raises: TypeError, ValueError for a key that the serde refuses, for what is no time, and for an end before its
-    start; SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
+    Raises: TypeError, ValueError for a key that the serde refuses, an invalid time, or an end before its start;
+    SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
     """
 
     def __init__(self, kind: Session[K, V], source: KeyValueStore | KeyValueView, codec: Codec[K, V]) -> None:
@@ -42,7 +42,7 @@ class SessionReads(Generic[K, V]):
         self._scans = SegmentScans(source, marks_of(source), kind.retention, self._keys.time_part)
 
     def fetch_session(self, key: K, start_ms: int, end_ms: int) -> Any | None:
-        """The value of the session of ``key`` with exactly this start and end, or None."""
+        """Return the value of the session of ``key`` with this start and end, or None."""
         check_span("a session", start_ms, end_ms)
         encoded = self._codec.encode_key(key)
         if not self._scans.lives(end_ms):
@@ -54,40 +54,46 @@ class SessionReads(Generic[K, V]):
         return None if kept is None else values.decode(kept_key, kept, segment)
 
     def fetch(self, key: K) -> Sessions[K]:
-        """All sessions of ``key``, ascending."""
+        """Return an iterator over all sessions of ``key``, ascending."""
         return self._of_key(key, 0, None, reverse=False)
 
     def backward_fetch(self, key: K) -> Sessions[K]:
-        """As ``fetch``, descending."""
+        """Return an iterator like ``fetch``, descending."""
         return self._of_key(key, 0, None, reverse=True)
 
     def find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
-        """The sessions of ``key`` that end at ``earliest_end_ms`` or later and start at ``latest_start_ms`` or earlier,
-        ascending. With a gap before and after a time: those that a record of that time belongs to."""
+        """Return an iterator over the sessions of ``key`` that end at ``earliest_end_ms`` or later and start at
+        ``latest_start_ms`` or earlier, ascending.
+
+        With ``time - gap`` and ``time + gap`` these are the sessions that a record of that time belongs to.
+        """
         return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=False)
 
     def backward_find_sessions(self, key: K, earliest_end_ms: int, latest_start_ms: int) -> Sessions[K]:
-        """As ``find_sessions``, descending."""
+        """Return an iterator like ``find_sessions``, descending."""
         return self._of_key(key, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
 
     def fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
-        """All sessions of the keys from ``key_from`` to ``key_to``, ascending; None leaves an end open."""
+        """Return an iterator over all sessions of the keys from ``key_from`` to ``key_to``; None leaves an end open."""
         return self._of_range(key_from, key_to, 0, None, reverse=False)
 
     def backward_fetch_range(self, key_from: K | None, key_to: K | None) -> Sessions[K]:
-        """As ``fetch_range``, descending: ``key_from`` is the smaller."""
+        """Return an iterator like ``fetch_range``, descending. ``key_from`` is the smaller end."""
         return self._of_range(key_from, key_to, 0, None, reverse=True)
 
     def find_sessions_range(
         self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
     ) -> Sessions[K]:
-        """As ``find_sessions``, of the keys from ``key_from`` to ``key_to``; None leaves an end open."""
+        """Return an iterator like ``find_sessions``, for the keys from ``key_from`` to ``key_to``.
+
+        None leaves an end open.
+        """
         return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=False)
 
     def backward_find_sessions_range(
         self, key_from: K | None, key_to: K | None, earliest_end_ms: int, latest_start_ms: int
     ) -> Sessions[K]:
-        """As ``find_sessions_range``, descending: ``key_from`` is the smaller."""
+        """Return an iterator like ``find_sessions_range``, descending. ``key_from`` is the smaller end."""
         return self._of_range(key_from, key_to, *_checked(earliest_end_ms, latest_start_ms), reverse=True)
 
     def _of_key(self, key: K, earliest_end_ms: int, latest_start_ms: int | None, *, reverse: bool) -> Sessions[K]:
@@ -134,5 +140,5 @@ class SessionReads(Generic[K, V]):
 
 
 def _checked(earliest_end_ms: int, latest_start_ms: int) -> tuple[int, int]:
-    # Either may be the larger one: a session may lie between them, or around them.
+    # Either may be larger: a session may be between the two times, or contain them.
     return check_time_ms("the earliest end", earliest_end_ms), check_time_ms("the latest start", latest_start_ms)

@@ -1,8 +1,8 @@
-"""A timestamped store whose older records have no times yet: they lie apart, and move when their key is next used.
+"""The lazy upgrade of a plain store to a timestamped one: a record moves to the new format when its key is next used.
 
-While a store is split (``StateStore.is_split``) the records of the older format are behind one byte and those of the
-present one behind another. A record is in one of both places. The writer moves what it reads or writes, inside the open
-transaction; a scan shows both and moves nothing, and a view moves nothing at all. Older records have the time -1.
+While a store is split (``StateStore.is_split``), a first byte separates keys of the older format from those of the
+present one. A record is in one of the two. The writer moves the records that it looks up or writes, inside the open
+transaction. Scans return both and move nothing, nor do views. Older records have the time -1.
 
 Source: KIP-258, ``RocksDBTimestampedStore``; "lazy upgrade".
 """
@@ -36,7 +36,7 @@ class Splittable(Protocol):
 
 
 class SplitReader(ReadOnlyKeyValueStore):
-    """Shows all records of ``reader`` in the present format, as long as ``whose`` is split, and its own afterwards.
+    """A reader of all records of ``reader`` in the present format, while ``whose`` is split and afterwards.
 
     It moves nothing. A store stops being split when its task opens it again.
     """
@@ -52,7 +52,7 @@ class SplitReader(ReadOnlyKeyValueStore):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not self._whose.is_split:
             return self._reader.get_many(keys)
-        # All of one moment: between two lookups a record might move.
+        # Look both up in one snapshot: between two lookups a record might move.
         found = self._reader.get_many([tag + key for key in keys for tag in (NEW, OLD)])
         return [_shown(new, old) for new, old in zip(found[::2], found[1::2], strict=True)]
 
@@ -82,16 +82,16 @@ class SplitReader(ReadOnlyKeyValueStore):
         pairs = _merged(
             ((key[1:], SURROGATE + value) for key, value in old), ((key[1:], value) for key, value in new), reverse
         )
-        # The end of a prefix's range is no key that begins with it, and is included here.
+        # The end of the range is included, although it does not begin with the prefix.
         return PlainIterator(
             (pair for pair in pairs if pair[0].startswith(prefix)) if prefix else pairs, _Both(old, new)
         )
 
 
 class UpgradingReader(SplitReader):
-    """As ``SplitReader`` for the writer: a lookup moves what it finds to the present format, in the open transaction.
+    """A ``SplitReader`` of the writer: a lookup also moves the record to the present format, in the open transaction.
 
-    Not where nothing may be staged at the moment, as between the records of a task.
+    It moves nothing while nothing may be staged, such as between the records of a task.
     """
 
     def __init__(self, staging: Staging) -> None:
@@ -118,7 +118,7 @@ class UpgradingReader(SplitReader):
 
 
 class SplitStaging(Staging):
-    """Stages writes in the present format, and removes what their keys have in the older one."""
+    """A staging that writes in the present format, and removes the keys from the older one."""
 
     def __init__(self, inner: Staging) -> None:
         self.store = inner.store
@@ -171,17 +171,17 @@ class SplitStaging(Staging):
     def _tagged(self, key: bytes) -> bytes:
         if not self.store.is_split:
             return key
-        # A key that is none must not become one by what is put before it.
+        # An invalid key must not become valid by the first byte.
         return NEW + key if key else key
 
     def _remove_old(self, key: bytes) -> None:
-        # Looked for first: removals of what is not there would be in the way of scans, and never come to an end.
+        # Look it up first: a removal of a missing key would leave a tombstone, which slows down scans.
         if self.store.is_split and self.store.get(OLD + key) is not None:
             self._inner.put_unlogged(OLD + key, None)
 
 
 class SplitConverter(RecordConverter):
-    """Lets what ``inner`` converts replace the records of ``store`` in the older format, while it is split."""
+    """A converter whose records replace those of ``store`` in the older format, while it is split."""
 
     def __init__(self, inner: RecordConverter, store: KeyValueStore) -> None:
         self._inner, self._store = inner, store
@@ -200,7 +200,7 @@ class SplitConverter(RecordConverter):
 
 
 def tagged_bounds(start: bytes | None, end: bytes | None) -> tuple[Bounds, Bounds]:
-    """A range as those of the older and of the present format; no key is one of the open ends."""
+    """Return a range as one of the older and one of the present format. No key equals one of the open ends."""
     first = start or b""
     return (
         (OLD + first, NEW if end is None else OLD + end),
@@ -222,7 +222,7 @@ class _Both(Closeable):
 
 
 def _merged(old: Iterator[Pair], new: Iterator[Pair], reverse: bool) -> Iterator[Pair]:
-    """Both in the order of their keys; of a key that is in both, the pair of ``new``."""
+    """Merge the two in key order; for a key in both, yield the pair of ``new``."""
     before: Callable[[bytes, bytes], bool] = bytes.__gt__ if reverse else bytes.__lt__
     first, second = next(old, None), next(new, None)
     while first is not None and second is not None:

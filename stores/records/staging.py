@@ -11,7 +11,7 @@ from stores.records.values import SURROGATE_MS
 
 
 class StagedWrite(NamedTuple):
-    """A write. ``kept`` None deletes, ``log_value`` None is a tombstone, ``timestamp_ms`` None is the record's time."""
+    """A write. ``kept`` None deletes; ``log_value`` None is a tombstone; ``timestamp_ms`` None is the record's time."""
 
     key: bytes
     kept: bytes | None
@@ -35,30 +35,32 @@ class Staging(ABC):
     @property
     @abstractmethod
     def timestamp_ms(self) -> int:
-        """The time of the current record; -1 outside of a task."""
+        """The time of the current record, -1 outside of a task."""
 
     @property
     def may_stage(self) -> bool:
-        """True if anything may be staged now; a lookup that would move a record leaves it where it is otherwise."""
+        """True if writes may be staged now. If not, a lookup does not move its record to the present format."""
         return True
 
     @abstractmethod
     def put(
         self, key: bytes, kept: bytes | None, log_key: bytes, log_value: bytes | None, timestamp_ms: int | None
     ) -> None:
-        """Stage ``kept`` under ``key``, None to delete it, and log ``log_value`` under ``log_key``, None as a
-        tombstone, with the time given or, for None, that of the current record."""
+        """Stage ``kept`` under ``key``, and log ``log_value`` under ``log_key``. None deletes, and is a tombstone.
+
+        ``timestamp_ms`` None is the time of the current record.
+        """
 
     @abstractmethod
     def put_unlogged(self, key: bytes, kept: bytes | None) -> None:
-        """Stage a write that its changelog has already, because a record only moves within the store."""
+        """Stage a write without logging it, for a record that only moves within the store."""
 
     @abstractmethod
     def delete_range_unlogged(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage the removal of a range, both ends included, that a restore repeats by itself, such as an expiry."""
+        """Stage the removal of a range, both ends included, without logging it: a restore repeats it, as an expiry."""
 
     def put_all(self, writes: Iterable[StagedWrite]) -> None:
-        """Stage every write, or none where one of them is refused. A later one of the same key wins."""
+        """Stage all writes, or none if one of them is refused. The last write of a key wins."""
         checked = list(writes)
         key_bytes_max = self.store.max_key_bytes
         for write in checked:
@@ -68,14 +70,14 @@ class Staging(ABC):
             self.put(*write)
 
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage the removal of every key from ``start`` to ``end``, both included, and log each."""
+        """Stage the removal of all keys from ``start`` to ``end``, both included, and log each of them."""
         with self.store.range(start, end) as pairs:
             for key, _ in pairs:
                 self.put(key, None, key, None, None)
 
 
 class StoreStaging(Staging):
-    """Without a task: there is no changelog."""
+    """A staging without a task and without a changelog."""
 
     logs = False
 

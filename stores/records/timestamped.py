@@ -1,6 +1,6 @@
-"""Values with their times: what the store keeps is ``<8-byte time><value>``, what its changelog has is the value.
+"""Timestamped key-value stores: the store has ``<8-byte time><value>``, and its changelog the value alone.
 
-The time travels in the changelog record's own timestamp. Source: KIP-258, ``TimestampedKeyValueStore``.
+The changelog record's timestamp is the time. Source: KIP-258, ``TimestampedKeyValueStore``.
 """
 
 from __future__ import annotations
@@ -70,22 +70,23 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         return self.staged(self.taken(store))
 
     def prepare(self, store: KeyValueStore) -> None:
-        """As ``RecordKind.prepare``. Raises also: ConfigError for a ``ttl_ms`` with a store that can't carry it."""
+        """Prepare as ``RecordKind.prepare``. Raises also: ConfigError if ``store`` does not support a ``ttl_ms``."""
         if self.ttl_ms is not None and not (store.keeps_marks and store.takes_timestamps):
             raise ConfigError(
-                f"store {store.name!r} of {store.backend} can't let records expire, since it keeps no marks or no "
+                f"store {store.name!r} of {store.backend} can't expire records, because it keeps no marks or no "
                 "timestamps: leave ttl_ms out, or choose another backend"
             )
         super().prepare(store)
 
     def _prepare_plain(self, store: KeyValueStore) -> None:
-        """Begin to bring the plain records of ``store`` to this kind. It reads and writes none of them: each moves when
-        its key is next used. Source: KIP-258, lazy upgrade."""
+        """Begin the lazy upgrade of the plain records of ``store``. None is read or written now: each moves when its
+        key is next used. Source: KIP-258, lazy upgrade.
+        """
         if store.takes_timestamps:
             store.split({RECORDS: encoded(self._whole_description())})
 
     def _prepare_other(self, store: KeyValueStore, kept: Description) -> None:
-        """As ``_prepare_plain``, for one that was opened as ``KeyValue`` with the same serdes."""
+        """Begin the lazy upgrade of a store that was opened as ``KeyValue`` with the same serdes."""
         own = self._whole_description()
         if {**kept, "kind": self.kind} != own or kept["kind"] != KeyValue.kind:
             raise difference(store, kept, own)
@@ -107,12 +108,12 @@ class TimestampedKeyValue(RecordKind, Generic[K, V]):
         return SplitConverter(timed, store) if store.is_split else timed
 
     def live(self, reader: ReadOnlyKeyValueStore, source: KeyValueStore | KeyValueView) -> ReadOnlyKeyValueStore:
-        """The reader that shows those of the timestamped records of ``reader`` that have not expired in ``source``."""
+        """Return a reader of the records of ``reader`` that have not expired by the stream time of ``source``."""
         return reader if self.ttl_ms is None else LiveReader(reader, source, self.ttl_ms)
 
 
 class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
-    """As ``KeyValueReads``, with the time of each value."""
+    """The lookups and scans of ``KeyValueReads``, with the time of each value."""
 
     def __init__(self, reader: ReadOnlyKeyValueStore, store: str, key: Serde[K], value: Serde[V]) -> None:
         super().__init__(reader, Codec(store, key, TimestampedSerde(value)))
@@ -124,7 +125,7 @@ class TimestampedReads(KeyValueReads[K, ValueAndTimestamp[V]]):
 
 
 class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
-    """A timestamped key-value store as other threads see it."""
+    """A read-only view of a timestamped key-value store, for any thread."""
 
     def __init__(self, kind: TimestampedKeyValue[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view)
@@ -138,17 +139,17 @@ class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
         self._kind = kind
 
     def plain(self) -> TypedKeyValueView[K, V]:
-        """The same view with the values alone. Source: KIP-258, ``QueryableStoreTypes.keyValueStore``."""
+        """Return the same view without timestamps. Source: KIP-258, ``QueryableStoreTypes.keyValueStore``."""
         codec = Codec("of a view", self._kind.key, StrippingSerde(self._kind.value))
         return TypedKeyValueView(self._view, codec, self._reader)
 
 
 class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
-    """A timestamped key-value store as its writer sees it, its own uncommitted writes included.
+    """A timestamped key-value store for its writing thread, which reads its own uncommitted writes.
 
     Times are ints from 0 to below 2**62, in milliseconds since the Unix epoch.
-    Raises, all writes: TypeError and ValueError before anything is staged, for what is no time and for what a serde or
-    the store refuses; else as those of ``KeyValueStore``.
+    Raises, all writes: TypeError and ValueError for an invalid time, and for a key or value that a serde or the store
+    refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
 
     def __init__(self, kind: TimestampedKeyValue[K, V], staging: Staging) -> None:
@@ -172,7 +173,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         if self._expiry is None and is_whole and not staging.logs:
             self._direct = store.put_timestamped
             if self._values.is_plain:
-                # Without a call around it: a put and its part of a commit together take only some 20 times as long.
+                # Bind the method itself: an extra call would take a twentieth of a put and its part of a commit.
                 self.put = store.put_timestamped  # type: ignore[assignment, method-assign]
 
     def put(self, key: K, value: V | None, timestamp_ms: int) -> None:
@@ -188,13 +189,12 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
             data: Any = value if serialize_value is None else serialize_value(value)
             direct(encoded, data, timestamp_ms)
         except Exception:
-            # The error that names what was refused, if that is why.
+            # Raise the error that names the refused key or value, if there is one.
             self._encode(key, value, timestamp_ms)
             raise
 
     def put_all(self, records: Iterable[tuple[K, V | None, int]]) -> None:
-        """Stage every ``(key, value, timestamp_ms)``, or none where one of them is refused. A later one of the same key
-        wins."""
+        """Stage all ``(key, value, timestamp_ms)``, or none if one of them is refused. The last one of a key wins."""
         writes = [self._encode(key, value, timestamp_ms) for key, value, timestamp_ms in records]
         if self._expiry is None:
             self._staging.put_all(writes)
@@ -206,7 +206,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
             self._write(write)
 
     def put_if_absent(self, key: K, value: V | None, timestamp_ms: int) -> ValueAndTimestamp[V] | None:
-        """Stage ``value`` and its time unless ``key`` has a value; returns that one, or None where it was staged."""
+        """Stage ``value`` and its time unless ``key`` has a value. Return the existing value, else None."""
         write = self._encode(key, value, timestamp_ms)
         existing = self._get(write.key)
         if existing is not None:
@@ -215,7 +215,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         return None
 
     def delete(self, key: K) -> ValueAndTimestamp[V] | None:
-        """Stage the removal of ``key``; returns the value that it had, and its time."""
+        """Stage the removal of ``key``. Return its former value with its time, or None."""
         encoded = self._codec.encode_key(key)
         existing = self._get(encoded)
         value = None if existing is None else self._codec.decode_value(encoded, existing)
@@ -223,7 +223,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
         return value
 
     def delete_range(self, start: K | None, end: K | None) -> None:
-        """Stage the removal of every key from ``start`` to ``end``, both included; None leaves an end open."""
+        """Stage the removal of all keys from ``start`` to ``end``, both included; None leaves an end open."""
         self._staging.delete_range(self._codec.encode_bound(start), self._codec.encode_bound(end))
 
     def before_commit(self) -> None:
@@ -250,7 +250,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
             self._staging.put(key, kept, log_key, log_value, timestamp_ms)
             return
         if not expiry.is_live(timestamp_ms):
-            # It would never be seen; and what was there is replaced by it.
+            # The record would be expired already, and it replaces the former one: so delete.
             kept = log_value = None
         self._staging.put(key, kept, log_key, log_value, timestamp_ms)
         expiry.observe(timestamp_ms)

@@ -19,9 +19,9 @@ SURROGATE: Final = TIME.pack(SURROGATE_MS)
 
 
 class FoundBytes(ValueAndTimestamp[bytes]):
-    """Bytes and their time as the store keeps them, taken apart when they are asked for: many callers want one of both.
+    """A value of BYTES and its time, decoded on access: many callers use only one of them.
 
-    It is made without a call of ``__init__``: its maker sets ``stored`` to what the store keeps.
+    It is created without ``__init__``: its creator sets ``stored`` to the stored bytes.
     """
 
     __slots__ = ("stored",)
@@ -38,7 +38,7 @@ class FoundBytes(ValueAndTimestamp[bytes]):
 
 
 class TimestampedSerde(Generic[V]):
-    """The time, then the value as ``inner`` serializes it."""
+    """A serde of the time, followed by the value in the form of ``inner``."""
 
     keeps_order: Final = False
     keeps_prefixes: Final = False
@@ -64,9 +64,9 @@ def _reader_of(inner: Serde[V]) -> Callable[[bytes], Any]:
 
 
 def found_bytes(data: bytes) -> FoundBytes:
-    """The value and time in ``data``. Raises: ValueError where that is too short."""
+    """Return the value and the time in ``data``. Raises: ValueError if it is too short."""
     if len(data) < TIME_BYTES:
-        raise ValueError("a timestamped value has eight bytes at least")
+        raise ValueError("a timestamped value has at least eight bytes")
     found: FoundBytes = FoundBytes()
     found.stored = data
     return found
@@ -75,9 +75,9 @@ def found_bytes(data: bytes) -> FoundBytes:
 def lookup_of_bytes(
     get: Callable[[bytes], bytes | None], codec: Codec[bytes, Any]
 ) -> Callable[[bytes], FoundBytes | None]:
-    """The ``get`` of a store of BYTES to BYTES over the lookup ``get``.
+    """Return the ``get`` of a store of BYTES to BYTES, which calls the lookup ``get``.
 
-    A function with all that it needs within itself, without a call beside those of ``get`` and of the result's type.
+    It is a closure for speed: it makes no other calls than ``get`` and the creation of the result.
     """
     made, time_bytes = FoundBytes, TIME_BYTES
 
@@ -99,7 +99,7 @@ def lookup_of_bytes(
 
 
 class StrippingSerde(Generic[V]):
-    """Reads the value and leaves its time out."""
+    """A serde that reads the value without its time."""
 
     keeps_order: Final = False
     keeps_prefixes: Final = False
@@ -109,15 +109,15 @@ class StrippingSerde(Generic[V]):
         self._deserialize = inner.deserialize
 
     def serialize(self, value: V, /) -> bytes:
-        raise TypeError("a value without a time is not written into a timestamped store")
+        raise TypeError("a timestamped store needs a timestamp with each value")
 
     def deserialize(self, data: bytes, /) -> V:
         if len(data) < TIME_BYTES:
-            raise ValueError("a timestamped value has eight bytes at least")
+            raise ValueError("a timestamped value has at least eight bytes")
         return self._deserialize(data[8:])
 
 
 def time_of(data: bytes) -> int:
-    """The time of a timestamped value."""
+    """Return the time of a timestamped value."""
     timestamp_ms: int = TIME.unpack_from(data)[0]
     return timestamp_ms

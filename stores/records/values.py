@@ -16,9 +16,9 @@ TIME_BOUND_MS = 1 << 62
 
 
 class ValueAndTimestamp(Generic[V]):
-    """A value and its time in milliseconds since the Unix epoch; -1 where that is unknown.
+    """A value and its time in milliseconds since the Unix epoch, -1 if the time is unknown. Immutable.
 
-    It can be unpacked, ``value, timestamp_ms = found``, and is equal to the tuple of the two. It cannot be changed.
+    It can be unpacked, ``value, timestamp_ms = found``, and equals the tuple of the two.
     Source: KIP-258, ``ValueAndTimestamp``.
     """
 
@@ -68,7 +68,7 @@ class Windowed(NamedTuple, Generic[K]):
 
 
 def check_time_ms(what: str, given: object) -> int:
-    """``given``, if it is a time: an int from 0 to below 2**62, in milliseconds. Raises: TypeError, ValueError."""
+    """Return ``given`` if it is a time: an int from 0 to below 2**62, in ms. Raises: TypeError, ValueError."""
     if type(given) is not int:
         raise TypeError(f"{what} is an int, in milliseconds, not {type(given).__name__}")
     if not 0 <= given < TIME_BOUND_MS:

@@ -1,4 +1,4 @@
-"""Window stores: a value of each key and window, for a retention. Source: KIP-258; Kafka, ``WindowStore``."""
+"""Window stores: a value for each key and window, kept for a time. Source: KIP-258; Kafka, ``WindowStore``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Window(SegmentedKind, Generic[K, V]):
-    """Describes a store of ``key`` and window start to ``value``. Windows are ``size_ms`` long.
+    """The description of a store of ``key`` and window start to ``value``. Windows are ``size_ms`` long.
 
-    A record lives while its window's start is above the stream time, which is the highest start ever put, less
-    ``retention_ms``; this is at least the size. Records lie in segments of ``segment_ms`` by their window's start, and
-    are dropped by segments; by default it is half the retention, and a minute at least. With ``timestamped`` each value
-    has a timestamp. With ``retain_duplicates`` several values of one key and start are kept.
+    The stream time is the highest window start ever put. A record is visible while its window start is above the stream
+    time minus ``retention_ms``, which is at least the size. Records are dropped by segments of ``segment_ms``, by their
+    window starts; the default is half of the retention, and at least a minute. With ``timestamped`` each value has a
+    timestamp. With ``retain_duplicates`` a key and start can have several values.
 
-    Raises: TypeError, ValueError for what is none of these.
+    Raises: TypeError, ValueError for an invalid argument.
     """
 
     kind: ClassVar[str] = "window"
@@ -47,7 +47,8 @@ class Window(SegmentedKind, Generic[K, V]):
         check_flag("retain_duplicates", self.retain_duplicates)
         if self.retention_ms < self.size_ms:
             raise ValueError(
-                f"retention_ms {self.retention_ms} is below size_ms {self.size_ms}: a window has to live until it ends"
+                f"retention_ms {self.retention_ms} is below size_ms {self.size_ms}: keep windows at least for their "
+                "size"
             )
 
     @property
@@ -72,7 +73,7 @@ class Window(SegmentedKind, Generic[K, V]):
 
 
 class WindowView(WindowReads[K, V], TypedView):
-    """A window store as other threads see it."""
+    """A read-only view of a window store, for any thread."""
 
     def __init__(self, kind: Window[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view)
@@ -80,10 +81,10 @@ class WindowView(WindowReads[K, V], TypedView):
 
 
 class WindowStore(WindowReads[K, V], TypedStore):
-    """A window store as its writer sees it, its own uncommitted writes included.
+    """A window store for its writing thread, which reads its own uncommitted writes.
 
-    Raises, all writes: TypeError and ValueError before anything is staged, for what a serde or the store refuses and
-    for what is no time; else as those of ``KeyValueStore``.
+    Raises, all writes: TypeError and ValueError for an invalid time, and for a key or value that a serde or the store
+    refuses, before anything is staged; else as those of ``KeyValueStore``.
     """
 
     def __init__(self, kind: Window[K, V], staging: Staging) -> None:
@@ -94,9 +95,9 @@ class WindowStore(WindowReads[K, V], TypedStore):
     def put(self, key: K, value: V | None, window_start_ms: int, timestamp_ms: int | None = None) -> None:
         """Stage ``value`` for ``key`` in the window that starts at ``window_start_ms``.
 
-        None deletes, and has no effect if duplicates are retained. The default time is that of the current record, and
-        -1 outside of a task. A record that is older than the retention is dropped and counted, and a warning is logged
-        for some of them.
+        None deletes, and has no effect if duplicates are retained. The default time is that of the current record, or
+        -1 outside of a task. A record older than the retention is dropped and counted (``late_total``); some of them
+        are logged as warnings.
         """
         check_time_ms("a window start", window_start_ms)
         if timestamp_ms is not None:

@@ -28,7 +28,7 @@ class WindowKeys:
 
     @property
     def time_part(self) -> slice:
-        """The place of the window start in a key, with or without its segment."""
+        """Return the slice of the window start in a key, with or without its segment."""
         return slice(-2 * TIME_BYTES, -TIME_BYTES) if self.sequenced else slice(-TIME_BYTES, None)
 
     def time(self, logged: bytes) -> int:

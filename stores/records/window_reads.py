@@ -1,4 +1,4 @@
-"""The lookups and scans of a window store, of its writer and of views alike."""
+"""The lookups and scans of a window store, for its writer and for views."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _unpack_from = Struct(">Q").unpack_from
 
 
 class WindowReads(Generic[K, V]):
-    """Reads what lives: records whose window start is above the stream time less the retention.
+    """Lookups and scans of the visible records, whose window start is above the stream time minus the retention.
 
     Times are in milliseconds, from 0; both ends of each range are included. Values are ``V``, or
     ``ValueAndTimestamp[V]`` in a timestamped store. Several values of one key and start come in the order of their
-    writes. Each scan is of one moment.
+    writes. Each scan is a snapshot.
 
-    Raises: TypeError, ValueError for a key that the serde refuses, for what is no time, and for an end before its
-    start; SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
+    Raises: TypeError, ValueError for a key that the serde refuses, an invalid time, or an end before its start;
+    SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
     """
 
     def __init__(self, kind: Window[K, V], source: KeyValueStore | KeyValueView, codec: Codec[K, V]) -> None:
@@ -43,7 +43,7 @@ class WindowReads(Generic[K, V]):
         self._scans = SegmentScans(source, marks_of(source), kind.retention, self._keys.time_part)
 
     def fetch_one(self, key: K, window_start_ms: int) -> Any | None:
-        """The value of ``key`` in the window that starts then, or None; of several the one written last."""
+        """Return the value of ``key`` in the window with that start, or None; the last written one of several."""
         check_time_ms("a window start", window_start_ms)
         encoded = self._codec.encode_key(key)
         if not self._scans.lives(window_start_ms):
@@ -59,47 +59,52 @@ class WindowReads(Generic[K, V]):
         return None if kept is None else values.decode(start, kept, segment)
 
     def fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
-        """``(window_start_ms, value)`` of ``key`` for the windows that start from ``start_ms`` to ``end_ms``,
-        ascending."""
+        """Return an iterator over ``(window_start_ms, value)`` of ``key``, ascending.
+
+        It has the windows that start from ``start_ms`` to ``end_ms``.
+        """
         return self._fetched(key, start_ms, end_ms, reverse=False)
 
     def backward_fetch(self, key: K, start_ms: int, end_ms: int) -> RecordIterator[tuple[int, Any]]:
-        """As ``fetch``, descending."""
+        """Return an iterator like ``fetch``, descending."""
         return self._fetched(key, start_ms, end_ms, reverse=True)
 
     def fetch_range(
         self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
-        """``(Windowed(key, start_ms, end_ms), value)`` of the keys from ``key_from`` to ``key_to``, None leaves an end
-        open: by key, then by time.
+        """Return an iterator over ``(Windowed(key, start_ms, end_ms), value)`` of keys from ``key_from`` to ``key_to``.
 
-        Keys are in the order of their serialized bytes, which is that of the keys where their serde keeps it.
+        It is ordered by key, then by time; None leaves an end open. Keys are in the order of their serialized bytes,
+        which is that of the keys if their serde keeps order.
         """
         return self._in_key_order(key_from, key_to, start_ms, end_ms, reverse=False)
 
     def backward_fetch_range(
         self, key_from: K | None, key_to: K | None, start_ms: int, end_ms: int
     ) -> RecordIterator[tuple[Windowed[K], Any]]:
-        """As ``fetch_range``, from its end: ``key_from`` is the smaller."""
+        """Return an iterator like ``fetch_range``, descending. ``key_from`` is the smaller end."""
         return self._in_key_order(key_from, key_to, start_ms, end_ms, reverse=True)
 
     def fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
-        """``(Windowed(key, start_ms, end_ms), value)`` of all keys for the windows that start from ``start_ms`` to
-        ``end_ms``: by time, then by key. Holds one segment's records of these times in memory."""
+        """Return an iterator over all keys' ``(Windowed(key, start_ms, end_ms), value)``, by time, then by key.
+
+        It has the windows that start from ``start_ms`` to ``end_ms``. The records of one segment in that range are held
+        in memory.
+        """
         check_span("a range of window starts", start_ms, end_ms)
         return self._in_time_order(start_ms, end_ms, reverse=False)
 
     def backward_fetch_all(self, start_ms: int, end_ms: int) -> RecordIterator[tuple[Windowed[K], Any]]:
-        """As ``fetch_all``, from its end."""
+        """Return an iterator like ``fetch_all``, descending."""
         check_span("a range of window starts", start_ms, end_ms)
         return self._in_time_order(start_ms, end_ms, reverse=True)
 
     def all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
-        """As ``fetch_all``, of all times."""
+        """Return an iterator like ``fetch_all``, for all times."""
         return self._in_time_order(0, None, reverse=False)
 
     def backward_all(self) -> RecordIterator[tuple[Windowed[K], Any]]:
-        """As ``all``, from its end."""
+        """Return an iterator like ``all``, descending."""
         return self._in_time_order(0, None, reverse=True)
 
     def _fetched(self, key: K, start_ms: int, end_ms: int, *, reverse: bool) -> RecordIterator[tuple[int, Any]]:

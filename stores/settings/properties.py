@@ -52,7 +52,7 @@ def parsed_as(name: str, value: object, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(str(value))
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"property {name}: {value!r} does not fit") from error
+        raise ConfigError(f"property {name}: {value!r} is not a valid value") from error
 
 
 def boolean(text: str) -> bool:

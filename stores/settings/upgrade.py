@@ -117,9 +117,12 @@ class Upgrade:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} is a bool, not {type(getattr(self, name)).__name__}")
         if self.swap_running and self.proxy is None:
-            raise ConfigError("swap_running of an Upgrade needs a proxy: only a function of the new format can go on")
+            raise ConfigError(
+                "swap_running of an Upgrade needs a proxy: only a function for the new format can continue after the "
+                "swap"
+            )
         if not self.online and any(given is not None for given in (self.records, self.before, self.proxy)):
-            raise ConfigError("records, before and proxy of an Upgrade go with online=True: drop them, or set that")
+            raise ConfigError("records, before and proxy of an Upgrade need online=True: set it, or drop them")
         if self.before is not None and not (self.before.to_version < self.to_version and not self.before.online):
             raise ConfigError(
                 f"the upgrade before that to version {self.to_version} leads to a lower version and is not online"

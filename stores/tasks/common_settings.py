@@ -17,7 +17,7 @@ def common_guarantee(given: ProcessingGuarantee | None, stores: Iterable[StoreCo
     told = {config.processing_guarantee for config in stores if config.processing_guarantee is not None}
     if len(told) > 1:
         raise ConfigError(
-            "the stores' configurations name both guarantees, and a task has one: give all of them the same "
+            "the stores' configurations have different guarantees, and a task has one: give all of them the same "
             "processing_guarantee"
         )
     return ProcessingGuarantee(next(iter(told), ProcessingGuarantee.EXACTLY_ONCE))

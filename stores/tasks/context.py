@@ -122,7 +122,7 @@ class TaskContext:
 
     def idle(self) -> StoreError:
         """Return the error for a write while no record is being processed."""
-        return StoreError(f"task {self.task_id} is not processing a record: write to its stores from its function only")
+        return StoreError(f"task {self.task_id} is not processing a record: write to its stores only in its function")
 
     def busy(self, call: str) -> StoreError:
         """Return the error for a ``call`` of the task that its own function must not make."""
@@ -134,7 +134,7 @@ class TaskContext:
     def _output(self, topic: str, partition: int | None) -> TopicPartition:
         count = self._changelog.topics().get(topic)
         if count is None:
-            raise ChangelogError(f"there is no topic {topic!r} to forward to: create_topic() makes it")
+            raise ChangelogError(f"output topic {topic!r} does not exist: create it with create_topic()")
         target = TopicPartition(topic, self.task_id.partition % count if partition is None else partition)
         self._outputs[(topic, partition)] = target
         return target

@@ -36,7 +36,7 @@ class TaskId(_Numbers):
         """Return the ID whose text is ``text``. Raises: ValueError for any other text; ConfigError."""
         match = _TASK.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is no task id: one looks like 0_3")
+            raise ValueError(f"{text!r} is not a task ID: write it like 0_3")
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class StorePartition:
         check_number("a partition", self.partition)
         if _TASK.fullmatch(self.store) or self.store == "kafka-streams-process-metadata":
             raise ConfigError(
-                f"a store in a state directory of the layout store-partition can't be called {self.store!r}: choose "
+                f"a store in a state directory of the layout store-partition can't be named {self.store!r}: choose "
                 "another name, or the layout task"
             )
 
@@ -67,7 +67,7 @@ class StorePartition:
         """Return the value whose text is ``text``. Raises: ValueError, ConfigError for any other text."""
         match = re.fullmatch(r"([^/]+)/(0|[1-9][0-9]{0,9})", text, re.ASCII)
         if match is None:
-            raise ValueError(f"{text!r} is no partition of a store: one looks like counts/3")
+            raise ValueError(f"{text!r} is not a partition of a store: write it like counts/3")
         return cls(match[1], int(match[2]))
 
     def __str__(self) -> str:

@@ -110,7 +110,9 @@ class BudgetShare:
     def add(self, task: BudgetedTask) -> None:
         """Add a task that is about to open. Raises: StoreError if the tasks here belong to another thread."""
         if self._tasks and self._thread != get_ident():
-            raise StoreError("a share of a memory budget is one worker's: let each thread have its own, from share()")
+            raise StoreError(
+                "a share of a memory budget belongs to one thread: call MemoryBudget.share() for each thread"
+            )
         self._thread = get_ident()
         self._tasks.append(task)
         if len(self._tasks) == 1:
@@ -141,7 +143,7 @@ class BudgetShare:
             self.largest_step_bytes = step_bytes
             _log.warning(
                 "one step staged %d bytes, entries included, more than the %d for all tasks of this worker. It stays "
-                "one transaction. A store on disk has spilled the part beyond its bound, a store in memory has not",
+                "one transaction. A store on disk has spilled the part beyond its limit, a store in memory has not",
                 step_bytes,
                 max_bytes,
             )

@@ -446,7 +446,9 @@ class StreamTask:
         try:
             self.commit_early(cause)
         except Exception as error:
-            error.add_note(f"Task {self.task_id} was committing early, for the memory that its worker's tasks share.")
+            error.add_note(
+                f"Task {self.task_id} was committing early to free the memory that the tasks of its thread share."
+            )
             self._lifecycle.defer(error)
 
     def uncommitted_bytes(self) -> int:
@@ -543,7 +545,8 @@ class StreamTask:
     def _unexpected(self, partition: TopicPartition, record: Record) -> ValueError:
         if partition not in self._next:
             return ValueError(
-                f"{partition} is no input of task {self.task_id}; it has: {', '.join(map(str, self._inputs))}"
+                f"{partition} is not an input of task {self.task_id}: give it a record of "
+                f"{', '.join(map(str, self._inputs))}"
             )
         return ValueError(
             f"record {record.offset} of {partition} was processed before: the next one is {self._next[partition]}"

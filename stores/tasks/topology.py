@@ -84,7 +84,7 @@ class Topology:
         for subtopology in subtopologies:
             topics = tuple(sorted(subtopology.inputs))
             if not topics:
-                raise ConfigError("a sub-topology without input topics has no hash of them: declare its inputs")
+                raise ConfigError("a sub-topology without input topics can't be numbered by them: declare its inputs")
             if topics in by_topics:
                 raise ConfigError(f"two sub-topologies have the input topics {', '.join(topics)}: join them")
             by_topics[topics] = subtopology
@@ -126,13 +126,13 @@ class Topology:
         with translated_system_errors(file), open(file, "rb") as opened:
             text = opened.read(_BYTES_MAX + 1)
         if len(text) > _BYTES_MAX:
-            raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: it is no topology")
+            raise ConfigError(f"{file} has more than {_BYTES_MAX:,} bytes: choose a file with a topology")
         try:
             return cls.from_dict(json.loads(text, object_pairs_hook=_unrepeated))
         except (ConfigError, TypeError) as error:
             raise ConfigError(f"{file}: {error}") from error
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{file} is no JSON: {error}") from error
+            raise ConfigError(f"{file} is not JSON: {error}") from error
 
     def check_task(self, subtopology: int, stores: Iterable[str], topics: Iterable[str]) -> None:
         """Check that the sub-topology has these stores and, if it names any inputs, these. Raises: ConfigError."""
@@ -181,7 +181,7 @@ def _number(name: object) -> int:
         return int(name)
     if isinstance(name, int) and not isinstance(name, bool):
         return name
-    raise ConfigError(f"{name!r} is no number of a sub-topology: use 0, 1, 2, ...")
+    raise ConfigError(f"{name!r} is not a number of a sub-topology: use 0, 1, 2, ...")
 
 
 def _names(what: str, names: object) -> tuple[str, ...]:
@@ -203,5 +203,5 @@ def _unrepeated(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ConfigError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice: drop one")
+        raise ConfigError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice: drop one of them")
     return found

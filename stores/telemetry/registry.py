@@ -85,7 +85,9 @@ class MetricsRegistry:
         labels = {} if labels is None else dict(labels)
         for label in labels:
             if not _LABEL.fullmatch(label) or label.startswith("__") or label in _OWN_LABELS:
-                raise ConfigError(f"{label!r} can't be a label: letters, digits and '_', and none of our own")
+                raise ConfigError(
+                    f"{label!r} can't be a label: use letters, digits and '_', and no name that the library uses"
+                )
         metrics = source.metrics
         is_store = isinstance(metrics, StoreMetrics)
         identity = (*_own_labels(metrics).values(), *(f"{name}={labels[name]}" for name in sorted(labels)))
@@ -93,7 +95,9 @@ class MetricsRegistry:
             others = [entry for entry in self._entries if entry.is_here() and entry.source() is not source]
             for entry in [entry for entry in others if entry.identity == identity]:
                 if is_store:
-                    raise ConfigError(f"another store looks like this one ({', '.join(identity)}): give it labels")
+                    raise ConfigError(
+                        f"another store has the same labels ({', '.join(identity)}): give one of them other labels"
+                    )
                 others.remove(entry)
             self._entries = [*others, _Entry(ref(source), labels, identity, is_store)]
 

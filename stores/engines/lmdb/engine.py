@@ -137,7 +137,7 @@ class LmdbEngine(TransactionalEngine):
         ) as error:
             raise damage(error, path) from error
         except (lmdb.Error, OSError) as error:
-            advice = descriptors_lacking() or "Mend that and open again"
+            advice = descriptors_lacking() or "Correct the cause and open the store again"
             raise StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}") from error
 
     @classmethod
@@ -259,7 +259,7 @@ class LmdbEngine(TransactionalEngine):
         if self._snapshots.count >= self._snapshots_max:
             raise StoreUnavailableError(
                 f"{self._env.path()} has open scans of {self._snapshots.count:,} different commits: close "
-                "iterators that nobody reads any more, or open it with a larger max_readers"
+                "unused iterators, or open the store with a larger max_readers"
             )
         return self._snapshots.take()
 
@@ -283,8 +283,8 @@ class LmdbEngine(TransactionalEngine):
         """Return a copy of a meta entry. A copy of a damaged length could read beyond the map and crash the process."""
         if len(entry) > self._page_bytes:
             raise StoreCorruptedError(
-                f"{self._env.path()} has an offset of {len(entry):,} bytes: wipe the store and restore it from its "
-                "changelog"
+                f"{self._env.path()} has a meta entry of {len(entry):,} bytes, more than a page: wipe the store and "
+                "restore it from its changelog"
             )
         return bytes(entry)
 
@@ -348,7 +348,8 @@ class LmdbEngine(TransactionalEngine):
             self._meta_pages.prepare()
         except OSError as error:
             raise CommitFailedError(
-                f"{self._env.path()} can't be written: {error.strerror}. Mend that and commit again"
+                f"{self._env.path()} can't be written: {error.strerror}. Make room or make it writable, and commit "
+                "again"
             ) from error
 
     # Two methods and no context manager: each commit calls them, and a generator would cost more than their work.
@@ -436,7 +437,8 @@ class LmdbEngine(TransactionalEngine):
                 self._meta_pages.finish(synced=self._durability is Durability.DISK)
             except OSError as error:
                 raise StoreUnavailableError(
-                    f"{self._env.path()} can't be written: {error.strerror}. Mend that and open the store again"
+                    f"{self._env.path()} can't be written: {error.strerror}. Make room or make it writable, and open "
+                    "the store again"
                 ) from error
             finally:
                 self._env.close()
@@ -452,6 +454,6 @@ def _has_checksums(env: Any, path: Path) -> bool:
         if names - {_SECOND_NAMES[checksums]} == set(expected):
             return checksums
     raise StoreCorruptedError(
-        f"{path} holds {sorted(names)}, which are not the databases of a store: wipe the store and restore it from its "
-        "changelog"
+        f"{path} contains the databases {sorted(names)}, which are not those of a store: wipe the store and restore "
+        "it from its changelog"
     )

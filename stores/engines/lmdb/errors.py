@@ -20,8 +20,10 @@ def reading_error(error: Exception) -> StoreError:
     if isinstance(error, bad):
         return damage(error, "the database")
     if isinstance(error, lmdb.ReadersFullError):
-        return StoreUnavailableError(f"LMDB has no reader slot left: close iterators, or raise max_readers ({error})")
-    return StoreUnavailableError(f"LMDB can't read: {error}")
+        return StoreUnavailableError(
+            f"LMDB has no reader slot left: close iterators, or open the store with a larger max_readers ({error})"
+        )
+    return StoreUnavailableError(f"LMDB can't read: {error}. Check the disk and try again")
 
 
 def writing_error(error: Exception) -> StoreError:
@@ -31,7 +33,7 @@ def writing_error(error: Exception) -> StoreError:
     # have dropped the pending data and marked its pages clean.
     if isinstance(error, lmdb.PanicError) or os.strerror(errno.EIO) in str(error):
         return CommitFailedError(
-            f"LMDB can't write: {error}. Close the store, open it again and go on from its committed offset",
+            f"LMDB can't write: {error}. Close the store, open it again and continue from its committed offset",
             reopen=True,
         )
-    return CommitFailedError(f"LMDB can't write: {error}. Mend that and commit again")
+    return CommitFailedError(f"LMDB can't write: {error}. Check the disk, and commit again")

@@ -24,7 +24,7 @@ def has_database(path: Path) -> bool:
     """
     file = path / "data.mdb"
     if (path / "lock.mdb").exists() and (not file.exists() or file.stat().st_size == 0):
-        raise StoreCorruptedError(f"{file} is gone or empty: wipe the store and restore it from its changelog")
+        raise StoreCorruptedError(f"{file} is missing or empty: wipe the store and restore it from its changelog")
     return file.exists()
 
 

@@ -60,7 +60,7 @@ class MemoryMap:
         try:
             free = shutil.disk_usage(path).free
         except OSError as error:
-            raise CommitFailedError(f"{path}: {error.strerror}. Mend that and commit again") from error
+            raise CommitFailedError(f"{path}: {error.strerror}. Correct the cause and commit again") from error
         if free < _DISK_LEFT_BYTES:
             raise CommitFailedError(
                 f"the disk of {path} is full ({free:,} bytes left): make room and commit again"
@@ -68,7 +68,10 @@ class MemoryMap:
         try:
             self._resize(size)
         except (lmdb.Error, MemoryError, OSError) as error:
-            raise CommitFailedError(f"LMDB can't grow the map of {path} to {size:,} bytes: {error}") from error
+            raise CommitFailedError(
+                f"LMDB can't grow the map of {path} to {size:,} bytes: {error}. Free memory or disk space, and commit "
+                "again"
+            ) from error
 
     def reserve(self) -> None:
         """Make room for a transaction, as described above; less if the system gives less."""

@@ -63,7 +63,7 @@ class LmdbScan(Scan):
                 self._due -= len(chunk)
                 if ended and self._due:
                     raise StoreCorruptedError(
-                        f"a scan of {self._engine._env.path()} and LMDB's own count differ by {abs(self._due):,} "
+                        f"a scan of {self._engine._env.path()} and LMDB's record count differ by {abs(self._due):,} "
                         "records: wipe the store and restore it from its changelog"
                     )
             if ended:

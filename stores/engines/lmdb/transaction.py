@@ -95,11 +95,11 @@ class LmdbTransaction(Transaction):
         if isinstance(error, lmdb.MapFullError):
             return CommitFailedError(
                 f"the transaction does not fit into LMDB's map: {error}. Close the store, open it again with a larger "
-                "map_size_bytes, or commit less at once, and go on from its committed offset",
+                "map_size_bytes, or commit less at once, and continue from its committed offset",
                 reopen=True,
             )
         return CommitFailedError(
-            f"LMDB has given up the transaction: {error}. Mend that, close the store, open it again and go on from its "
-            "committed offset",
+            f"LMDB has aborted the transaction: {error}. Correct the cause, close the store, open it again and "
+            "continue from its committed offset",
             reopen=True,
         )

@@ -614,15 +614,20 @@ def _is_refused_by_system(text: str) -> bool:
 def _reading_error(error: Exception) -> StoreError:
     text = str(error)
     if text.startswith("Corruption"):
-        return StoreCorruptedError(f"RocksDB found damage: {text}. Wipe the store and restore it from its changelog")
+        return StoreCorruptedError(
+            f"RocksDB found corruption: {text}. Wipe the store and restore it from its changelog"
+        )
     return StoreUnavailableError(f"RocksDB can't read: {text}. Close the store and open it again")
 
 
 def _writing_error(error: Exception) -> StoreError:
     text = str(error)
     if text.startswith("Corruption"):
-        return StoreCorruptedError(f"RocksDB found damage: {text}. Wipe the store and restore it from its changelog")
+        return StoreCorruptedError(
+            f"RocksDB found corruption: {text}. Wipe the store and restore it from its changelog"
+        )
     # After a failed write or sync RocksDB's handle is unusable, and its WAL may still have the batch.
     return CommitFailedError(
-        f"RocksDB can't write: {text}. Close the store, open it again and go on from its committed offset", reopen=True
+        f"RocksDB can't write: {text}. Close the store, open it again and continue from its committed offset",
+        reopen=True,
     )

@@ -49,14 +49,18 @@ class Flushes(Persistence):
         try:
             return entries - sum(int(self._db.property_int_value(name) or 0) for name in _UNFLUSHED)
         except Exception as error:
-            raise StoreUnavailableError(f"RocksDB can't tell what is flushed: {error}") from error
+            raise StoreUnavailableError(
+                f"RocksDB can't report which writes are flushed: {error}. Close the store and open it again"
+            ) from error
 
     def held_bytes(self) -> int:
         """Return the size of the write buffers. May be called on any thread."""
         try:
             return sum(int(each.property_int_value(_HELD) or 0) for each in (*self._data, self._db))
         except Exception as error:
-            raise StoreUnavailableError(f"RocksDB can't tell what it holds: {error}") from error
+            raise StoreUnavailableError(
+                f"RocksDB can't report the size of its write buffers: {error}. Close the store and open it again"
+            ) from error
 
     def begin(self) -> None:
         # A thread of another store may call this as well, if the stores share memory.

@@ -112,7 +112,8 @@ class CheckpointFile:
 
     def _garbage(self, reason: str) -> StoreCorruptedError:
         return StoreCorruptedError(
-            f"{self.path} is no checkpoint, {reason}: remove it; stores that need it are restored from their changelog"
+            f"{self.path} is not a valid checkpoint file, {reason}: remove it. Stores that need it are restored from "
+            "their changelogs"
         )
 
 

@@ -68,7 +68,7 @@ def read_layout(state: Path) -> DirectoryLayout:
             return DirectoryLayout.TASK
         except (KeyError, TypeError, ValueError, StrangeFileError) as error:
             raise StoreCorruptedError(
-                f"{file} is damaged: it notes the layout of the state directory. Remove it, and run "
+                f"{file} is damaged. It names the layout of the state directory: remove it, and run "
                 f"{relocate_command(state, '--layout LAYOUT')} with the layout that the stores have"
             ) from error
 

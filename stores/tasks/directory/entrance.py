@@ -63,7 +63,8 @@ class Entrance:
             with translated_system_errors(folder):
                 if read_layout(self._state.path) is not self._layout:
                     raise StoreIncompatibleError(
-                        f"the layout of {self._state.path} has changed since this task was created: create another one"
+                        f"the layout of {self._state.path} has changed since this task object was created: create "
+                        "another one"
                     )
                 if self._layout is DirectoryLayout.TASK:
                     bring_in(folder, self._engines)
@@ -92,7 +93,7 @@ class Entrance:
         for path in paths:
             if path.is_dir() and is_store(path):
                 raise StoreIncompatibleError(
-                    f"{path} is not where the layout {self._layout} has it, which {self._state.path} notes: run "
+                    f"{path} is not in the place of the layout {self._layout}, which {self._state.path} has: run "
                     + relocate_command(self._state.path, options)
                 )
 

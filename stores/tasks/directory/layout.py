@@ -105,8 +105,7 @@ def bring_in(folder: Path, chosen: Mapping[str, str]) -> None:
                 del old[name]
                 continue
             raise StoreIncompatibleError(
-                f"both {folder / name} and {target} hold the store {name!r}: remove the one that is not needed, and "
-                "start again"
+                f"both {folder / name} and {target} hold the store {name!r}: remove one of them, and start again"
             )
     for name in sorted(set(old) & names):
         _move(folder / name, parked / name)
@@ -153,7 +152,7 @@ def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
 
 def _other_engine(path: Path, store: str, present: str | None, chosen: str) -> StoreIncompatibleError:
     return StoreIncompatibleError(
-        f"{path} holds the store {store!r}, kept by {present}, and the task is configured to keep it in {chosen}: "
+        f"{path} contains the store {store!r} of the engine {present}, and its configuration names {chosen}: "
         f"configure {present} for it, or remove {path} to restore it from its changelog"
     )
 

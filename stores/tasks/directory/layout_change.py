@@ -50,11 +50,11 @@ def change_layout(
     try:
         wanted = DirectoryLayout(layout)
     except ValueError as error:
-        raise ConfigError(f"{layout!r} is no layout: use {', '.join(DirectoryLayout)}") from error
+        raise ConfigError(f"{layout!r} is not a layout: use {', '.join(DirectoryLayout)}") from error
     state = StateDirectory(checked_path(state_dir))
     with translated_system_errors(state.path):
         if not state.path.is_dir():
-            raise StoreUnavailableError(f"{state.path} is no state directory: there is no such folder")
+            raise StoreUnavailableError(f"{state.path} does not exist: name an existing state directory")
         if dry_run:
             pending = Journal.read(state.path)
             return _told(state, pending, _moves(state, wanted, topology))
@@ -84,7 +84,7 @@ def _prepared(
     for move in moves:
         if move.engine is None:
             path = move.path(state.path, move.source)
-            raise StoreIncompatibleError(f"{path} does not say which engine keeps it: open its task once, or remove it")
+            raise StoreIncompatibleError(f"{path} does not name its engine: open its task once, or remove it")
     check_devices(state, moves)
     known = {move.store for move in moves}
     return replace(planned(state.path, moves, known, application_id), layout=wanted)
@@ -123,7 +123,7 @@ def _moves(state: StateDirectory, wanted: DirectoryLayout, topology: Topology | 
         if other != source:
             raise StoreIncompatibleError(
                 f"both {source} and {other} hold the store {move.store!r} of partition {move.target.partition}: remove "
-                "the one that is not needed, and start again"
+                "one of them, and start again"
             )
     return moves
 
@@ -133,7 +133,7 @@ def _number(state: StateDirectory, home: StorePartition, topology: Topology | No
     if number is None:
         path = state.path / str(home)
         raise ConfigError(
-            f"{path} can't be moved to its task without a topology: give one"
+            f"{path} can't be moved to its task without a topology: pass one"
             if topology is None
             else f"the topology does not name the store in {path}: name it, or remove the folder"
         )

@@ -32,8 +32,8 @@ def check_stores(names: Iterable[object]) -> None:
         checked = _check_name("a store", name)
         if checked.lower().endswith(_RESERVED_ENDS):
             raise ConfigError(
-                f"{name!r} is no name for a store: the endings {', '.join(_RESERVED_ENDS)} are reserved for files "
-                "beside a store. Choose another name"
+                f"{name!r} is not a valid name of a store: the endings {', '.join(_RESERVED_ENDS)} are reserved for "
+                "files beside a store. Choose another name"
             )
         other = known.setdefault(_folded(checked), checked)
         if other != checked:
@@ -65,7 +65,8 @@ def check_topic(topic: object) -> None:
         raise TypeError(f"a topic is a str, not {type(topic).__name__}")
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise ConfigError(
-            f"{topic!r} is no name for a topic: use up to 249 letters, digits, '.', '_', '-', but not '.' or '..'"
+            f"{topic!r} is not a valid name of a topic: use up to 249 letters, digits, '.', '_', '-', but not '.' or "
+            "'..'"
         )
 
 
@@ -87,7 +88,7 @@ def _check_name(what: str, name: object) -> str:
         raise TypeError(f"the name of {what} is a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no name for {what}: use up to 100 letters, digits, '-', '_', '.', but not '.' first"
+            f"{name!r} is not a valid name of {what}: use up to 100 letters, digits, '-', '_', '.', but not '.' first"
         )
     return name
 

@@ -55,7 +55,7 @@ class OriginFile:
             sync_folder(self.path.parent)
         try:
             if not isinstance(told, dict):
-                raise TypeError("it is no object")
+                raise TypeError("it is not a JSON object")
             stores = {name: Origin(origin) for name, origin in told["stores"].items()}
             if told["checksum"] == _checksum(stores):
                 return stores

@@ -42,7 +42,7 @@ def process_id(folder: Path) -> UUID:
         try:
             if _read(file) is None:
                 if os.path.lexists(file):
-                    _log.warning("%s can't be read: the state directory gets another process id", file)
+                    _log.warning("%s can't be read: the state directory gets another process ID", file)
                 replace_file(file, json.dumps({_FIELD: str(uuid4())}))
         finally:
             os.close(lock)

@@ -67,7 +67,7 @@ def relocate(
     state = _checked(state_dir, topology)
     with translated_system_errors(state.path):
         if not state.path.is_dir():
-            raise StoreUnavailableError(f"{state.path} is no state directory: there is no such folder")
+            raise StoreUnavailableError(f"{state.path} does not exist: name an existing state directory")
         if dry_run:
             return _told(state, Journal.read(state.path), place_stores(state, topology))
         with relocating(state) as completed:
@@ -217,7 +217,7 @@ def check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
         target = next(folder for folder in move.path(state.path, move.target).parents if folder.exists())
         if source.parent.stat().st_dev != target.stat().st_dev:
             raise StoreUnavailableError(
-                f"{source} belongs in {target}, which is on another file system: move it by hand, and start again"
+                f"{source} belongs in {target}, which is on another file system: move the folder there, and start again"
             )
 
 
@@ -226,7 +226,7 @@ def _refuse(state: StateDirectory, found: Placement) -> None:
     if misplaced:
         listed = "; ".join(f"{store!r} is in {source} and belongs in {target}" for store, source, target in misplaced)
         raise StoreMisplacedError(
-            f"{len(misplaced)} stores lie in the wrong place, and automatic.state.relocation is false: {listed}. Set "
+            f"{len(misplaced)} stores are in the wrong place, and automatic.state.relocation is false: {listed}. Set "
             f"it to true, or run {relocate_command(state.path, '--topology FILE')}",
             misplaced,
         )

@@ -125,8 +125,8 @@ class Journal:
         except (AttributeError, KeyError, TypeError, ValueError, ConfigError):
             pass
         raise StoreCorruptedError(
-            f"{file} is damaged: it is the journal of a relocation. Remove it, and start again with the topology: "
-            "stores that lie in the wrong place are found by their names, and those without an offset are restored"
+            f"{file} is damaged. It is the journal of a relocation: remove it, and start again with the topology. "
+            "Stores in the wrong place are found by their names, and those without an offset are restored"
         )
 
     def carry_out(self, state: Path) -> None:

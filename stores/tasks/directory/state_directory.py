@@ -166,7 +166,7 @@ class StateDirectory:
         """
         if read_layout(self.path) is DirectoryLayout.STORE_PARTITION:
             raise StoreIncompatibleError(
-                f"{self.path} has the layout store-partition, which does not say which task has a store: ask "
+                f"{self.path} has the layout store-partition, which does not name the task of a store: call "
                 "stored_offsets() with the topology"
             )
         try:

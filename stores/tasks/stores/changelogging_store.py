@@ -274,10 +274,10 @@ class ChangeloggingStore(KeyValueStore):
 
         Source: KIP-892, ``StateStore#commit``.
         """
-        raise StoreError(f"store {self.name!r} is committed by its task: ask for that with context.commit()")
+        raise StoreError(f"store {self.name!r} is committed by its task: call context.commit() to request a commit")
 
     def rollback(self) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is rolled back by its task: raise an error in its function for that")
+        raise StoreError(f"store {self.name!r} is rolled back by its task: raise an exception in the function for that")
 
     def restore(
         self,
@@ -286,12 +286,10 @@ class ChangeloggingStore(KeyValueStore):
         position: Position | None = None,
         marks: Mapping[str, bytes | None] | None = None,
     ) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is restored by its task, when that is opened")
+        raise StoreError(f"store {self.name!r} is restored by its task: open the task again")
 
     def advance_position(self, partition: TopicPartition, offset: int) -> NoReturn:
-        raise StoreError(
-            f"the position of store {self.name!r} follows its task's input: nothing is to be done for that"
-        )
+        raise StoreError(f"the position of store {self.name!r} follows its task's input: leave out the call")
 
     def close(self) -> NoReturn:
-        raise StoreError(f"store {self.name!r} is closed by its task")
+        raise StoreError(f"store {self.name!r} is closed by its task: close the task")

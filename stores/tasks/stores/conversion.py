@@ -27,7 +27,7 @@ def version_of(headers: Headers) -> int:
     for name, content in headers:
         if name == VERSION_HEADER:
             if not content.isdigit():
-                raise StoreIncompatibleError(f"a changelog record has the format {content!r}, which is no number")
+                raise StoreIncompatibleError(f"a changelog record has the format {content!r}, which is not a number")
             return int(content)
     return 0
 

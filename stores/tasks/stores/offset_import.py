@@ -81,7 +81,7 @@ def import_offsets(
         damage = _damage(directory, chosen) if directory.clean else None
         if not offsets or (must_be_clean and not directory.clean):
             raise StoreCorruptedError(
-                f"{path} was left by {former}, without an offset that its data is known to be at: wipe the store and "
+                f"{path} was closed by {former}, and the offset of its data is unknown: wipe the store and "
                 "restore it from its changelog"
             )
         try:
@@ -91,7 +91,7 @@ def import_offsets(
                 directory.identify(directory.identity._replace(backend=chosen.name))
         except CommitFailedError as error:
             raise StoreUnavailableError(
-                f"offsets could not be written into {path}: {error}. Mend that and open the store again"
+                f"offsets could not be written into {path}: {error}. Correct the cause and open the store again"
             ) from error
         reach(ADOPTED)
     finally:

@@ -175,7 +175,7 @@ class StoreFormat:
         except ChangelogError:
             self._caught_up = False
         except Exception as error:
-            _log.exception("the upgrade of the store %s was interrupted, and its task goes on", self._path)
+            _log.exception("the upgrade of the store %s was interrupted, and its task continues", self._path)
             self._failed = True
             new, self._beside = self._beside, None
             if new is not None and isinstance(error, CommitFailedError | StoreUnavailableError):
@@ -201,7 +201,7 @@ class StoreFormat:
             # Close it while the old store is open: the engine may write buffered data now, and find the disk full.
             new.close()
         except (CommitFailedError, StoreUnavailableError):
-            _log.exception("the upgrade of the store %s was interrupted, and its task goes on", self._path)
+            _log.exception("the upgrade of the store %s was interrupted, and its task continues", self._path)
             new.give_up()
             return
         try:
@@ -209,7 +209,7 @@ class StoreFormat:
             new.swap()
         except Exception:
             _log.exception(
-                "the swap of the store %s was interrupted: it goes on with whichever store counts", self._path
+                "the swap of the store %s was interrupted: the task continues with the valid one", self._path
             )
 
     def settle(self, store: KeyValueStore) -> None:

@@ -56,7 +56,9 @@ def swap(path: Path) -> None:
     with translated_system_errors(path):
         wipe(former)
         if os.path.lexists(former):
-            raise StoreUnavailableError(f"{former} has files that are not a store's: move them away, and open again")
+            raise StoreUnavailableError(
+                f"{former} contains files that are not the store's: move them away, and open the task again"
+            )
         sync_tree(beside(path, PREPARE_END))
         reach(SYNCED)
         replace_file(beside(path, SWAP_END), _TEXT)

@@ -46,9 +46,9 @@ from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, St
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
 SWITCHED = "it was written at least once and not closed cleanly: it may have writes that were never committed"
-NO_OFFSET = "it has data, and no offset beside it that says how much of the changelog that is"
-ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and these had to be rolled back"
-IN_DOUBT = "it keeps no offset beside its data, and could not tell how much of a commit reached the disk"
+NO_OFFSET = "it has data, and its changelog offset is unknown"
+ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and the transaction was rolled back"
+IN_DOUBT = "it keeps no offset with its data, and it is unknown how much of a commit reached the disk"
 
 Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
 """The errors of a store after a disk error or damage."""
@@ -493,7 +493,7 @@ class TaskStore:
             topic, number = self.partition
             raise ChangelogLostError(
                 f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {offset}: "
-                f"put the changelog back, or, to start over, remove {self._checkpoint.path.parent} first"
+                f"restore the changelog, or remove {self._checkpoint.path.parent} to start over"
             )
 
     def _has_data(self) -> bool:

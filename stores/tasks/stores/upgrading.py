@@ -56,7 +56,8 @@ def kept_version(store: KeyValueStore) -> int:
         return 0
     if not kept.isdigit():
         raise StoreCorruptedError(
-            f"store {store.name!r} has the format {kept!r}, which is no number: wipe it and restore it"
+            f"store {store.name!r} has the format {kept!r}, which is not a number: wipe the store and restore it from "
+            "its changelog"
         )
     return int(kept)
 

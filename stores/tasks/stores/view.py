@@ -111,5 +111,5 @@ class TaskView(KeyValueView):
 
     def _restoring(self) -> StoreError:
         if not self._store.store.is_open:
-            return StoreClosedError(f"the task of store {self._store.name!r} is closed: open it again")
+            return StoreClosedError(f"the task of store {self._store.name!r} is closed: open the task again")
         return StoreRestoringError(f"store {self._store.name!r} is being restored from its changelog: ask again later")

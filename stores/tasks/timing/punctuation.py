@@ -80,8 +80,8 @@ class Punctuation:
         """Add a schedule: see ``TaskContext.schedule``."""
         if not self._is_open:
             raise StoreError(
-                "a schedule can only be made in the task's init function, which is called again after a crash: make it "
-                "there, and let the punctuator return at once until it is needed"
+                "a schedule can only be created in the task's init function, which is called again after a crash: "
+                "create it there, and let the punctuator return at once until it is needed"
             )
         if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
             raise TypeError(f"an interval is a number of milliseconds, not {type(interval_ms).__name__}")

@@ -47,8 +47,8 @@ class TaskTimeout:
         now = time.monotonic()
         if reached > self._furthest:
             self._furthest, self._deadline = reached, now + self._seconds
-            _log.warning("task %s goes on from its last commit, for up to %g s: %s", self._task, self._seconds, error)
+            _log.warning("task %s continues from its last commit, for up to %g s: %s", self._task, self._seconds, error)
         if now >= self._deadline:
-            error.add_note(f"Task {self._task} has got no further for {self._seconds:g} s.")
+            error.add_note(f"Task {self._task} has made no progress for {self._seconds:g} s.")
             raise error
         time.sleep(min(PAUSE_S, self._deadline - now))
