@@ -1,4 +1,4 @@
-"""What is told of faults below the process: counts by backend, level and model, what broke, and what was skipped."""
+"""The page about I/O faults: counts by backend, level and model, broken promises, and skipped faults."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def test_equal_states_are_counted_once_and_costs_are_summed_up_over_slices() -> 
     assert (gate["points"], gate["states"], gate["trials"], gate["distinct"], gate["seconds"]) == (20, 80, 3, 2, 3.0)
 
 
-def test_what_nobody_could_judge_is_no_state_that_was_checked() -> None:
+def test_a_trial_without_a_verdict_is_no_checked_state() -> None:
     made = rows()
     made["effect"] = [effect(digest="a"), *(effect(result="harness_error", expected=False) for _ in range(5))]
     (gate,) = [each for each in all_figures(made)["effect"] if each["variant"] == "gate" and each["trials"]]
     assert (gate["trials"], gate["distinct"], gate["no_verdict"], gate["wrong"]) == (6, 1, 5, 5)
 
 
-def test_a_store_that_silently_falls_back_behind_damage_is_not_called_harmless() -> None:
+def test_corruption_that_silently_loses_commits_is_not_called_harmless() -> None:
     made = rows()
     damaged = [effect(fault="damage", variant="flipped", result=result) for result in ("valid", "lost", "torn")]
     noticed = [
@@ -187,7 +187,7 @@ def test_kinds_of_failing_calls_share_a_line_unless_one_broke_a_promise() -> Non
     assert shown == [("a call fails: EDQUOT once", "1", "2", "**no: 1**"), ("a call fails: in 3 ways", "3", "0", "yes")]
 
 
-def test_it_says_of_how_many_points_some_were_explored() -> None:
+def test_the_page_shows_how_many_points_were_explored_of_all() -> None:
     gate = figure(durability="DISK", fault="power", variant="gate")
     assert (gate["points"], gate["points_in_all"]) == (20, 25)
     assert "| 20 of 25 |" in page_of(rows())
@@ -199,13 +199,13 @@ def test_it_says_of_how_many_points_some_were_explored() -> None:
     assert left_out(all_figures(whole)) == ""
 
 
-def test_what_was_lost_is_counted_in_commits() -> None:
+def test_losses_are_counted_in_commits() -> None:
     assert figure(durability="PROCESS", fault="power", variant="strict")["lost_at_most"] == 2
     below = figure(durability="CHANGELOG", fault="power", variant="gate")
     assert (below["lost_at_most"], below["restored"], below["unexpected"]) == (3, 1, 0)
 
 
-def test_only_what_somebody_promised_fails_a_run() -> None:
+def test_only_a_broken_promise_fails_a_run() -> None:
     wrong = {(each["fault"], each["variant"]): each["wrong"] for each in all_figures(rows())["effect"] if each["wrong"]}
     assert wrong == {("damage", "flipped"): 1, ("kill", ""): 1}
     damaged, torn = failure_lines(rows())
@@ -221,7 +221,7 @@ def test_only_what_somebody_promised_fails_a_run() -> None:
     assert killed.endswith("| **no: 1** |")
 
 
-def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_the_run() -> None:
+def test_a_failing_row_is_notable_in_its_table_and_counted_in_the_findings() -> None:
     made = rows()
     made["effect"].append(effect(digest="c", state=1, result="lost", expected=False))
     made["mutant"][1] = made["mutant"][1] | {"result": "lost", "expected": False}
@@ -241,7 +241,7 @@ def test_what_fails_a_run_is_notable_in_its_table_and_counted_in_what_came_of_th
     assert mutants.startswith("**1 of 2 ")
 
 
-def test_the_share_of_runs_in_which_the_gate_finds_a_mutant_is_told_and_a_miss_fails_none() -> None:
+def test_the_share_of_runs_that_detect_a_mutant_is_shown_and_a_miss_fails_none() -> None:
     made = rows()
     found = made["mutant"][0]
     missed = found | {"wanted": "measured", "result": "", "by_gate": False, "seed": 12}
@@ -266,7 +266,7 @@ def test_a_mutant_that_was_not_found_is_a_failure() -> None:
     assert line.endswith(REPEAT)
 
 
-def test_the_report_names_models_blind_spots_mutants_and_what_it_can_not_show() -> None:
+def test_the_page_names_models_blind_spots_mutants_and_its_limits() -> None:
     section = page_of(rows())
     for word in ("| gate |", "| strict |", "`lock.mdb`", "`no-sync`", "not seen", "Not simulated", REPEAT):
         assert word in section
@@ -274,7 +274,7 @@ def test_the_report_names_models_blind_spots_mutants_and_what_it_can_not_show() 
         assert f"Power loss at level {level}" in section
 
 
-def test_what_was_skipped_is_said_with_its_reason(tmp_path: Path) -> None:
+def test_the_report_gives_the_reason_for_skipped_faults(tmp_path: Path) -> None:
     reason = "no C compiler works here"
     run = new_run(tmp_path / "runs", "smoke", FACTS)
     write_facts(run, {**FACTS, SKIPPED: reason})

@@ -1,4 +1,4 @@
-"""A report is made from rows alone: the same ones give the same bytes, and what they lack is said to be missing."""
+"""A report is made from rows alone: the same rows give the same bytes, and missing ones are named."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_same_rows_give_the_same_files_byte_for_byte(tmp_path: Path) -> None
     assert set(one) == PLOTS | pages | {"report.md", "figures.jsonl", "environment.json"}
 
 
-def test_an_experiment_that_was_not_measured_is_said_to_be_missing_and_has_no_page_and_no_plot(tmp_path: Path) -> None:
+def test_an_experiment_that_was_not_measured_is_listed_as_missing_without_page_and_plot(tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()
     (results / "notes.md").write_text("mine")
@@ -158,7 +158,7 @@ def proven_by(rows: Rows) -> list[str]:
     return proven(figures, all_pages(figures, rows, {}))
 
 
-def test_what_was_proven_counts_what_ended_well_and_is_bold_where_something_did_not() -> None:
+def test_the_proven_checks_are_counted_and_bold_where_one_failed() -> None:
     crashes, effects, _, states, limits, steps, readers, ratios = proven_by(made_up_rows())
     assert crashes == "**46 of 47 [crash trials](crashes.md) ended as expected.**"
     assert effects.startswith("No ")
@@ -175,7 +175,7 @@ def test_a_limit_that_was_passed_is_reported() -> None:
     assert any(line.startswith("**0 of 1 [limits") for line in proven_by(rows))
 
 
-def test_the_rows_of_what_is_not_as_it_should_be_are_notable() -> None:
+def test_rows_of_failures_are_notable() -> None:
     rows = made_up_rows()
     for row in rows["throughput"]:
         if (row["backend"], row["records_per_commit"]) == ("rocksdb-direct", 100):
@@ -265,12 +265,12 @@ def test_nothing_written_names_this_machine_or_a_path(tmp_path: Path) -> None:
         assert f'"{platform.node()}"' not in content
 
 
-def test_reads_and_writes_of_a_store_are_told_per_get_and_per_byte_put(tmp_path: Path) -> None:
+def test_amplification_is_counted_per_get_and_per_byte_put(tmp_path: Path) -> None:
     report = (write_report(run_of(tmp_path), tmp_path / "results").parent / "amplification.md").read_text()
     assert "| rocksdb-direct | CHANGELOG | 1,000 | 1.00 | 1.00 | 1.00 | 1.50 | 2.00 |" in report
 
 
-def test_ycsb_has_a_line_per_backend_and_a_column_per_workload_and_is_told_nowhere_else() -> None:
+def test_ycsb_has_a_line_per_backend_and_a_column_per_workload_and_is_in_no_other_table() -> None:
     plain = made_up_rows()["benchmark"][0]
     rows = [
         {**plain, "suite": f"ycsb-{letter}", "name": f"{letter} {backend}", "subject": backend, "records_per_s": speed}

@@ -13,7 +13,7 @@ TABLE = Table(
 )
 
 
-def test_what_every_line_says_is_told_below_a_terminals_table() -> None:
+def test_a_value_that_all_lines_share_follows_below_a_terminals_table() -> None:
     assert TABLE.plain().splitlines() == [
         "Level DISK:",
         "backend  torn",
@@ -50,7 +50,7 @@ def test_a_long_table_is_folded_below_a_caption_that_is_html_and_a_short_one_is_
     assert TABLE.folded() == TABLE.markdown()
 
 
-def test_what_is_wrong_stays_in_sight_of_a_table_that_is_folded() -> None:
+def test_notable_rows_of_a_folded_table_stay_visible() -> None:
     shown, _, folded = long_table(notable=(2, ROWS_SHOWN)).folded().partition("<details>")
     assert [line.split()[1] for line in shown.splitlines() if line.startswith("| `")] == ["`2`", f"`{ROWS_SHOWN}`"]
     assert sum(line.startswith("| `") for line in folded.splitlines()) == ROWS_SHOWN + 1

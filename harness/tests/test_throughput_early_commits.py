@@ -32,7 +32,7 @@ def test_a_task_without_an_interval_commits_before_each_limit_and_only_for_it() 
     assert over_limit(rows) == []
 
 
-def test_a_limit_that_is_passed_is_told() -> None:
+def test_an_exceeded_limit_is_reported() -> None:
     row = {"backend": "b", "limit_bytes": 10, "uncommitted_max_bytes": 11}
     assert len(over_limit([row, {**row, "uncommitted_max_bytes": 10}, {**row, "limit_bytes": None}])) == 1
 
@@ -41,7 +41,7 @@ def test_backends_that_were_not_asked_for_are_left_out() -> None:
     assert early_commit_rows("default", ["lmdb-indexed-batch"], 1) == []
 
 
-def test_a_rate_is_told_against_that_of_the_same_backend_without_a_limit() -> None:
+def test_a_rate_is_compared_with_the_same_backend_without_a_limit() -> None:
     columns = dict.fromkeys(kinds()["early_commit"], 1)
     row = {**columns, "kind": "early_commit", "backend": "b", "durability": "CHANGELOG", "limit_bytes": None}
     rows = [

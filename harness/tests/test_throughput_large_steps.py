@@ -61,7 +61,7 @@ def test_a_bound_has_who_spills_and_it_hardly_grows_with_the_step() -> None:
         assert 0 < larger - bound < 100_000 * 8_000 / 20, name
 
 
-def test_a_step_that_is_wrong_is_told_in_words_and_in_bold() -> None:
+def test_a_wrong_step_is_reported_as_a_sentence_and_in_bold() -> None:
     spoilt: list[dict[str, Any]] = [
         {"peak_bytes": 1 << 40},
         {"seen_early": 1},

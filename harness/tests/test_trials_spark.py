@@ -149,7 +149,7 @@ def by_id(trials: list[Trial]) -> list[Trial]:
 def test_readers_beside_a_writer_come_back_as_one_row_each(spark: SparkSession, tmp_path: Path) -> None:
     trials = [
         readers.Trial("memory-indexed-batch", seconds=0.3, seed=2),
-        readers.Trial("memory-indexed-batch", seconds=20, mutant="half-a-commit"),
+        readers.Trial("memory-indexed-batch", seconds=20, mutant="torn-commit"),
     ]
     rows = run_readers(spark, trials, tmp_path)
     assert [(row["trial"], row["result"]) for row in rows] == [(trials[0].id, "valid"), (trials[1].id, "anomaly")]
