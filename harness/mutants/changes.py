@@ -2,129 +2,169 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from harness.mutants.mutant import IoFault, Mutant, Patches, only
+from harness.mutants.commits import in_several_writes
+from harness.mutants.mutant import IoFault, Mutant, only
+from harness.mutants.patches import Patches
+from harness.mutants.seams import (
+    Meta,
+    Write,
+    before_opening,
+    every_engine,
+    every_store,
+    folders_of,
+    instead_of_replacing,
+    instead_of_writes,
+)
 from stores.engines.engine import Engine, Writes
-from stores.engines.split import OLD
 from stores.files.creation import wipe
-from stores.files.identity import STEPS, OpenEngine, present_version
-from stores.files.plain_files import sync_folder
-from stores.files.store_directory import StoreDirectory
-from stores.interface import KeyValueStore, TopicPartition
-from stores.records.split import UpgradingReader
-from stores.records.timestamps import SURROGATE
-from stores.registry import Backend
-from stores.strategies import opening
+from stores.files.identity import FILE, present_version, read_identity
+from stores.files.plain_files import replace_file, sync_tree
+from stores.interface import Durability, TopicPartition
+from stores.position import OFFSET
+from stores.registry import backends
+from stores.strategies.store import EngineStore
 from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.directory_layout import write_layout
-from stores.tasks.directory.relocation_journal import Journal
+from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE
-from stores.tasks.stores import offset_import, upgrading
-from stores.tasks.stores.restore import Restored, restore
-from stores.tasks.stores.swap import PREPARE_END, beside
+from stores.tasks.stores.offset_import import ADOPTED
+from stores.tasks.stores.swap import SWAP_END
 
 
 def _migration_noted_first(patches: Patches, subject: str) -> None:
     """Record the next format version when a migration step opens the engine, before it has written data."""
 
-    def mutated(directory: StoreDirectory, open_engine: OpenEngine) -> None:
-        def opened(folder: Path) -> Engine:
-            directory.identify(directory.identity._replace(format_version=version + 1))
-            return open_engine(folder)
+    def note(folder: Path) -> None:
+        store = folder.parent
+        if (store / FILE).exists():
+            identity = read_identity(store)
+            if identity.format_version < present_version():
+                replace_file(store / FILE, identity._replace(format_version=identity.format_version + 1).text())
 
-        while (version := directory.identity.format_version) < present_version():
-            STEPS[version - 1](directory.path, opened)
+    for engine in every_engine():
+        before_opening(patches, engine, note)
 
-    patches.replace(opening, "migrate", mutated)
+
+def _families_apart(layers: Sequence[Writes], meta: Meta) -> Iterable[tuple[Sequence[Writes], Meta]]:
+    """Divide a commit that removes old records and writes new ones, each in their own data family."""
+    old = [layer for layer in layers if layer.family == 0]
+    new = [layer for layer in layers if layer.family != 0]
+    return [(old, {}), (new, meta)] if old and new else [(layers, meta)]
 
 
 def _upgraded_outside(patches: Patches, subject: str) -> None:
-    """Delete an old record at once when it is converted, and write the new record with the commit."""
-
-    def mutated(self: UpgradingReader, key: bytes) -> bytes | None:
-        store: Any = self._staging.store
-        old = store.get(OLD + key) if store.is_split else None
-        if old is None:
-            return get(self, key)
-        store._engine.write([Writes((), {OLD + key: None})], {})
-        self._staging.put_unlogged(key, SURROGATE + old)
-        return SURROGATE + cast(bytes, old)
-
-    get = UpgradingReader.get
-    patches.replace(UpgradingReader, "get", mutated)
+    for engine in every_engine():
+        in_several_writes(_families_apart, engine)(patches, subject)
 
 
 def _swapped_without_note(patches: Patches, subject: str) -> None:
-    """Delete the old store, then rename the new one, without the file that says the new one counts."""
+    """Delete the old store before the file is written that says the new one counts."""
+    replace = os.replace
 
-    def mutated(path: Path) -> None:
-        wipe(path)
-        beside(path, PREPARE_END).rename(path)
-        sync_folder(path.parent)
+    def mutated(source: Any, target: Any) -> None:
+        if Path(target).name.endswith(SWAP_END):
+            wipe(Path(target).with_name(Path(target).name.removesuffix(SWAP_END)))
+        replace(source, target)
 
-    patches.replace(upgrading, "swap", mutated)
+    patches.replace(os, "replace", mutated)
 
 
 def _stepped_offset_first(patches: Patches, subject: str) -> None:
-    """Write the offset of an upgrade's step into the new store before the step's records."""
+    """Write the offset of a restore's step into the store before the step's records."""
+    for store in every_store():
+        _restoring_offset_first(patches, store)
 
-    def mutated(store: KeyValueStore, *given: Any, **named: Any) -> Restored:
-        write = store.restore
 
-        def apart(pairs: Any, offsets: Any, position: Any = None, marks: Any = None) -> None:
-            write([], offsets, position, marks)
-            write(pairs, {})
+def _restoring_offset_first(patches: Patches, store: type[EngineStore]) -> None:
+    restore = store.restore
 
-        mutated_store: Any = store
-        mutated_store.restore = apart
-        try:
-            return restore(store, *given, **named)
-        finally:
-            del mutated_store.restore
+    def mutated(self: EngineStore, pairs: Any, offsets: Any, position: Any = None, marks: Any = None) -> None:
+        restore(self, [], offsets, position, marks)
+        restore(self, pairs, {})
 
-    patches.replace(upgrading, "restore", mutated)
+    patches.replace(store, "restore", mutated)
 
 
 def _import_noted_first(patches: Patches, subject: str) -> None:
-    """Name the new backend first, and only then write the offsets into the store."""
-    write = offset_import._write
+    """Hold the imported offsets back until the store names the backend that keeps them."""
+    held: list[Callable[[], None]] = []
 
-    def mutated(directory: StoreDirectory, backend: Backend, *given: Any) -> None:
-        directory.identify(directory.identity._replace(backend=backend.name))
-        write(directory, backend, *given)
+    def write_held() -> None:
+        while held:
+            held.pop()()
 
-    patches.replace(offset_import, "_write", mutated)
+    for engine in every_engine():
+        _holding_offsets(patches, engine, held)
+    patches.arm(ADOPTED, write_held)
+
+
+def _holding_offsets(patches: Patches, engine: type[Engine], held: list[Callable[[], None]]) -> None:
+    folders = folders_of(patches, engine)
+
+    def hold(self: Engine, write: Write, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
+        folder = folders[self]
+        if layers or not any(key.startswith(OFFSET) for key in meta) or _keeps_offsets(folder.parent):
+            write(self, layers, meta, durable=durable)
+        else:
+            held.append(lambda: write_later(folder, meta))
+
+    def write_later(folder: Path, meta: Meta) -> None:
+        backend = backends()[read_identity(folder.parent).backend]
+        opened = engine.open(folder, Durability.DISK, backend.options)
+        try:
+            opened.write([], meta)
+        finally:
+            opened.close()
+
+    instead_of_writes(patches, engine, hold)
+
+
+def _keeps_offsets(store: Path) -> bool:
+    return not (store / FILE).exists() or backends()[read_identity(store).backend].manages_offsets
 
 
 def _checkpoint_before_folder(patches: Patches, subject: str) -> None:
-    """Copy a store's offsets into the checkpoint file of its new task, then move its folder."""
+    """Write the offsets of moved stores into the files of their new tasks first, and leave no journal for recovery."""
 
-    def mutated(self: Journal, state: Path) -> None:
-        for move in self.moves:
-            file = CheckpointFile(state / str(move.target) / CHECKPOINT_FILE)
-            offsets = self.offsets.get(move, {})
-            file.write({**file.read(), **{TopicPartition(topic, 0): offset for topic, offset in offsets.items()}})
-        carry_out(self, state)
+    def copy_offsets(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+        for move in json.loads(source.read_text())["moves"]:
+            file = CheckpointFile(target.parent / move["to"] / CHECKPOINT_FILE)
+            offsets = {TopicPartition(topic, 0): offset for topic, offset in move["offsets"].items()}
+            file.write({**file.read(), **offsets})
+        source.unlink()
 
-    carry_out = Journal.carry_out
-    patches.replace(Journal, "carry_out", mutated)
-    # Without a journal, recovery cannot repair this.
-    patches.replace(Journal, "write", lambda self, state: None)
+    instead_of_replacing(patches, JOURNAL_FILE, copy_offsets)
 
 
 def _layout_noted_last(patches: Patches, subject: str) -> None:
-    """Carry out and remove the journal of a layout change, then record the new layout."""
+    """Hold the change of the layout's file back until the journal is removed."""
+    unlink = os.unlink
+    held: list[Callable[[], None]] = []
 
-    def mutated(self: Journal, state: Path) -> None:
-        carry_out(dataclasses.replace(self, layout=None), state)
-        if self.layout is not None:
-            write_layout(state, self.layout)
+    def hold(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+        text = source.read_text()
+        source.unlink()
+        held.append(lambda: write(target, text))
 
-    carry_out = Journal.carry_out
-    patches.replace(Journal, "carry_out", mutated)
+    def write(target: Path, text: str) -> None:
+        target.write_text(text)
+        sync_tree(target.parent)
+
+    def mutated(path: Any, *given: Any, **named: Any) -> None:
+        if Path(path).name == LAYOUT_FILE:
+            held.append(lambda: unlink(path))
+            return
+        unlink(path, *given, **named)
+        while Path(path).name == JOURNAL_FILE and held:
+            held.pop()()
+
+    instead_of_replacing(patches, LAYOUT_FILE, hold)
+    patches.replace(os, "unlink", mutated)
 
 
 MUTANTS = (

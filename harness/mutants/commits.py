@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
-from harness.mutants.mutant import CrashTrial, IoFault, Mutant, Patches, ReaderTrial, isolates
+from harness.mutants.mutant import CrashTrial, IoFault, Mutant, ReaderTrial, isolates
+from harness.mutants.patches import Patches
+from harness.mutants.seams import Meta, Write, engine_of, folders_of, instead_of_writes, opened_with, store_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError
 from stores.failpoints import Part, declare, failpoint, reach
@@ -20,33 +21,14 @@ SEGMENT_BYTES = 8
 
 HALF_WRITTEN = declare("mutant.half_written", "a commit that should be one write has done the first of several")
 
-Meta = Mapping[bytes, bytes | None]
-
-
-def engine_of(subject: str) -> type[Engine]:
-    """Return the engine class of a backend."""
-    return backends()[subject].load_engine()
-
-
-def strategy_of(subject: str) -> type[EngineStore]:
-    """Return the strategy class of a backend."""
-    return backends()[subject].load_strategy()
-
 
 def _no_sync(patches: Patches, subject: str) -> None:
-    engine = engine_of(subject)
-    opening = engine.open.__func__  # type: ignore[attr-defined]
-
-    def mutated(cls: type[Engine], path: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
-        opened: Engine = opening(cls, path, Durability.PROCESS, options)
-        return opened
-
-    patches.replace(engine, "open", classmethod(mutated))
+    opened_with(patches, engine_of(subject), lambda path, durability, options: (Durability.PROCESS, options))
 
 
 def _early_acknowledgement(patches: Patches, subject: str) -> None:
-    strategy = strategy_of(subject)
-    commit = strategy.commit
+    store = store_of(subject)
+    commit = store.commit
     asked: dict[str, int] = {}
 
     def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
@@ -54,12 +36,12 @@ def _early_acknowledgement(patches: Patches, subject: str) -> None:
         if asked[self.name] % 2 == 0:
             commit(self, changelog_offsets)
 
-    patches.replace(strategy, "commit", mutated)
+    patches.replace(store, "commit", mutated)
 
 
 def _swallowed_error(patches: Patches, subject: str) -> None:
-    strategy = strategy_of(subject)
-    commit = strategy.commit
+    store = store_of(subject)
+    commit = store.commit
 
     def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         try:
@@ -67,18 +49,21 @@ def _swallowed_error(patches: Patches, subject: str) -> None:
         except CommitFailedError:
             self.rollback()
 
-    patches.replace(strategy, "commit", mutated)
+    patches.replace(store, "commit", mutated)
 
 
 def _write_through(patches: Patches, subject: str) -> None:
-    strategy = strategy_of(subject)
-    put = strategy.put
+    engine, store = engine_of(subject), store_of(subject)
+    folders = folders_of(patches, engine)
+    put = store.put
 
     def mutated(self: EngineStore, key: bytes, value: bytes | None) -> None:
         put(self, key, value)
-        self._engine.put(key, value)
+        for opened, folder in folders.items():
+            if folder.name == "data" and self.name in folder.parts:
+                opened.put(key, value)
 
-    patches.replace(strategy, "put", mutated)
+    patches.replace(store, "put", mutated)
 
 
 class _OneWrite(Transaction):
@@ -116,17 +101,19 @@ Division = Callable[[Sequence[Writes], Meta], Iterable[tuple[Sequence[Writes], M
 """Return the writes into which a mutant divides one."""
 
 
-def _in_several_writes(divide: Division) -> Callable[[Patches, str], None]:
-    """Return the builder of a mutant that divides each commit of an engine into the writes that ``divide`` yields."""
+def in_several_writes(divide: Division, of: type[Engine] | None = None) -> Callable[[Patches, str], None]:
+    """Return the builder of a mutant that divides each commit into the writes that ``divide`` yields.
+
+    It is built into the engine ``of``, or into that of the subject.
+    """
 
     def build(patches: Patches, subject: str) -> None:
-        engine = engine_of(subject)
+        engine = of or engine_of(subject)
         if issubclass(engine, TransactionalEngine):
             begin = engine.begin
             patches.replace(engine, "begin", lambda self: _OneWrite(self, begin(self)))
-        write = engine.write
 
-        def mutated(self: Engine, layers: Sequence[Writes], meta: Meta, *, durable: bool = True) -> None:
+        def divided(self: Engine, write: Write, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
             if not layers or not meta:
                 write(self, layers, meta, durable=durable)
                 return
@@ -136,7 +123,7 @@ def _in_several_writes(divide: Division) -> Callable[[Patches, str], None]:
                     time.sleep(0)
                 write(self, some, entries, durable=durable)
 
-        patches.replace(engine, "write", mutated)
+        instead_of_writes(patches, engine, divided)
 
     return build
 
@@ -208,31 +195,31 @@ MUTANTS = (
     Mutant(
         "offsets-before",
         "a commit writes its offsets first, and its data in a second write",
-        _in_several_writes(_offsets_first),
+        in_several_writes(_offsets_first),
         (IoFault("kill", commits_once), CrashTrial("atomicity")),
     ),
     Mutant(
         "offsets-after",
         "a commit writes its data first, and its offsets in a second write",
-        _in_several_writes(_offsets_last),
+        in_several_writes(_offsets_last),
         (IoFault("kill", commits_once),),
     ),
     Mutant(
         "torn-commit",
         "a commit writes half of its data first, and the rest with its offsets in a second write",
-        _in_several_writes(_halves),
+        in_several_writes(_halves),
         (CrashTrial("atomicity"), ReaderTrial("indexed-batch")),
     ),
     Mutant(
         "write-per-key",
         "a commit is one write for each key",
-        _in_several_writes(_keys),
+        in_several_writes(_keys),
         (IoFault("kill", commits_once),),
     ),
     Mutant(
         "segments-one-by-one",
         "a window store commits segment by segment, the newest first, with the offsets (KIP-258, as in Kafka)",
-        _in_several_writes(_segments),
+        in_several_writes(_segments),
         (IoFault("kill", commits_once, records="window"), CrashTrial("atomicity")),
     ),
     Mutant(

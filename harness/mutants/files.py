@@ -1,136 +1,138 @@
-"""Mutants of files: creation, removal, replacement, checksums, and what a killed process left."""
+"""Mutants of files: creation, removal, replacement, checksums, and the files that a killed process left."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
-from harness.mutants.commits import engine_of
-from harness.mutants.mutant import IoFault, Mutant, Patches, isolates, only
-from stores.errors import StoreLockedError
-from stores.files import creation, store_directory
-from stores.files.identity import Identity, present_version
-from stores.files.locks import take
-from stores.files.plain_files import replace_file, sync_folder
+from harness.mutants.mutant import IoFault, Mutant, isolates, only
+from harness.mutants.patches import Patches
+from harness.mutants.seams import before_opening, engine_of, instead_of_replacing, opened_with, without_syncs
+from stores.files.creation import CREATE_SYNCED
 from stores.registry import backends
-from stores.tasks.directory import directory_layout, process_file
-from stores.tasks.directory.state_directory import StateDirectory
 
 CHECKPOINT, CHANGELOG = "checkpoint-file", "embedded-changelog"
 STATE_DIRECTORY, LAYOUT_CHANGE = "state-directory", "layout-change"
 
+_UNFINISHED = "unfinished"
+_LAYOUT_FILE, _PROCESS_FILE, _REMOVED = ".state-layout", "kafka-streams-process-metadata", ".removed"
+"""Names of files that docs/format.md defines."""
+
 
 def _unsynced_rename(patches: Patches, subject: str) -> None:
-    for module in ("stores.files.plain_files", "stores.tasks.directory.checkpoint_file"):
-        patches.replace(import_module(module), "sync_folder", lambda path: None)
+    without_syncs(patches, Path.is_dir)
 
 
 def _checkpoint_in_place(patches: Patches, subject: str) -> None:
-    def mutated(path: Path, content: bytes) -> None:
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(path.parent)
+    def overwrite(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+        _write_synced(target, source.read_bytes())
+        source.unlink()
 
-    patches.replace(import_module("stores.tasks.directory.checkpoint_file"), "atomic_write", mutated)
-
-
-def _unmarked_creation(patches: Patches, subject: str) -> None:
-    def mutated(path: Path, backend: str, build: Callable[[Path], None]) -> None:
-        (path / "unfinished").unlink(missing_ok=True)
-        (path / "store.json").write_text(Identity(backend, present_version()).text())
-        build(path)
-
-    patches.replace(store_directory, "create", mutated)
-
-
-def _unsynced_store_name(patches: Patches, subject: str) -> None:
-    def mutated(folder: Path) -> None:
-        if (folder / creation.LOCK_FILE).exists():
-            sync_folder(folder)
-
-    for module in (creation, store_directory):
-        patches.replace(module, "sync_folder", mutated)
-
-
-def _trusted_log(patches: Patches, subject: str) -> None:
-    patches.replace(_engine_module_of(subject), "keep_log", lambda connection, file: None)
-
-
-def _trusted_meta_pages(patches: Patches, subject: str) -> None:
-    patches.replace(_engine_module_of(subject), "keep_meta_pages", lambda env, path: None)
-
-
-def _unchecked_record(patches: Patches, subject: str) -> None:
-    module = import_module("stores.engines.checksum")
-    patches.replace(module, "crc32", lambda content: crc32(b""))
-    patches.replace(module, "_RESIDUE", crc32(b""))
+    instead_of_replacing(patches, None, overwrite)
 
 
 def _unchecked_checkpoint(patches: Patches, subject: str) -> None:
-    module = import_module("stores.tasks.directory.checkpoint_file")
-    patches.replace(module, "crc32", lambda content: crc32(b""))
+    def without_checksum(replace: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+        _write_synced(source, source.read_bytes().rstrip() + b"\n")
+        replace(source, target)
+
+    instead_of_replacing(patches, None, without_checksum)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _unmarked_creation(patches: Patches, subject: str) -> None:
+    unmarked: set[Path] = set()
+
+    def remove_marker(folder: Path) -> None:
+        marker = folder.parent / _UNFINISHED
+        if marker.exists():
+            marker.unlink()
+            unmarked.add(marker)
+
+    def restore_markers() -> None:
+        while unmarked:
+            unmarked.pop().touch()
+
+    before_opening(patches, engine_of(subject), remove_marker)
+    # The end of a creation removes the marker.
+    patches.arm(CREATE_SYNCED, restore_markers)
+
+
+def _unsynced_store_name(patches: Patches, subject: str) -> None:
+    without_syncs(patches, lambda path: path.is_dir() and any((each / "lock").exists() for each in path.iterdir()))
+
+
+def _trusted_log(patches: Patches, subject: str) -> None:
+    _without_rewriting(patches, lambda path, offset: path.name.endswith("-wal"))
+
+
+def _trusted_meta_pages(patches: Patches, subject: str) -> None:
+    # Checksums of meta pages are written at other offsets.
+    _without_rewriting(patches, lambda path, offset: path.name == "data.mdb" and offset == 0)
+
+
+def _without_rewriting(patches: Patches, fits: Callable[[Path, int], bool]) -> None:
+    """Leave out the writes with which opening writes again what a killed process may have failed to sync."""
+    pwrite = os.pwrite
+
+    def mutated(descriptor: int, content: Any, offset: int) -> int:
+        if fits(Path(os.readlink(f"/proc/self/fd/{descriptor}")), offset):
+            return len(content)
+        return pwrite(descriptor, content, offset)
+
+    patches.replace(os, "pwrite", mutated)
+
+
+def _unchecked_record(patches: Patches, subject: str) -> None:
+    opened_with(
+        patches, engine_of(subject), lambda path, durability, options: (durability, {**options, "checksums": False})
+    )
+
+
+def _removed_in_place(patches: Patches, subject: str) -> None:
+    """Remove a task's folder in place, one file after the other."""
+    rename = os.rename
+
+    def mutated(source: Any, target: Any) -> None:
+        if not str(target).endswith(_REMOVED):
+            rename(source, target)
+            return
+        shutil.rmtree(source)
+        Path(target).mkdir()
+
+    patches.replace(os, "rename", mutated)
+
+
+def _unsynced_layout(patches: Patches, subject: str) -> None:
+    without_syncs(patches, lambda path: path.name.startswith(_LAYOUT_FILE))
+
+
+def _unsynced_process_id(patches: Patches, subject: str) -> None:
+    without_syncs(patches, lambda path: path.name.startswith(_PROCESS_FILE))
 
 
 def _keeps_log(name: str) -> bool:
-    """Return True for a subject that writes the WAL it finds after a kill once more."""
-    return (name == CHANGELOG or name in backends()) and hasattr(_engine_module_of(name), "keep_log")
+    """Return True for a subject that writes the WAL it finds after a kill once more: the files of SQLite."""
+    return name == CHANGELOG or (name in backends() and backends()[name].engine == "sqlite")
+
+
+def _keeps_meta_pages(name: str) -> bool:
+    """Return True for a backend that writes meta pages once more when it opens: those of LMDB."""
+    return name in backends() and backends()[name].engine == "lmdb"
 
 
 def _checks_records(name: str) -> bool:
     """Return True for a backend whose records have a checksum of the library."""
     return name in backends() and "checksums" in backends()[name].options
-
-
-def _keeps_meta_pages(name: str) -> bool:
-    """Return True for a backend that writes meta pages through its own descriptor, and once more on opening."""
-    return name in backends() and hasattr(_engine_module_of(name), "keep_meta_pages")
-
-
-def _engine_module_of(subject: str) -> Any:
-    if subject == CHANGELOG:
-        return import_module("stores.changelog.log_file")
-    return import_module(engine_of(subject).__module__)
-
-
-def _removed_in_place(patches: Patches, subject: str) -> None:
-    """Remove a task's folder in place, one file after the other."""
-
-    def mutated(self: StateDirectory, folder: Path, oldest: float) -> bool:
-        try:
-            os.close(take(folder / ".lock", note=False))
-        except StoreLockedError:
-            return False
-        shutil.rmtree(folder)
-        return True
-
-    patches.replace(StateDirectory, "_removed", mutated)
-
-
-def _unsynced_layout(patches: Patches, subject: str) -> None:
-    """Write the layout of a state directory without a sync."""
-
-    def mutated(file: Path, text: str) -> None:
-        replace_file(file, text, durable=False)
-
-    patches.replace(directory_layout, "replace_file", mutated)
-    patches.replace(directory_layout, "sync_folder", lambda folder: None)
-
-
-def _unsynced_process_id(patches: Patches, subject: str) -> None:
-    """Return the ID of a state directory before its file is synced."""
-
-    def mutated(path: Path, text: str) -> None:
-        replace_file(path, text, durable=False)
-
-    patches.replace(process_file, "replace_file", mutated)
-    patches.replace(process_file, "sync_folder", lambda folder: None)
 
 
 MUTANTS = (
@@ -173,13 +175,13 @@ MUTANTS = (
     ),
     Mutant(
         "unchecked-record",
-        "the checksum of a record is the same for all",
+        "records are written without checksums",
         _unchecked_record,
         (IoFault("damage", _checks_records, "flipped"),),
     ),
     Mutant(
         "unchecked-checkpoint",
-        "the checksum of a checkpoint file is the same for all",
+        "a checkpoint file is written without its checksum",
         _unchecked_checkpoint,
         (IoFault("damage", only(CHECKPOINT), "flipped"),),
     ),

@@ -2,60 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from harness.mutants.commits import engine_of, strategy_of
-from harness.mutants.mutant import IoFault, LibraryTest, Mutant, Patches
+from harness.mutants.mutant import IoFault, LibraryTest, Mutant
+from harness.mutants.patches import Patches
+from harness.mutants.seams import (
+    Meta,
+    Write,
+    engine_of,
+    every_engine,
+    folders_of,
+    instead_of_writes,
+    without_syncs,
+)
 from stores.engines.engine import Engine, Writes
-from stores.files import plain_files
 from stores.registry import backends
-from stores.strategies import commit_marker
-from stores.strategies.commit_marker import MARKER_WRITTEN, Marker
-from stores.strategies.dual_store import DualStore
-from stores.strategies.spilled import Spill
+from stores.strategies.commit_marker import MARKER_SYNCED, MARKER_WRITTEN, Marker
+from stores.strategies.dual_store import MARKER_REMOVED
 
-
-def _unsynced_marker(patches: Patches, subject: str) -> None:
-    write = Marker.write
-
-    def mutated(self: Marker, path: Path, *, durable: bool) -> None:
-        write(self, path, durable=False)
-
-    patches.replace(Marker, "write", mutated)
-
-
-def _unsynced_marker_folder(patches: Patches, subject: str) -> None:
-    def mutated(path: Path, content: bytes, **settings: Any) -> None:
-        with Patches() as meanwhile:
-            meanwhile.replace(plain_files, "sync_folder", lambda folder: None)
-            atomic_write(path, content, **settings)
-
-    atomic_write = plain_files.atomic_write
-    patches.replace(commit_marker, "atomic_write", mutated)
-
-
-def _marker_removed_early(patches: Patches, subject: str) -> None:
-    strategy, engine = strategy_of(subject), engine_of(subject)
-    commit, write = strategy._commit, engine.write
-    copying = False
-
-    def mutated_commit(self: Any, *given: Any) -> None:
-        nonlocal copying
-        copying = True
-        try:
-            commit(self, *given)
-        finally:
-            copying = False
-
-    def mutated_write(
-        self: Engine, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True
-    ) -> None:
-        write(self, layers, meta, durable=durable and not copying)
-
-    patches.replace(strategy, "_commit", mutated_commit)
-    patches.replace(engine, "write", mutated_write)
+MARKER, RECORD = "commit", b"s"
+"""The file of the marker, and the meta entry of the commit record in the staging store (docs/format.md)."""
+_RECORD_BYTES = 17
 
 
 def _has_marker(name: str) -> bool:
@@ -63,28 +31,59 @@ def _has_marker(name: str) -> bool:
     return name in backends() and MARKER_WRITTEN in backends()[name].failpoints
 
 
+def _unsynced_marker(patches: Patches, subject: str) -> None:
+    without_syncs(patches, lambda path: path.name == f"{MARKER}.new" or (path / MARKER).exists())
+
+
+def _unsynced_marker_folder(patches: Patches, subject: str) -> None:
+    without_syncs(patches, lambda path: (path / MARKER).exists())
+
+
+def _marker_removed_early(patches: Patches, subject: str) -> None:
+    copying = False
+
+    def copy(begins: bool) -> None:
+        nonlocal copying
+        copying = begins
+
+    def write_unsynced(self: Engine, write: Write, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
+        write(self, layers, meta, durable=durable and not copying)
+
+    patches.arm(MARKER_SYNCED, lambda: copy(True))
+    patches.arm(MARKER_REMOVED, lambda: copy(False))
+    instead_of_writes(patches, engine_of(subject), write_unsynced)
+
+
 def _marker_by_number(patches: Patches, subject: str) -> None:
-    def without_token(marker: Marker) -> bytes:
-        return marker.sequence.to_bytes(8, "big") + bytes([marker.in_parts])
+    """Show a commit record with the token of the marker beside it, if both have one number."""
+    for engine in every_engine():
+        _with_token_of_marker(patches, engine)
 
-    recover = DualStore._recover
 
-    def mutated(store: DualStore) -> None:
-        staging = store._staging
-        record = staging.meta().get(b"s")
-        if record is not None:
-            patches.replace(staging, "meta", lambda: {b"s": record[:9]})
-        recover(store)
+def _with_token_of_marker(patches: Patches, engine: type[Engine]) -> None:
+    folders = folders_of(patches, engine)
+    meta = engine.meta
 
-    patches.replace(Marker, "seal", property(without_token))
-    patches.replace(DualStore, "_recover", mutated)
+    def mutated(self: Engine) -> dict[bytes, bytes]:
+        found = meta(self)
+        record = found.get(RECORD, b"")
+        if len(record) == _RECORD_BYTES and self in folders:
+            marker = Marker.read(Path(folders[self]).parent / MARKER)
+            if marker is not None and marker.sequence.to_bytes(8, "big") == record[:8]:
+                found[RECORD] = record[:9] + marker.token
+        return found
+
+    patches.replace(engine, "meta", mutated)
 
 
 def _staging_store_kept(patches: Patches, subject: str) -> None:
-    def mutated(store: DualStore, spill: Spill) -> None:
-        store._spill = None
+    def leave_out(self: Engine, write: Write, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
+        empties = dict(meta) == {RECORD: None} and list(layers[0].ranges) != [(None, None)]
+        if not empties:
+            write(self, layers, meta, durable=durable)
 
-    patches.replace(DualStore, "_empty", mutated)
+    for engine in every_engine():
+        instead_of_writes(patches, engine, leave_out)
 
 
 MUTANTS = (

@@ -4,44 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from harness.mutants.patches import Patches
 from stores.registry import backends
-
-_ABSENT = object()
-
-
-class Patches:
-    """The changes that mutants make to this process. They last until ``undo``, or the end of a ``with`` block."""
-
-    def __init__(self) -> None:
-        self._changed: list[tuple[object, str, object]] = []
-
-    def replace(self, owner: object, name: str, mutated: object) -> None:
-        """Replace the attribute ``name`` of ``owner``, a module, a class or an object.
-
-        Raises: AttributeError if ``owner`` has no such name: after a move in the library, the mutant would do nothing.
-        """
-        getattr(owner, name)
-        self._changed.append((owner, name, vars(owner).get(name, _ABSENT)))
-        setattr(owner, name, mutated)
-
-    def undo(self) -> None:
-        """Restore everything that was replaced, the last change first."""
-        while self._changed:
-            owner, name, before = self._changed.pop()
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.undo()
-
 
 Fits = Callable[[str], bool]
 """Return True for the name of a subject, a backend or a protocol of the library, in which the mutant is a defect."""

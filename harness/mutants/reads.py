@@ -3,116 +3,155 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary, WeakSet
 
-from harness.mutants.mutant import Mutant, Patches, ReaderTrial
-from stores.batch.buffer import IndexedBatch, Layer
-from stores.interface import IsolationLevel, TopicPartition
-from stores.strategies.indexed_batch import IndexedBatchStore
-from stores.strategies.native import NativeStore
-from stores.strategies.spilling import SpillingStore
-from stores.strategies.store import EngineStore
-from stores.strategies.undo_log import Undo
-
-_INDEXED_BATCH, _DUAL_STORE, _NATIVE = (
-    (ReaderTrial(strategy),) for strategy in ("indexed-batch", "dual-store", "native")
+from harness.mutants.mutant import Mutant, ReaderTrial
+from harness.mutants.patches import Patches
+from harness.mutants.seams import View, store_of, with_views
+from stores.interface import (
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    KeyValueView,
+    Position,
+    PositionBound,
+    TopicPartition,
 )
 
+UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
-def _shared_layer(patches: Patches, subject: str) -> None:
-    def freeze(self: IndexedBatch, pins: int = 1) -> tuple[Layer, ...]:
-        # A copy with its own order: if a reader and the writer change one order at once, the writer may loop for ever.
-        shared = []
-        for layer in (*self._frozen, self._active):
-            shared.append(Layer(layer.staged.writes))
-            shared[-1].ranges.update(layer.ranges)
-        return tuple(shared)
 
-    patches.replace(IndexedBatch, "freeze", freeze)
-    patches.replace(IndexedBatch, "release", lambda self, layers: None)
+class _KeysOneByOne(View):
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values = []
+        for key in keys:
+            values.append(self._view.get(key))
+            time.sleep(0)
+        return values
+
+
+class _DirtyGet(View):
+    @property
+    def _dirty(self) -> KeyValueView:
+        return self._store.read_only(UNCOMMITTED) if self._is_committed else self._view
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._dirty.get(key)
+
+
+class _DirtyLookups(_DirtyGet):
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._dirty.get_many(keys)
+
+
+class _Cached(View):
+    kept: ClassVar[WeakKeyDictionary[KeyValueStore, dict[bytes, bytes | None]]] = WeakKeyDictionary()
+
+    def get(self, key: bytes) -> bytes | None:
+        if not self._is_committed:
+            return self._view.get(key)
+        kept = self.kept.setdefault(self._store, {})
+        if len(kept) > 20:
+            kept.clear()
+        return kept.setdefault(key, self._view.get(key))
 
 
 def _keys_one_by_one(patches: Patches, subject: str) -> None:
-    def get_many(self: IndexedBatchStore, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self._get(level, key) for key in keys]
-
-    patches.replace(IndexedBatchStore, "_get_many", get_many)
+    with_views(patches, store_of(subject), _KeysOneByOne)
 
 
 def _dirty_read(patches: Patches, subject: str) -> None:
-    get = IndexedBatchStore._get
-
-    def dirty(self: IndexedBatchStore, level: IsolationLevel, key: bytes) -> bytes | None:
-        return get(self, IsolationLevel.READ_UNCOMMITTED, key)
-
-    patches.replace(IndexedBatchStore, "_get", dirty)
-
-
-def _position_first(patches: Patches, subject: str) -> None:
-    commit = EngineStore.commit
-
-    def hasty(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
-        self._position = {**self._position, **self._staged_position}
-        time.sleep(0)
-        commit(self, changelog_offsets)
-
-    patches.replace(EngineStore, "commit", hasty)
-
-
-def _old_lookups(patches: Patches, subject: str) -> None:
-    get = IndexedBatchStore._get
-
-    def cached(self: Any, level: IsolationLevel, key: bytes) -> bytes | None:
-        if level is IsolationLevel.READ_UNCOMMITTED:
-            return get(self, level, key)
-        kept: dict[bytes, bytes | None] = self.__dict__.setdefault("kept", {})
-        if len(kept) > 20:
-            kept.clear()
-        return kept.setdefault(key, get(self, level, key))
-
-    patches.replace(IndexedBatchStore, "_get", cached)
-
-
-def _parts_in_sight(patches: Patches, subject: str) -> None:
-    patches.replace(SpillingStore, "_shown_as_committed", lambda self: nullcontext())
+    with_views(patches, store_of(subject), _DirtyGet)
 
 
 def _open_transaction(patches: Patches, subject: str) -> None:
-    get, get_many = NativeStore._get, NativeStore._get_many
-
-    def dirty_get(self: NativeStore, level: IsolationLevel, key: bytes) -> bytes | None:
-        return get(self, IsolationLevel.READ_UNCOMMITTED, key)
-
-    def dirty_get_many(self: NativeStore, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        return get_many(self, IsolationLevel.READ_UNCOMMITTED, keys)
-
-    patches.replace(NativeStore, "_get", dirty_get)
-    patches.replace(NativeStore, "_get_many", dirty_get_many)
+    with_views(patches, store_of(subject), _DirtyLookups)
 
 
-def _nothing_noted(patches: Patches, subject: str) -> None:
-    patches.replace(NativeStore, "_note", lambda self, transaction, key: None)
+def _old_lookups(patches: Patches, subject: str) -> None:
+    with_views(patches, store_of(subject), _Cached)
+
+
+def _position_first(patches: Patches, subject: str) -> None:
+    """While a commit runs, report its position, and answer queries that are bound to it."""
+    store = store_of(subject)
+    commit, read_only = store.commit, store.read_only
+    committing: WeakSet[KeyValueStore] = WeakSet()
+
+    class Early(View):
+        def position(self) -> Position:
+            return (self._store.read_only(UNCOMMITTED) if self._store in committing else self._view).position()
+
+    def early(self: Any, level: IsolationLevel, bound: PositionBound | None = None) -> Any:
+        if level is UNCOMMITTED:
+            return read_only(self, level, bound)
+        return Early(self, read_only(self, level, None if self in committing else bound), level)
+
+    def slow(self: Any, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        committing.add(self)
+        time.sleep(0)
+        try:
+            commit(self, changelog_offsets)
+        finally:
+            committing.discard(self)
+
+    patches.replace(store, "read_only", early)
+    patches.replace(store, "commit", slow)
+
+
+class _CutOff(KeyValueIterator):
+    """The pairs of ``scan`` until a transaction of the store ends, which ``ended`` counts."""
+
+    def __init__(self, scan: KeyValueIterator, ended: Mapping[KeyValueStore, int], store: KeyValueStore) -> None:
+        self._scan, self._ended, self._store = scan, ended, store
+        self._from = ended.get(store, 0)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if self._ended.get(self._store, 0) != self._from:
+            raise StopIteration
+        return next(self._scan)
+
+    def close(self) -> None:
+        self._scan.close()
 
 
 def _cut_off(patches: Patches, subject: str) -> None:
-    def part(self: NativeStore, copied: Layer | None) -> None:
-        for scan in self._open_scans():
-            scan.rest = iter(())
-        self._undo = Undo()
+    store = store_of(subject)
+    ended: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
 
-    patches.replace(NativeStore, "_part", part)
+    class Short(View):
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(self._view, name)
+            if self._is_committed or name not in ("range", "reverse_range", "prefix_scan", "all"):
+                return found
+            return lambda *given: _CutOff(found(*given), ended, self._store)
 
+    def counted(name: str) -> None:
+        end = getattr(store, name)
+
+        def mutated(self: Any, *given: Any) -> None:
+            end(self, *given)
+            ended[self] = ended.get(self, 0) + 1
+
+        patches.replace(store, name, mutated)
+
+    with_views(patches, store, Short)
+    counted("commit")
+    counted("rollback")
+
+
+_INDEXED_BATCH, _NATIVE = (ReaderTrial("indexed-batch"),), (ReaderTrial("native"),)
 
 MUTANTS = (
-    Mutant("shared-layer", "a scan reads the layer that is written to", _shared_layer, _INDEXED_BATCH),
     Mutant("keys-one-by-one", "get_many looks up each key separately", _keys_one_by_one, _INDEXED_BATCH),
     Mutant("dirty-read", "a lookup of committed data shows staged writes", _dirty_read, _INDEXED_BATCH),
     Mutant("position-first", "a commit's position is visible before its data", _position_first, _INDEXED_BATCH),
     Mutant("old-lookups", "a lookup of committed data is answered from a cache", _old_lookups, _INDEXED_BATCH),
-    Mutant("parts-in-sight", "a commit is visible while it is copied in parts", _parts_in_sight, _DUAL_STORE),
     Mutant("open-transaction", "a lookup of committed data reads the open transaction", _open_transaction, _NATIVE),
-    Mutant("nothing-noted", "a write does not save the old value for an open scan", _nothing_noted, _NATIVE),
     Mutant("scan-cut-off", "an open scan ends with the transaction that it reads", _cut_off, _NATIVE),
 )

@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from harness.faults.registry import check_known
-from harness.mutants import changes, commits, files, markers, reads, spills, tasks
+from harness.mutants import changes, commits, files, inner_names, markers, reads, spills, tasks
 from harness.mutants.commits import HALF_WRITTEN
-from harness.mutants.mutant import CrashTrial, Detection, IoFault, LibraryTest, Mutant, Patches, ReaderTrial
+from harness.mutants.mutant import CrashTrial, Detection, IoFault, LibraryTest, Mutant, ReaderTrial
+from harness.mutants.patches import Patches
 from harness.mutants.tasks import BETWEEN
 from stores.errors import ConfigError
 from stores.registry import Backend
@@ -29,9 +30,8 @@ def _by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(found)
 
 
-MUTANTS: Mapping[str, Mutant] = _by_name(
-    mutant for module in (commits, markers, spills, files, changes, tasks, reads) for mutant in module.MUTANTS
-)
+_MODULES = (commits, markers, spills, files, changes, tasks, reads, inner_names)
+MUTANTS: Mapping[str, Mutant] = _by_name(mutant for module in _MODULES for mutant in module.MUTANTS)
 """Every mutant by its name."""
 
 

@@ -3,70 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from harness.mutants.commits import strategy_of
-from harness.mutants.mutant import IoFault, Mutant, Patches
-from stores.engines.engine import Engine
+from harness.mutants.mutant import IoFault, Mutant
+from harness.mutants.patches import Patches
+from harness.mutants.seams import (
+    Meta,
+    Write,
+    engine_of,
+    folders_of,
+    instead_of_writes,
+    opened_with,
+    without_syncs,
+)
+from stores.engines.engine import Engine, Writes
 from stores.interface import Durability
-from stores.ordered.ranges import Bounds
 from stores.registry import backends
-from stores.strategies import spill_store
-from stores.strategies.opening import open_engine
-from stores.strategies.spilled import Spill
-from stores.strategies.spilling import SpillingStore
+from stores.strategies.commit_marker import Marker
+from stores.strategies.indexed_batch import DECIDED
+
+SPILLS, RECORD, COPYING = "data.tmp", b"commit", b"c"
+"""The folder of spills, the meta entry of a spill's commit record, and the store's with its name (docs/format.md)."""
 
 
 def _makes_spills(name: str) -> bool:
-    """Return True for a backend that makes a staging store for a transaction that exceeds its memory bound."""
-    return name in backends() and backends()[name].persistent and hasattr(_module_of(name), "SecondStore")
+    """Return True for a backend that makes a spill for a transaction that exceeds its memory bound."""
+    return name in backends() and DECIDED in backends()[name].failpoints
 
 
 def _decided_before_record(patches: Patches, subject: str) -> None:
-    """Name the staging store in the meta entries before its commit record is written."""
-    module, strategy = _module_of(subject), strategy_of(subject)
-    commit = strategy._commit_spilled  # type: ignore[attr-defined]
+    """Write the spill's name into the store before the spill has its commit record."""
+    folders = folders_of(patches, engine_of(subject))
 
-    def mutated(self: Any, spill: Any, meta: Mapping[bytes, bytes | None]) -> None:
-        self._engine.write([], {module._COPYING: spill.name})
-        commit(self, spill, meta)
+    def name_first(self: Engine, write: Write, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
+        if RECORD in meta:
+            spill = folders[self]
+            data = spill.parent.parent / "data"
+            for engine, folder in folders.items():
+                if folder == data:
+                    write(engine, [], {COPYING: bytes.fromhex(spill.name)})
+        write(self, layers, meta, durable=durable)
 
-    patches.replace(strategy, "_commit_spilled", mutated)
+    instead_of_writes(patches, engine_of(subject), name_first)
 
 
 def _offsets_before_copy(patches: Patches, subject: str) -> None:
     """Write the offsets, and that no copy is pending, before the copy."""
-    copy = SpillingStore._copy
+    final: dict[bytes, bytes | None] = {}
 
-    def mutated(
-        self: SpillingStore, spill: Spill, ranges: Sequence[Bounds], final: Mapping[bytes, bytes | None]
-    ) -> None:
-        self._engine.write([], final)
-        copy(self, spill, ranges, {})
+    def finish_first(self: Engine, write: Write, layers: Sequence[Writes], meta: Meta, durable: bool) -> None:
+        write(self, layers, meta, durable=durable)
+        if record := meta.get(RECORD):
+            final.update({**Marker.read_text(record, Path()).meta, COPYING: None})
+        elif meta.get(COPYING):
+            write(self, [], final)
+            final.clear()
 
-    patches.replace(SpillingStore, "_copy", mutated)
+    instead_of_writes(patches, engine_of(subject), finish_first)
 
 
 def _unsynced_spill(patches: Patches, subject: str) -> None:
-    """Open the staging store without syncs."""
+    """Open spills without syncs."""
+    engine = engine_of(subject)
 
-    def mutated(kind: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> Engine:
-        opened = open_engine(kind, folder, Durability.PROCESS, options)
-        patches.replace(opened, "persist", lambda: None)
-        return opened
+    def unsynced(
+        path: Path, durability: Durability, options: Mapping[str, object]
+    ) -> tuple[Durability, Mapping[str, object]]:
+        return (Durability.PROCESS if path.parent.name == SPILLS else durability), options
 
-    patches.replace(spill_store, "open_engine", mutated)
+    opened_with(patches, engine, unsynced)
+    folders = folders_of(patches, engine)
+    persist = engine.persist
+
+    def mutated(self: Engine) -> None:
+        if folders[self].parent.name != SPILLS:
+            persist(self)
+
+    patches.replace(engine, "persist", mutated)
 
 
 def _unsynced_spill_folders(patches: Patches, subject: str) -> None:
-    """Sync the files of the staging store, but none of the folders that name them."""
-    patches.replace(spill_store, "sync_folder", lambda folder: None)
-
-
-def _module_of(subject: str) -> Any:
-    return import_module(strategy_of(subject).__module__)
+    """Sync the files of a spill, but none of the folders that name them."""
+    without_syncs(patches, lambda path: path.is_dir() and (SPILLS in path.parts or (path / SPILLS).exists()))
 
 
 MUTANTS = (

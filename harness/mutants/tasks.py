@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from harness.mutants.commits import strategy_of
-from harness.mutants.mutant import CrashTrial, IoFault, LibraryTest, Mutant, Patches, only
-from stores.changelog import checksum, sqlite
+from harness.mutants.mutant import CrashTrial, IoFault, LibraryTest, Mutant, only
+from harness.mutants.patches import Patches
+from harness.mutants.seams import every_store, store_of
+from stores.changelog.interface import Record
 from stores.changelog.producer import BufferedProducer
-from stores.errors import OffsetOutOfRangeError, ProducerFencedError
+from stores.changelog.sqlite import SqliteChangelog
+from stores.errors import ChangelogTimeoutError, CommitFailedError, OffsetOutOfRangeError, ProducerFencedError
 from stores.failpoints import declare, reach
 from stores.interface import Position, TopicPartition
 from stores.strategies.store import EngineStore
 from stores.tasks.context import NO_PARTITION, TaskContext
-from stores.tasks.stores import task_store
-from stores.tasks.stores.changelogging_store import ChangeloggingStore
-from stores.tasks.stores.restore import restore
-from stores.tasks.stores.store_group import StoreGroup
-from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task import StreamTask
-from stores.tasks.timing.stream_time import StreamTime
 
 BETWEEN = declare("mutant.between", "of outputs and input offsets, one is committed and the other is not")
 
+Read = Callable[[SqliteChangelog, TopicPartition, int], Iterator[Record]]
+
 
 def _forgetful_restore(patches: Patches, subject: str) -> None:
-    strategy = strategy_of(subject)
-    restore = strategy.restore
+    store = store_of(subject)
+    restore = store.restore
 
     def mutated(
         self: EngineStore,
@@ -38,44 +35,64 @@ def _forgetful_restore(patches: Patches, subject: str) -> None:
     ) -> None:
         restore(self, list(pairs)[:-1], changelog_offsets, position)
 
-    patches.replace(strategy, "restore", mutated)
+    patches.replace(store, "restore", mutated)
+
+
+def _instead_of_replays(
+    patches: Patches, act: Callable[[Read, SqliteChangelog, TopicPartition, int], Iterator[Record]]
+) -> None:
+    """Call ``act`` instead of reading the changelog of a store. Other topics are read as they are."""
+    read = SqliteChangelog.read
+
+    def mutated(self: SqliteChangelog, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        if partition.topic.endswith("-changelog"):
+            return act(read, self, partition, from_offset)
+        return read(self, partition, from_offset)
+
+    patches.replace(SqliteChangelog, "read", mutated)
 
 
 def _restore_from_start(patches: Patches, subject: str) -> None:
-    def mutated(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
-        return restore(store, changelog, partition, None, *rest)
+    def from_start(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
+        return read(log, partition, log.start_offset(partition))
 
-    patches.replace(task_store, "restore", mutated)
+    _instead_of_replays(patches, from_start)
 
 
 def _newest_offset_wins(patches: Patches, subject: str) -> None:
-    up_to_date: set[str] = set()
+    up_to_date: set[TopicPartition] = set()
 
-    def mutated(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
-        last = changelog.end_offset(partition) - 1
-        if offset == last:
-            up_to_date.add(store.name)
-        return restore(store, changelog, partition, last if up_to_date else offset, *rest)
+    def as_newest(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
+        end = log.end_offset(partition)
+        if offset == end:
+            up_to_date.add(partition)
+        return read(log, partition, end if up_to_date else offset)
 
-    patches.replace(task_store, "restore", mutated)
+    _instead_of_replays(patches, as_newest)
 
 
 def _kept_past_truncation(patches: Patches, subject: str) -> None:
-    def mutated(store: Any, changelog: Any, partition: TopicPartition, offset: int | None, *rest: Any) -> Any:
+    def from_there(read: Read, log: SqliteChangelog, partition: TopicPartition, offset: int) -> Iterator[Record]:
         try:
-            return restore(store, changelog, partition, offset, *rest)
+            return read(log, partition, offset)
         except OffsetOutOfRangeError:
-            return restore(store, changelog, partition, None, *rest)
+            return read(log, partition, log.start_offset(partition))
 
-    patches.replace(task_store, "restore", mutated)
+    _instead_of_replays(patches, from_there)
 
 
 def _wiped_on_timeout(patches: Patches, subject: str) -> None:
-    def mutated(self: Any, cause: BaseException, *rest: Any) -> Any:
-        self._wipe("a commit has timed out")
-        return self.restore(*rest)
+    """Declare a store without isolation once a commit has timed out: the task then wipes it."""
+    commit = BufferedProducer.commit
 
-    patches.replace(task_store.TaskStore, "return_to_commit", mutated)
+    def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
+        try:
+            return commit(self)
+        except ChangelogTimeoutError:
+            patches.replace(store_of(subject), "transactional", False)
+            raise
+
+    patches.replace(BufferedProducer, "commit", mutated)
 
 
 def _zombie_commits(patches: Patches, subject: str) -> None:
@@ -101,16 +118,22 @@ def _skipped_wipe(patches: Patches, subject: str) -> None:
 
 
 def _inputs_apart(patches: Patches, *, inputs_first: bool) -> None:
-    commit = BufferedProducer.commit
+    producer, commit, send_offsets = SqliteChangelog.producer, BufferedProducer.commit, BufferedProducer.send_offsets
+    logs: dict[int, SqliteChangelog] = {}
     waiting: list[tuple[str, Mapping[TopicPartition, int]]] = []
+
+    def opened(self: SqliteChangelog, *given: Any, **named: Any) -> Any:
+        made = producer(self, *given, **named)
+        logs[id(made)] = self
+        return made
 
     def set_aside(self: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         waiting.append((group, dict(offsets)))
 
     def send_waiting(self: BufferedProducer) -> None:
-        plain = BufferedProducer(self._log, None)
-        for group, offsets in waiting:
-            send_offsets(plain, group, offsets)
+        with producer(logs[id(self)]) as plain:
+            for group, offsets in waiting:
+                send_offsets(plain, group, offsets)
         waiting.clear()
 
     def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
@@ -123,25 +146,37 @@ def _inputs_apart(patches: Patches, *, inputs_first: bool) -> None:
             send_waiting(self)
         return committed
 
-    send_offsets = BufferedProducer.send_offsets
+    patches.replace(SqliteChangelog, "producer", opened)
     patches.replace(BufferedProducer, "send_offsets", set_aside)
     patches.replace(BufferedProducer, "commit", mutated)
 
 
 def _one_offset_for_all(patches: Patches, subject: str) -> None:
-    """Commit every store of a task with the highest offset of all their changelogs."""
-    commit = StoreGroup.commit
+    """Report the highest offset of a commit for all changelogs of the task's stores."""
+    for name in ("commit", "flush"):
+        _with_highest_offset(patches, name)
 
-    def mutated(self: StoreGroup, offsets: Mapping[TopicPartition, int], *given: Any, **named: Any) -> None:
-        logged = [offsets[partition] for partition in self.partitions if partition in offsets]
-        commit(self, dict.fromkeys(self.partitions, max(logged)) if logged else offsets, *given, **named)
 
-    patches.replace(StoreGroup, "commit", mutated)
+def _with_highest_offset(patches: Patches, name: str) -> None:
+    end: Callable[[BufferedProducer], Mapping[TopicPartition, int]] = getattr(BufferedProducer, name)
+
+    def mutated(self: BufferedProducer) -> Mapping[TopicPartition, int]:
+        last = end(self)
+        logged = {partition: offset for partition, offset in last.items() if partition.topic.endswith("-changelog")}
+        return {**last, **dict.fromkeys(logged, max(logged.values(), default=-1))}
+
+    patches.replace(BufferedProducer, name, mutated)
 
 
 def _stream_time_forgotten(patches: Patches, subject: str) -> None:
-    """Commit the input's offsets without the stream time."""
-    patches.replace(StreamTime, "uncommitted", lambda time: {})
+    """Commit the input's offsets without the stream time, which has a consumer group of its own."""
+    send_offsets = BufferedProducer.send_offsets
+
+    def mutated(self: BufferedProducer, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if not group.endswith("/stream-time"):
+            send_offsets(self, group, offsets)
+
+    patches.replace(BufferedProducer, "send_offsets", mutated)
 
 
 def _punctuated_outside(patches: Patches, subject: str) -> None:
@@ -163,23 +198,40 @@ def _punctuated_outside(patches: Patches, subject: str) -> None:
 
 
 def _rolled_back_not_reopened(patches: Patches, subject: str) -> None:
-    patches.replace(TaskStore, "_reopen", lambda store: store.store.rollback())
+    """Report the errors of commits without the request to open the store again."""
+    for store in every_store():
+        _without_reopening(patches, store)
 
 
-def _tombstone_unchecked(patches: Patches, subject: str) -> None:
-    def mutated(given: Any, offset: Any, key: Any, value: Any, *rest: Any) -> bool:
-        return value is None or checksum.is_sound(given, offset, key, value, *rest)
+def _without_reopening(patches: Patches, store: type[EngineStore]) -> None:
+    commit = store.commit
 
-    patches.replace(sqlite, "is_sound", mutated)
+    def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        try:
+            commit(self, changelog_offsets)
+        except CommitFailedError as error:
+            raise CommitFailedError(str(error)) from error
+
+    patches.replace(store, "commit", mutated)
 
 
 def _range_of_512(patches: Patches, subject: str) -> None:
-    log_all = ChangeloggingStore._log_all
+    """Leave out the tombstones after the first 512 of a row."""
+    send = BufferedProducer.send
+    tombstones = 0
 
-    def mutated(store: ChangeloggingStore, pairs: Any) -> None:
-        log_all(store, pairs if isinstance(pairs, list) else islice(pairs, 512))
+    def mutated(self: BufferedProducer, partition: TopicPartition, key: Any, value: Any, *rest: Any) -> None:
+        nonlocal tombstones
+        tombstones = tombstones + 1 if value is None else 0
+        if tombstones <= 512:
+            send(self, partition, key, value, *rest)
 
-    patches.replace(ChangeloggingStore, "_log_all", mutated)
+    def mutated_all(self: BufferedProducer, partition: TopicPartition, records: Iterable[Any]) -> None:
+        for record in records:
+            mutated(self, partition, *record)
+
+    patches.replace(BufferedProducer, "send", mutated)
+    patches.replace(BufferedProducer, "send_all", mutated_all)
 
 
 MUTANTS = (
@@ -260,12 +312,6 @@ MUTANTS = (
         "a task rolls back a store whose disk has failed, and does not open it again",
         _rolled_back_not_reopened,
         (LibraryTest("which engine refuses all writes after a failed call depends on the call"),),
-    ),
-    Mutant(
-        "tombstone-unchecked",
-        "the checksum of a tombstone in the changelog is not verified",
-        _tombstone_unchecked,
-        (LibraryTest("few flipped bits hit a tombstone, and fewer make it delete another key"),),
     ),
     Mutant(
         "range-of-512",

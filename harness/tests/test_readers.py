@@ -23,6 +23,7 @@ from stores.registry import backend_named, backends
 ALL = Query("range")
 SUBJECTS = ("memory-indexed-batch", "rocksdb-dual-store", "sqlite-native")
 """What mutants are built into."""
+MISTAKES = ("AttributeError", "NameError", "RecursionError", "TypeError")
 
 
 def versions_of(*states: dict[bytes, bytes]) -> Versions:
@@ -80,7 +81,10 @@ def test_rounds_of_readers_take_turns_over_the_kinds_of_stores() -> None:
 def test_a_store_that_is_broken_on_purpose_is_found_out(mutant: str, tmp_path: Path) -> None:
     backend = fitting(mutant, [backend_named(name) for name in SUBJECTS])[0].name
     freeze = IndexedBatch.freeze
-    assert run(Trial(backend, seconds=30, mutant=mutant), tmp_path).anomalies
+    anomalies = run(Trial(backend, seconds=30, mutant=mutant), tmp_path).anomalies
+    assert anomalies
+    # Not a mistake in the mutant itself.
+    assert not any(error in anomaly for anomaly in anomalies for error in MISTAKES)
     # Nothing of the defect stays behind.
     assert IndexedBatch.freeze is freeze
     assert failpoints.declared()

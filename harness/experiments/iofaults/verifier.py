@@ -18,11 +18,9 @@ from harness.experiments.iofaults.subjects import Subject, shown, subject
 from harness.experiments.iofaults.workload import State, afterwards, model
 from harness.experiments.iofaults.writer import to_plan, wants_wiping
 from harness.io_trace import steering
+from harness.mutants.inner_names import boot_as
 from harness.mutants.registry import patch
 from stores.errors import StoreError
-from stores.files import store_directory as directory
-
-_BOOT_ID = directory.boot_id
 
 
 def run(
@@ -43,7 +41,7 @@ def run(
     ``boot`` replaces the ID of the machine's present boot; "" keeps the real one.
     """
     patch(mutant, name)
-    _boot(boot)
+    boot_as(boot)
     judge = _Judge(
         subject(name, Path(root), level, records), partial(shown, name, records=records), seed, commits, attempted
     )
@@ -55,7 +53,7 @@ def recover(
 ) -> dict[str, Any]:
     """Open and close the subject below ``root`` under ``plan``: the recovery in which a second fault strikes."""
     patch(mutant, name)
-    _boot(boot)
+    boot_as(boot)
     recovering = subject(name, Path(root), level, records)
     steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
     leaked = ""
@@ -145,11 +143,6 @@ class _Judge:
             self._told["error_detail"] += f"; then {type(error).__name__} from {stage}: {error}"
         except Exception as error:
             self._told["leaked"] = _told(stage, error)
-
-
-def _boot(name: str) -> None:
-    """Set the boot ID that the library reads. Verifiers share a process, so an earlier value must be replaced."""
-    setattr(directory, "boot_id", (lambda: name) if name else _BOOT_ID)  # noqa: B010
 
 
 def _text(state: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import Any
 from harness.experiments.iofaults.subjects.store import under_pressure
 from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, Subject
 from harness.experiments.iofaults.workload import Change, State
-from harness.mutants.mutant import Patches
+from harness.mutants.inner_names import upgrade_in_steps
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
@@ -29,7 +29,6 @@ from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability
 from stores.settings.upgrade import Upgrade, UpgradeMode
 from stores.tasks import NO_INTERVAL, StreamTask, TaskContext, TaskId
-from stores.tasks.stores import store_format
 
 _BACKENDS: Mapping[Durability, str] = {
     Durability.CHANGELOG: "rocksdb-indexed-batch",
@@ -57,7 +56,7 @@ class OnlineUpgradeSubject(Subject):
         self._swaps_now = False
 
     def open(self) -> int | None:
-        Patches().replace(store_format, "STEP_RECORDS_MIN", _STEP_RECORDS)
+        upgrade_in_steps(_STEP_RECORDS)
         with translated_system_errors(self.path):
             make_folder(self.path)
         self._log = SqliteChangelog(self.path / "log", Durability.DISK)
