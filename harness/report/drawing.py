@@ -126,7 +126,8 @@ def plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}"))
     low, high = axes.get_ylim()
     if high < 20 * low:
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}" if f"{y:e}"[0] in "25" else ""))
+        labelled = "23456789" if high < 4 * low else "25"
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}" if f"{y:e}"[0] in labelled else ""))
     else:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
