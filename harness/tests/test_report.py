@@ -209,6 +209,17 @@ def test_a_backend_that_broke_a_promise_is_never_picked_at_that_level() -> None:
         assert choice.backend != "rocksdb-indexed-batch" or choice.durability != "DISK"
 
 
+def test_a_backend_without_isolation_is_never_picked_however_good_its_figures_are() -> None:
+    rows = made_up_rows()
+    for row in rows["throughput"]:
+        if row["backend"] == "rocksdb-direct":
+            row.update(records_per_s=1e9, commit_p99_us=0.1, peak_memory_bytes=1, bytes_on_disk=1)
+    chosen = choices(all_figures(rows), ENVIRONMENT["backends"])
+    assert {choice.backend for choice in chosen} - {""}
+    assert "rocksdb-direct" not in {choice.backend for choice in chosen}
+    assert not any(choice.next_best.startswith("rocksdb-direct") for choice in chosen)
+
+
 def test_picks_follow_the_rows_and_no_opinion() -> None:
     rows = made_up_rows()
     for row in rows["throughput"]:
