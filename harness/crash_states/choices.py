@@ -52,16 +52,16 @@ class Choice(NamedTuple):
     tears: tuple[Tear, ...] = ()
 
 
-def choices(unsure: Sequence[Change], names_in_order: bool, rng: Random, depth: Depth) -> list[Choice]:
-    """Return the selections to try if the changes ``unsure`` are pending, each once.
+def choices(pending: Sequence[Change], names_in_order: bool, rng: Random, depth: Depth) -> list[Choice]:
+    """Return the selections to try if the changes ``pending`` are pending, each once.
 
     With ``names_in_order``, only prefixes of the name changes are kept.
     """
-    names = [change for change in unsure if isinstance(change, NameChange)] if names_in_order else []
+    names = [change for change in pending if isinstance(change, NameChange)] if names_in_order else []
     tried = (
-        _torn(unsure, rng, depth)
+        _torn(pending, rng, depth)
         if depth.beyond_model
-        else chain(_kept(unsure, names, rng, depth), _torn(unsure, rng, depth))
+        else chain(_kept(pending, names, rng, depth), _torn(pending, rng, depth))
     )
     found: dict[tuple[int, tuple[Tear, ...]], Choice] = {}
     for choice in tried:
@@ -87,31 +87,31 @@ def _shared_out(choices: Sequence[Choice], most: int, rng: Random) -> list[Choic
     return [choices[place] for place in sorted(drawn[:most])]
 
 
-def _kept(unsure: Sequence[Change], names: Sequence[NameChange], rng: Random, depth: Depth) -> Iterator[Choice]:
-    everything = _bits(unsure)
+def _kept(pending: Sequence[Change], names: Sequence[NameChange], rng: Random, depth: Depth) -> Iterator[Choice]:
+    everything = _bits(pending)
     yield Choice("none", 0)
     yield Choice("all", everything)
-    if len(unsure) <= depth.subset_effects_max:
-        yield from _subsets("subset", 0, unsure, names)
+    if len(pending) <= depth.subset_effects_max:
+        yield from _subsets("subset", 0, pending, names)
         return
     kept = 0
-    for change in unsure:
+    for change in pending:
         kept |= change.bit
         yield Choice("prefix", kept)
-    for change in unsure:
+    for change in pending:
         yield Choice("missing", _without_gaps(everything ^ change.bit, names))
-    for change in unsure:
+    for change in pending:
         yield Choice("alone", _with_earlier(change.bit, names))
-    recent = unsure[max(0, len(unsure) - depth.recent_effects) :]
+    recent = pending[max(0, len(pending) - depth.recent_effects) :]
     yield from _subsets("recent", everything & ~_bits(recent), recent, names)
-    data = [change for change in unsure if isinstance(change, DataChange)]
+    data = [change for change in pending if isinstance(change, DataChange)]
     for file in dict.fromkeys(change.file for change in data):
         own = _bits(change for change in data if change.file == file)
         yield Choice("file missing", everything ^ own)
         yield Choice("file alone", _bits(names) | own)
     for _ in range(depth.random_subsets):
         share = rng.choice((0.25, 0.5, 0.75))
-        drawn = _bits(change for change in unsure if rng.random() < share)
+        drawn = _bits(change for change in pending if rng.random() < share)
         named = rng.randrange(len(names) + 1)
         yield Choice("random", drawn & ~_bits(names) | _bits(names[:named]))
 
@@ -124,12 +124,12 @@ def _subsets(kind: str, others: int, of: Sequence[Change], names: Sequence[NameC
             yield Choice(kind, kept)
 
 
-def _torn(unsure: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Choice]:
+def _torn(pending: Sequence[Change], rng: Random, depth: Depth) -> Iterator[Choice]:
     """Yield choices that keep everything, but tear one write, or keep only the size of some writes."""
-    everything = _bits(unsure)
+    everything = _bits(pending)
     last: dict[int, DataChange] = {}
     grown: dict[int, list[DataChange]] = {}
-    for change in unsure:
+    for change in pending:
         if isinstance(change, DataChange) and change.effect.kind is Kind.WRITE:
             last.pop(change.file, None)
             last[change.file] = change

@@ -47,7 +47,7 @@ def why_illegal(
             return []
         if fewest is None or len(objections) < len(fewest):
             fewest = objections
-    return fewest or ["no choice of the names that are not sure leaves these"]
+    return fewest or ["no choice of the names that are not durable leaves these"]
 
 
 class _Judge:
@@ -89,7 +89,7 @@ def _to_size(file: File, size: int) -> list[str]:
     sizes = {file.content.size}
     for change in file.changes:
         changed = _sizes_after(change, sizes)
-        sizes = changed if change.bit & file.sure_bits else sizes | changed
+        sizes = changed if change.bit & file.durable_bits else sizes | changed
     return [] if size in sizes else [f"has {size} bytes, which no choice of its changes gives it"]
 
 
@@ -115,7 +115,7 @@ def _to_sectors(file: File, content: Content) -> list[str]:
         if not unexplained:
             return []
     told = ", ".join(map(str, unexplained[:5]))
-    return [f"has {len(unexplained)} sectors with values they never had since they were sure: at {told}"]
+    return [f"has {len(unexplained)} sectors with values they never had since they were durable: at {told}"]
 
 
 def _sector(data: bytes, at: int) -> bytes:
@@ -130,7 +130,7 @@ def _versions(file: File) -> Iterator[Content]:
 
 def _names_kept(disk: Disk, tree: Tree) -> Iterator[int]:
     """Yield the selections of pending names that are worth a comparison, as bits."""
-    names = [change for change in disk.unsure() if isinstance(change, NameChange)]
+    names = [change for change in disk.pending() if isinstance(change, NameChange)]
     if disk.folder_model is FolderModel.STRICT:
         yield from _subsets(disk, names, tree)
         return
@@ -160,7 +160,7 @@ def _subsets(disk: Disk, names: Sequence[NameChange], tree: Tree) -> list[int]:
                 left.setdefault(frozenset(made.items()), kept)
         chosen = list(left.values())
         if len(chosen) > _CHOICES_MAX:
-            raise ValueError(f"{len(names)} names are not sure: too many to try every choice of them")
+            raise ValueError(f"{len(names)} names are not durable: too many to try every choice of them")
     return chosen
 
 

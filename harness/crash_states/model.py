@@ -76,7 +76,7 @@ class Disk:
         self._names = dict(base.names)
         self._name_changes: list[NameChange] = []
         self._folders_left: dict[int, set[int]] = {}
-        self._name_bits = self._sure_names = 0
+        self._name_bits = self._durable_names = 0
         # The durable contents of all files, and the files with pending changes.
         self._contents = dict(base.contents)
         self._changed: dict[int, File] = {}
@@ -89,9 +89,9 @@ class Disk:
         for effect in recording:
             if effect.kind is Kind.SYNC_FAILED:
                 self._failed.setdefault(effect.index, []).append(effect)
-        self._forsaken: dict[int, int] = {}
+        self._lost: dict[int, int] = {}
         # By folder, the name changes that a failed sync lost, and the position after that sync.
-        self._forsaken_names: dict[int, tuple[int, int]] = {}
+        self._lost_names: dict[int, tuple[int, int]] = {}
 
     def advance(self) -> None:
         """Replay the effect at ``position``."""
@@ -104,7 +104,7 @@ class Disk:
             return
         for failed in self._failed.pop(self.position, ()):
             for number in (*self._changed, *self._folders()) if failed.file < 0 else (self._written.number(failed),):
-                self._forsake(number)
+                self._lose(number)
         effect = self._started = self.effects[self.position]
         change = self._written.change(effect)
         self._written.perform(effect, change)
@@ -115,7 +115,7 @@ class Disk:
                 self._changed[change.file] = File(self._contents[change.file])
             self._changed[change.file].add(change)
             if effect.unkept:
-                self._forsaken[change.file] = self._forsaken.get(change.file, 0) | change.bit
+                self._lost[change.file] = self._lost.get(change.file, 0) | change.bit
             if effect.kind is Kind.TRUNCATE or (effect.kind is Kind.ALLOCATE and change.grows):
                 self._resized[change.file] = effect.index
 
@@ -125,32 +125,32 @@ class Disk:
         assert effect is not None
         if effect.kind is Kind.SYNC_ALL:
             for number, file in list(self._changed.items()):
-                self._make_sure(number, file.bits & ~self._forsaken.get(number, 0))
-            self._make_names_sure(self._name_changes)
+                self._make_durable(number, file.bits & ~self._lost.get(number, 0))
+            self._make_names_durable(self._name_changes)
         elif effect.kind in (Kind.SYNC, Kind.DATASYNC):
             number = self._written.number(effect)
             grown_at = self._changed[number].grown_at() if number in self._changed else -1
             if number in self._changed:
-                self._make_sure(number, self._changed[number].bits & ~self._forsaken.get(number, 0))
+                self._make_durable(number, self._changed[number].bits & ~self._lost.get(number, 0))
             self._sync_names(number, grown_at, data_only=effect.kind is Kind.DATASYNC)
         elif effect.synchronous and effect.kind is Kind.WRITE and effect.data:
             number = self._written.number(effect)
             grown_at = effect.index if self._changed[number].changes[-1].grows else -1
-            self._make_sure(number, 1 << effect.index)
+            self._make_durable(number, 1 << effect.index)
             self._sync_names(number, grown_at, data_only=True)
         for file in self._changed.values():
             file.turn()
         self._started = None
         self.position += 1
 
-    def unsure(self) -> list[Change]:
+    def pending(self) -> list[Change]:
         """Return the pending changes in order, without those of files whose last name is durably removed."""
-        names = [change for change in self._name_changes if not change.bit & self._sure_names]
+        names = [change for change in self._name_changes if not change.bit & self._durable_names]
         named = {*self._names.values(), *(change.file for change in self._name_changes)}
         changes: list[Change] = [*names]
         for number in named:
             if file := self._changed.get(number):
-                changes += [change for change in file.changes if not change.bit & file.sure_bits]
+                changes += [change for change in file.changes if not change.bit & file.durable_bits]
         return sorted(changes, key=lambda change: change.index)
 
     def changed(self, number: int) -> File | None:
@@ -159,7 +159,7 @@ class Disk:
 
     def tree(self, kept: int, tears: tuple[Tear, ...] = ()) -> Tree:
         """Return the state with all durable changes and those whose bits are in ``kept``. It must not be changed."""
-        names, listing = self._listed((kept | self._sure_names) & self._name_bits)
+        names, listing = self._listed((kept | self._durable_names) & self._name_bits)
         contents = self._contents.copy()
         for number, file in self._changed.items():
             contents[number] = file.with_kept(kept, tears)
@@ -186,21 +186,21 @@ class Disk:
         if change.creates:
             self._resized[change.file] = change.index
 
-    def _forsake(self, number: int) -> None:
+    def _lose(self, number: int) -> None:
         if number in self._changed:
             file = self._changed[number]
-            self._forsaken[number] = self._forsaken.get(number, 0) | (file.bits & ~file.sure_bits)
+            self._lost[number] = self._lost.get(number, 0) | (file.bits & ~file.durable_bits)
         bits = sum(change.bit for change in self._name_changes if number in change.folders)
-        if bits & ~self._sure_names:
-            self._forsaken_names[number] = bits & ~self._sure_names, self.position
+        if bits & ~self._durable_names:
+            self._lost_names[number] = bits & ~self._durable_names, self.position
 
     def _folders(self) -> set[int]:
         return {folder for change in self._name_changes for folder in change.folders}
 
-    def _make_sure(self, number: int, bits: int) -> None:
+    def _make_durable(self, number: int, bits: int) -> None:
         file = self._changed[number]
-        file.sure_bits |= bits
-        if file.sure_bits == file.bits:
+        file.durable_bits |= bits
+        if file.durable_bits == file.bits:
             self._contents[number] = file.with_kept(file.bits)
             del self._changed[number]
 
@@ -211,30 +211,30 @@ class Disk:
                 return
             for change in self._name_changes:
                 self._folders_left[change.index].discard(number)
-            self._make_names_sure(change for change in self._name_changes if not self._folders_left[change.index])
+            self._make_names_durable(change for change in self._name_changes if not self._folders_left[change.index])
             return
         upto = max(grown_at, self._resized.get(number, -1), -1 if data_only else self._named.get(number, -1))
         committed = [change for change in self._name_changes if change.index <= upto]
         if self.folder_model is FolderModel.GATE:
             own = self._with_folders_above(number)
             committed = [change for change in committed if change.file in own or number in change.folders]
-        self._make_names_sure(committed)
+        self._make_names_durable(committed)
 
-    def _make_names_sure(self, changes: Iterable[NameChange]) -> None:
+    def _make_names_durable(self, changes: Iterable[NameChange]) -> None:
         committed = list(changes)
-        for folder, (_, failed_at) in list(self._forsaken_names.items()):
+        for folder, (_, failed_at) in list(self._lost_names.items()):
             if any(folder in change.folders and change.index >= failed_at for change in committed):
-                del self._forsaken_names[folder]
-        forsaken = 0
-        for bits, _ in self._forsaken_names.values():
-            forsaken |= bits
-        sure = 0
+                del self._lost_names[folder]
+        lost = 0
+        for bits, _ in self._lost_names.values():
+            lost |= bits
+        durable = 0
         for change in committed:
-            sure |= change.bit & ~forsaken
-        if not sure:
+            durable |= change.bit & ~lost
+        if not durable:
             return
-        self._sure_names |= sure
-        while self._name_changes and self._name_changes[0].bit & self._sure_names:
+        self._durable_names |= durable
+        while self._name_changes and self._name_changes[0].bit & self._durable_names:
             change = self._name_changes.pop(0)
             change.apply(self._names)
             del self._folders_left[change.index]

@@ -174,7 +174,7 @@ class _Point:
     said_by: int
 
     def describe(self) -> Description:
-        kept = tuple(change.index for change in self.disk.unsure() if change.bit & self.choice.kept)
+        kept = tuple(change.index for change in self.disk.pending() if change.bit & self.choice.kept)
         return Description(self.disk.folder_model, self.disk.position, self.choice.kind, kept, self.choice.tears)
 
     def tree(self) -> Tree:
@@ -207,9 +207,9 @@ def _points(
 
 def _choices(disk: Disk, rng: Random, depth: Depth) -> Iterator[Choice]:
     """Yield the selections to try, with all bytes of the files that are never read."""
-    unsure = disk.unsure()
-    unread = [change for change in unsure if isinstance(change, DataChange) and change.is_of(depth.unread)]
+    pending = disk.pending()
+    unread = [change for change in pending if isinstance(change, DataChange) and change.is_of(depth.unread)]
     kept = sum(change.bit for change in unread)
     in_order = disk.folder_model is not FolderModel.STRICT
-    for choice in choices([change for change in unsure if not change.bit & kept], in_order, rng, depth):
+    for choice in choices([change for change in pending if not change.bit & kept], in_order, rng, depth):
         yield choice._replace(kept=choice.kept | kept)

@@ -54,13 +54,13 @@ def torn(content: Content, change: DataChange, tear: Tear) -> Content:
 
 
 class File:
-    """One file: its durable content, and its later changes. Changes in ``sure_bits`` are durable on their own."""
+    """One file: its durable content, and its later changes. Changes in ``durable_bits`` are durable on their own."""
 
     def __init__(self, content: Content) -> None:
         self.content = content
         self.changes: list[DataChange] = []
         self.bits = 0
-        self.sure_bits = 0
+        self.durable_bits = 0
         self._made: dict[int, Content] = {}
         self._made_before: dict[int, Content] = {}
 
@@ -70,8 +70,8 @@ class File:
 
     def grown_at(self) -> int:
         """Return the index of the last pending change that extended the file, or -1."""
-        unsure = (change for change in self.changes if not change.bit & self.sure_bits)
-        return max((change.index for change in unsure if change.grows), default=-1)
+        pending = (change for change in self.changes if not change.bit & self.durable_bits)
+        return max((change.index for change in pending if change.grows), default=-1)
 
     def turn(self) -> None:
         """Drop cached contents that were used neither at this position nor at the one before."""
@@ -80,7 +80,7 @@ class File:
 
     def with_kept(self, kept: int, tears: tuple[Tear, ...] = ()) -> Content:
         """Return the content with the changes whose bits are ``kept``, and all durable ones."""
-        kept = (kept | self.sure_bits) & self.bits
+        kept = (kept | self.durable_bits) & self.bits
         torn_ones = {1 << tear.effect: tear for tear in tears if kept >> tear.effect & 1} if tears else None
         if not torn_ones:
             return self._made.get(kept) or self._with(kept)

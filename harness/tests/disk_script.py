@@ -118,7 +118,7 @@ def writes(count: int) -> Script:
 
 
 def base(**files: bytes) -> Tree:
-    """A folder with these files, all of them sure; ``__`` in a name stands for ``/``."""
+    """A folder with these files, all of them durable; ``__`` in a name stands for ``/``."""
     made = Script()
     folders: set[str] = set()
     for name, data in files.items():

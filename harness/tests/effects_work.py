@@ -51,7 +51,7 @@ def fill_store(
                 store.rollback()
 
 
-def scribble(root: str, recording: str | None = None, plan: list[Any] | None = None) -> int:
+def write_some(root: str, recording: str | None = None, plan: list[Any] | None = None) -> int:
     """Every kind of effect, by every form of call that Python has and a few of C's. Returns how many there were."""
     begin(root, recording, plan)
     c = ctypes.CDLL(None, use_errno=True)

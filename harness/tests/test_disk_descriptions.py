@@ -123,7 +123,7 @@ def test_a_state_is_what_its_effects_make_one_after_the_other(seed: int) -> None
         disk = Disk(script.effects, before, GATE)
         while disk.position < position:
             disk.advance()
-        lost = {change.index for change in disk.unsure()} - set(kept)
+        lost = {change.index for change in disk.pending()} - set(kept)
         expected = before.copy()
         for effect in script.effects[: position + (position in kept)]:
             if effect.index not in lost:

@@ -89,7 +89,7 @@ def test_zeros_are_legal_where_a_file_grew_and_nowhere_else() -> None:
     assert objections(script, before, base(a=bytes(512) + b"2" * 1024))
 
 
-def test_a_name_that_is_sure_is_missed_and_one_that_never_was_is_objected_to() -> None:
+def test_a_name_that_is_durable_is_missed_and_one_that_never_was_is_objected_to() -> None:
     script = Script().create("b").sync("b").create("c")
     assert objections(script, base(a=b""), base(a=b"", b=b"")) == []
     assert objections(script, base(a=b""), base(a=b"", b=b"", c=b"")) == []

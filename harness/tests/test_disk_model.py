@@ -40,19 +40,19 @@ def test_a_synced_write_is_never_missing(model: FolderModel, how: str) -> None:
     assert kept(script, base(a=b"."), model) == [{"a": b"13"}]
 
 
-def test_a_sync_of_one_file_leaves_another_unsure() -> None:
+def test_a_sync_of_one_file_leaves_another_pending() -> None:
     script = Script().write("a", 0, b"1").write("b", 0, b"1").sync("b")
     assert same(kept(script, base(a=b"0", b=b"0")), [{"a": b"0", "b": b"1"}, {"a": b"1", "b": b"1"}])
 
 
 @pytest.mark.parametrize("how", ["sync", "datasync", "sync_all"])
-def test_what_a_failed_sync_took_for_written_no_later_sync_makes_sure(how: str) -> None:
+def test_data_lost_by_a_failed_sync_stays_lost(how: str) -> None:
     script = Script().write("a", 0, b"1").fail_to_sync("a").write("a", 1, b"2")
     script.sync_all() if how == "sync_all" else getattr(script, how)("a")
     assert same(kept(script, base(a=b"0.")), [{"a": b"02"}, {"a": b"12"}])
 
 
-def test_what_is_written_anew_after_a_failed_sync_is_made_sure_by_the_next() -> None:
+def test_data_written_again_after_a_failed_sync_is_made_durable_by_the_next() -> None:
     script = Script().write("a", 0, b"1").fail_to_sync("a").write("a", 0, b"1").sync("a")
     assert kept(script, base(a=b"0")) == [{"a": b"1"}]
 
@@ -62,19 +62,21 @@ def test_a_failed_sync_of_one_file_says_nothing_of_another() -> None:
     assert same(kept(script, base(a=b"0", b=b"0")), [{"a": b"1", "b": b"0"}, {"a": b"1", "b": b"1"}])
 
 
-def test_a_write_whose_own_sync_failed_no_later_sync_makes_sure_and_others_of_the_file_it_does() -> None:
+def test_only_the_write_whose_own_sync_failed_stays_lost() -> None:
     script = Script().write("a", 0, b"1").write("a", 1, b"2", unkept=True).sync("a")
     assert same(kept(script, base(a=b"0.")), [{"a": b"1."}, {"a": b"12"}])
 
 
 @EVERY_MODEL
-def test_names_that_a_failed_sync_of_their_folder_took_for_written_no_later_sync_makes_sure(model: FolderModel) -> None:
+def test_names_lost_by_a_failed_sync_of_their_folder_stay_lost(
+    model: FolderModel,
+) -> None:
     script = Script().rename("a", "b").fail_to_sync("").sync("").sync("b")
     assert same(kept(script, base(a=b"1"), model), [{"a": b"1"}, {"b": b"1"}])
 
 
 @EVERY_MODEL
-def test_a_later_change_of_a_folder_that_is_made_sure_takes_along_what_a_failed_sync_forsook(
+def test_a_later_durable_change_of_a_folder_includes_names_lost_by_a_failed_sync(
     model: FolderModel,
 ) -> None:
     script = Script().rename("a", "b").fail_to_sync("").create("c").sync("").unlink("c").sync("")
@@ -86,7 +88,7 @@ def test_before_its_sync_has_returned_a_write_may_be_missing() -> None:
     assert same(kept(script, base(a=b"0"), position=1), [{"a": b"0"}, {"a": b"1"}])
 
 
-def test_a_synchronous_write_is_sure_once_it_returned_and_no_earlier_one_is_by_it() -> None:
+def test_a_synchronous_write_is_durable_once_it_returned_and_no_earlier_one_is_by_it() -> None:
     script = Script().write("a", 0, b"1").write("a", 2, b"3", synchronous=True)
     assert same(kept(script, base(a=b"...")), [{"a": b"..3"}, {"a": b"1.3"}])
 
@@ -154,7 +156,7 @@ def test_an_unsynced_rename_over_a_file_leaves_either(model: FolderModel) -> Non
 
 
 @EVERY_MODEL
-def test_a_rename_is_sure_once_its_folder_is_synced(model: FolderModel) -> None:
+def test_a_rename_is_durable_once_its_folder_is_synced(model: FolderModel) -> None:
     script = Script().create("new").write("new", 0, b"N").sync("new").rename("new", "a").sync()
     assert kept(script, base(a=b"O"), model) == [{"a": b"N"}]
 
@@ -177,31 +179,31 @@ def test_an_unlinked_file_may_come_back_with_its_bytes(model: FolderModel) -> No
 
 
 @EVERY_MODEL
-def test_a_file_unlinked_for_sure_takes_its_unsynced_writes_with_it(model: FolderModel) -> None:
+def test_a_file_unlinked_durably_takes_its_unsynced_writes_with_it(model: FolderModel) -> None:
     script = Script().write("a", 0, b"2").write("a", 1, b"3").unlink("a").sync()
     disk = Disk(script.effects, base(a=b"1"), model)
     for _ in script.effects:
         disk.advance()
-    assert disk.unsure() == []
+    assert disk.pending() == []
     assert kept(script, base(a=b"1"), model) == [{}]
 
 
 @IN_ORDER
 @pytest.mark.parametrize("how", ["sync", "datasync"])
-def test_a_sync_of_a_new_file_makes_its_name_sure(model: FolderModel, how: str) -> None:
+def test_a_sync_of_a_new_file_makes_its_name_durable(model: FolderModel, how: str) -> None:
     script = Script().create("a").write("a", 0, b"1")
     getattr(script, how)("a")
     assert kept(script, model=model) == [{"a": b"1"}]
 
 
-def test_by_the_strict_model_only_the_folder_makes_a_name_sure() -> None:
+def test_by_the_strict_model_only_the_folder_makes_a_name_durable() -> None:
     script = Script().create("a").write("a", 0, b"1").sync("a")
     assert same(kept(script, model=STRICT), [{}, {"a": b"1"}])
     assert kept(script.sync(), model=STRICT) == [{"a": b"1"}]
 
 
 @IN_ORDER
-def test_a_sync_of_a_new_file_makes_the_folders_above_it_sure(model: FolderModel) -> None:
+def test_a_sync_of_a_new_file_makes_the_folders_above_it_durable(model: FolderModel) -> None:
     script = Script().mkdir("f").mkdir("f/g").create("f/g/a").sync("f/g/a")
     assert kept(script, model=model) == [{"f/g/a": b""}]
 
@@ -235,7 +237,7 @@ def test_a_datasync_of_a_folder_is_not_relied_on(model: FolderModel) -> None:
 
 
 @IN_ORDER
-def test_a_datasync_of_an_empty_new_file_makes_its_name_sure(model: FolderModel) -> None:
+def test_a_datasync_of_an_empty_new_file_makes_its_name_durable(model: FolderModel) -> None:
     assert kept(Script().create("a").datasync("a"), model=model) == [{"a": b""}]
 
 
@@ -250,36 +252,36 @@ def test_a_sync_of_a_longer_file_commits_no_name_that_changed_after_its_last_wri
 
 
 @IN_ORDER
-def test_a_datasync_after_a_rename_leaves_the_rename_unsure_and_a_sync_does_not(model: FolderModel) -> None:
+def test_a_datasync_after_a_rename_leaves_the_rename_pending_and_a_sync_does_not(model: FolderModel) -> None:
     renamed = Script().rename("a", "b").write("b", 0, b"2").datasync("b")
     assert same(kept(renamed, base(a=b"1"), model), [{"a": b"2"}, {"b": b"2"}])
     assert kept(renamed.sync("b"), base(a=b"1"), model) == [{"b": b"2"}]
 
 
 @IN_ORDER
-def test_a_write_through_o_dsync_that_lengthens_a_new_file_makes_its_name_sure(model: FolderModel) -> None:
+def test_a_write_through_o_dsync_that_lengthens_a_new_file_makes_its_name_durable(model: FolderModel) -> None:
     script = Script().create("a").write("a", 0, b"1", synchronous=True)
     assert kept(script, model=model) == [{"a": b"1"}]
 
 
 @IN_ORDER
-def test_of_unsure_names_the_latest_are_lost_first(model: FolderModel) -> None:
+def test_of_pending_names_the_latest_are_lost_first(model: FolderModel) -> None:
     script = Script().create("a").create("b").unlink("c")
     found = kept(script, base(c=b"C"), model)
     assert same(found, [{"c": b"C"}, {"a": b"", "c": b"C"}, {"a": b"", "b": b"", "c": b"C"}, {"a": b"", "b": b""}])
 
 
-def test_by_the_strict_model_any_unsure_name_may_be_lost() -> None:
+def test_by_the_strict_model_any_pending_name_may_be_lost() -> None:
     assert len(kept(Script().create("a").create("b").unlink("c"), base(c=b"C"), STRICT)) == 8
 
 
-def test_a_sync_of_a_folder_leaves_names_in_other_folders_unsure() -> None:
+def test_a_sync_of_a_folder_leaves_names_in_other_folders_pending() -> None:
     script = Script().create("f/a").create("g/b").sync("g")
     found = kept(script, base(f__x=b"", g__x=b""), GATE)
     assert same(found, [{"f/x": b"", "g/x": b"", "g/b": b""}, {"f/a": b"", "f/x": b"", "g/x": b"", "g/b": b""}])
 
 
-def test_a_rename_between_folders_is_strictly_sure_when_both_are_synced() -> None:
+def test_a_rename_between_folders_is_strictly_durable_when_both_are_synced() -> None:
     script = Script().rename("f/a", "g/a").sync("g")
     before = base(f__a=b"1", g__x=b"")
     moved, unmoved = {"g/a": b"1", "g/x": b""}, {"f/a": b"1", "g/x": b""}
@@ -297,7 +299,7 @@ def test_a_folder_built_under_another_name_is_whole_or_not_there_by_its_name(mod
 
 
 @IN_ORDER
-def test_a_file_made_and_synced_in_a_renamed_folder_makes_the_rename_sure(model: FolderModel) -> None:
+def test_a_file_made_and_synced_in_a_renamed_folder_makes_the_rename_durable(model: FolderModel) -> None:
     script = Script().rename("f", "g").create("g/a").sync("g/a")
     assert kept(script, base(f__x=b""), model) == [{"g/a": b"", "g/x": b""}]
 

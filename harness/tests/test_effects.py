@@ -115,7 +115,7 @@ def test_a_store_killed_at_an_effect_leaves_exactly_the_effects_before_it(
 
 
 def test_every_form_of_call_is_one_effect_with_its_bytes(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "scribble", root)
+    outcome, effects = run(fork_server, "write_some", root)
     assert outcome.error == ""
     assert outcome.result == len(effects) == len(counted(effects))
     assert on_disk(root) == replayed(effects, root)
@@ -169,11 +169,11 @@ def test_every_form_of_call_is_one_effect_with_its_bytes(fork_server: ForkServer
 
 
 def test_a_kill_leaves_exactly_the_first_effects_at_every_place(fork_server: ForkServer, root: Path) -> None:
-    _, whole = run(fork_server, "scribble", root)
+    _, whole = run(fork_server, "write_some", root)
     for at in range(len(whole)):
         fresh = root.with_name(f"case {at}") / "root"
         fresh.mkdir(parents=True)
-        outcome, effects = run(fork_server, "scribble", fresh, plan=["Kill", at])
+        outcome, effects = run(fork_server, "write_some", fresh, plan=["Kill", at])
         assert outcome.signal == signal.SIGKILL
         assert effects == whole[:at]
         assert on_disk(fresh) == replayed(whole[:at], fresh)
@@ -183,10 +183,10 @@ def test_a_kill_leaves_exactly_the_first_effects_at_every_place(fork_server: For
 def test_a_torn_write_is_its_first_bytes_and_nothing_after_it(
     fork_server: ForkServer, root: Path, num_bytes: int
 ) -> None:
-    _, whole = run(fork_server, "scribble", root)
+    _, whole = run(fork_server, "write_some", root)
     for path in list(root.iterdir()):
         path.rename(root.with_name(f"old {path.name}"))
-    outcome, effects = run(fork_server, "scribble", root, plan=["Tear", 5, num_bytes])
+    outcome, effects = run(fork_server, "write_some", root, plan=["Tear", 5, num_bytes])
     assert outcome.signal == signal.SIGKILL
     assert effects[:5] == whole[:5]
     assert whole[5].data == b" in parts"
@@ -195,7 +195,7 @@ def test_a_torn_write_is_its_first_bytes_and_nothing_after_it(
 
 
 def test_what_is_no_write_is_not_torn_but_killed_at(fork_server: ForkServer, root: Path) -> None:
-    outcome, effects = run(fork_server, "scribble", root, plan=["Tear", 8, 5])
+    outcome, effects = run(fork_server, "write_some", root, plan=["Tear", 8, 5])
     assert outcome.signal == signal.SIGKILL
     assert len(effects) == 8
 
@@ -277,7 +277,7 @@ def test_a_note_is_never_beside_the_effect_that_it_says_it_precedes(fork_server:
 def test_behind_a_failed_call_the_process_is_killed_and_a_failed_sync_is_told(
     fork_server: ForkServer, root: Path, at: int, failed: str | None
 ) -> None:
-    outcome, effects = run(fork_server, "scribble", root, plan=["FailThenKill", at, errno.EIO])
+    outcome, effects = run(fork_server, "write_some", root, plan=["FailThenKill", at, errno.EIO])
     assert len(counted(effects)) == at
     assert [effect.path for effect in effects if effect.kind is Kind.SYNC_FAILED] == (
         [] if failed is None else [failed]
@@ -355,7 +355,7 @@ def test_a_process_is_watched_once(fork_server: ForkServer, root: Path) -> None:
 
 
 def test_a_recordings_torn_tail_is_dropped(fork_server: ForkServer, root: Path, tmp_path: Path) -> None:
-    _, effects = run(fork_server, "scribble", root)
+    _, effects = run(fork_server, "write_some", root)
     raw = root.with_name("recording").read_bytes()
     cut = tmp_path / "cut"
     lengths = set()
@@ -376,14 +376,14 @@ def test_a_recordings_torn_tail_is_dropped(fork_server: ForkServer, root: Path, 
 )
 def test_a_plan_that_cannot_be_done_is_refused(fork_server: ForkServer, root: Path, plan: steering.Plan) -> None:
     told = [type(plan).__name__, *(getattr(plan, name) for name in plan.__dataclass_fields__)]
-    outcome = fork_server.run(WORK + "scribble", {"root": str(root), "plan": told}, deadline_s=10)
+    outcome = fork_server.run(WORK + "write_some", {"root": str(root), "plan": told}, deadline_s=10)
     assert outcome.error.startswith("ConfigError")
     assert on_disk(root) == {}
 
 
 def test_a_recording_below_the_folder_it_records_is_refused(fork_server: ForkServer, root: Path) -> None:
     arguments = {"root": str(root), "recording": str(root / "recording")}
-    assert fork_server.run(WORK + "scribble", arguments, deadline_s=10).error.startswith("ConfigError")
+    assert fork_server.run(WORK + "write_some", arguments, deadline_s=10).error.startswith("ConfigError")
 
 
 def test_without_the_recorder_nothing_is_watched(tmp_path: Path) -> None:

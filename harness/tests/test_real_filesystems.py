@@ -52,11 +52,11 @@ def need(kind: FileSystem, folder: Path) -> None:
         pytest.skip(f"{kind.name}: {missing}")
 
 
-def scribbled(fork_server: ForkServer, kind: FileSystem, folder: Path, seed: int) -> Crash:
+def randomly_written(fork_server: ForkServer, kind: FileSystem, folder: Path, seed: int) -> Crash:
     """A process that makes plain calls, killed at one of the first hundred effects, and the power cut three times."""
     plan = ["Kill", Random(f"kill {seed}").randrange(5, 100)]
     arguments = {"seed": seed, "calls": CALLS, "plan": plan, "beside": ""}
-    return crash(fork_server, kind, folder, seed, "harness.tests.filesystems.scribbler:run", arguments, CUTS)
+    return crash(fork_server, kind, folder, seed, "harness.tests.filesystems.random_writer:run", arguments, CUTS)
 
 
 def judged(made: Crash, counts: Counter[str], told: str) -> list[str]:
@@ -80,7 +80,7 @@ def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
     counts: Counter[str] = Counter()
     objections: list[str] = []
     for seed in SEEDS:
-        objections += judged(scribbled(fork_server, kind, folder, seed), counts, f"seed {seed}")
+        objections += judged(randomly_written(fork_server, kind, folder, seed), counts, f"seed {seed}")
     print(f"{kind.name}, seeds {SEEDS}: {dict(counts)}")
     assert objections == []
     assert counts["states"] > len(SEEDS)
@@ -164,10 +164,10 @@ def test_what_can_not_be_made_here_is_said_to_be_missing(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_sync_made_sure_is_missed_in_what_is_found(fork_server: ForkServer, folder: Path) -> None:
+def test_what_a_sync_made_durable_is_missed_in_what_is_found(fork_server: ForkServer, folder: Path) -> None:
     kind = FILE_SYSTEMS[0]
     need(kind, folder)
-    made = scribbled(fork_server, kind, folder, seed=1)
+    made = randomly_written(fork_server, kind, folder, seed=1)
     # As if all that was done had been synced, which it was not.
     end = made.position
     claimed = [*made.recording, replace(made.recording[0], index=end, kind=Kind.SYNC_ALL, file=-1, path="")]

@@ -350,7 +350,7 @@ def test_a_case_comes_back_from_its_json() -> None:
             case = Case(CHECKPOINT, "DISK", fault, variant, commits=4, states_per_position=5)
             assert from_json(json.loads(json.dumps(to_json(case)))) == case
     with pytest.raises(ConfigError):
-        Case(CHECKPOINT, "DISK", "power", "weather")
+        Case(CHECKPOINT, "DISK", "power", "no-such-model")
 
 
 def test_a_judge_that_could_not_judge_is_a_harness_error() -> None:

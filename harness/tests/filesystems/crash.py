@@ -16,10 +16,10 @@ from harness.crash_states.model import numbered
 from harness.io_trace.recording import Effect, read_recording
 from harness.processes.fork_server import ForkServer
 from harness.tests.filesystems.images import FileSystem, ImageError, copied_as_cut, mounted
-from harness.tests.filesystems.weather import blow
+from harness.tests.filesystems.writeback import write_something_back
 
 _DEADLINE_S = 20.0
-_GUSTS = 3
+_WRITEBACKS = 3
 """The number of background writebacks between two copies."""
 
 
@@ -61,17 +61,17 @@ def crash(
             root.mkdir()
             for made in (root, place):
                 _sync(made)
-            own_weather = "beside" in arguments
+            writes_back_itself = "beside" in arguments
             given = arguments | {"root": str(root), "recording": str(recording)}
-            given |= {"beside": str(beside)} if own_weather else {}
-            with _weather(root, beside, None if own_weather else rng):
+            given |= {"beside": str(beside)} if writes_back_itself else {}
+            with _background_writeback(root, beside, None if writes_back_itself else rng):
                 outcome = fork_server.run(function, given, deadline_s=_DEADLINE_S)
             if outcome.timed_out or (outcome.signal is None and outcome.status != 0):
                 raise ImageError(f"the writer was to be killed or to end: {outcome}")
             for copy in copies:
                 copied_as_cut(image, copy)
-                for _ in range(_GUSTS):
-                    blow(root, beside, rng)
+                for _ in range(_WRITEBACKS):
+                    write_something_back(root, beside, rng)
         return Crash(read_recording(recording), [_found(copy, folder / "mounted", kind) for copy in copies])
     finally:
         for file in (image, recording, *copies):
@@ -93,21 +93,21 @@ def _sync(folder: Path) -> None:
 
 
 @contextmanager
-def _weather(root: Path, beside: Path, rng: Random | None) -> Iterator[None]:
+def _background_writeback(root: Path, beside: Path, rng: Random | None) -> Iterator[None]:
     """Cause background writeback at random times during the block; none without ``rng``."""
-    calm = threading.Event()
+    over = threading.Event()
 
-    def gusts(rng: Random) -> None:
-        while not calm.wait(rng.uniform(0, 0.01)):
+    def write_back_at_random(rng: Random) -> None:
+        while not over.wait(rng.uniform(0, 0.01)):
             with suppress(FileNotFoundError):
-                blow(root, beside, rng)
+                write_something_back(root, beside, rng)
 
-    threads = [] if rng is None else [threading.Thread(target=gusts, args=(rng,))]
+    threads = [] if rng is None else [threading.Thread(target=write_back_at_random, args=(rng,))]
     for thread in threads:
         thread.start()
     try:
         yield
     finally:
-        calm.set()
+        over.set()
         for thread in threads:
             thread.join()

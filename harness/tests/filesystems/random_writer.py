@@ -13,26 +13,26 @@ from typing import Any
 
 from harness.experiments.iofaults.writer import to_plan
 from harness.io_trace import steering
-from harness.tests.filesystems.weather import blow
+from harness.tests.filesystems.writeback import write_something_back
 
 _BYTES_MAX = 40_000
 _FILES_MAX = 8
-_WEATHER = 0.3
+_WRITEBACK_SHARE = 0.3
 
 
 def run(*, root: str, recording: str, beside: str, seed: int, calls: int, plan: list[Any]) -> int:
     """Make ``calls`` calls below the empty ``root``, with background writeback. Return the number of effects."""
-    rng, weather = Random(f"calls {seed}"), Random(f"weather {seed}")
+    rng, writeback = Random(f"calls {seed}"), Random(f"writeback {seed}")
     steering.begin(Path(root), Path(recording), to_plan(plan))
-    scribbler = _Scribbler(Path(root), rng)
+    writer = _RandomWriter(Path(root), rng)
     for _ in range(calls):
-        scribbler.call()
-        if weather.random() < _WEATHER:
-            blow(Path(root), Path(beside), weather)
+        writer.call()
+        if writeback.random() < _WRITEBACK_SHARE:
+            write_something_back(Path(root), Path(beside), writeback)
     return steering.count()
 
 
-class _Scribbler:
+class _RandomWriter:
     def __init__(self, root: Path, rng: Random) -> None:
         self._root, self._rng = root, rng
         self._made = 0

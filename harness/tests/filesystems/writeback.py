@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
-def blow(root: Path, beside: Path, rng: Random) -> None:
+def write_something_back(root: Path, beside: Path, rng: Random) -> None:
     """Write back some pages of a file below ``root``, or sync ``beside``, another file of the same file system."""
     if rng.random() < 0.3:
         sync_beside(beside)
