@@ -21,10 +21,10 @@ from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
     FIELDS_PER_RECORD,
+    AppendRequest,
     BufferedProducer,
     Identity,
     LogWriter,
-    Portion,
 )
 from stores.errors import ChangelogError, StoreClosedError
 from stores.failpoints import reach
@@ -130,30 +130,30 @@ class MemoryChangelog(Changelog, LogWriter):
     def check_partition(self, partition: TopicPartition) -> None:
         self._log(partition)
 
-    def append(self, portion: Portion) -> tuple[int | None, dict[TopicPartition, int]]:
-        identity, transaction = portion.identity, portion.transaction
+    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+        identity, transaction = request.identity, request.transaction
         with self._lock:
             self._check_open()
             if identity is not None and self._epochs[identity.transactional_id] != identity.epoch:
                 raise fenced(identity.transactional_id)
-            if portion.ends and identity is not None:
+            if request.ends and identity is not None:
                 reach(BEFORE_COMMIT)
-            if identity is not None and transaction is None and not portion.ends:
+            if identity is not None and transaction is None and not request.ends:
                 self._transactions += 1
                 transaction = self._transactions
                 self._open[transaction] = identity.transactional_id
             last_offsets = {
                 partition: self._extend(partition, transaction or 0, pending)
-                for partition, pending in portion.records.items()
+                for partition, pending in request.records.items()
                 if pending
             }
-            if portion.ends and transaction is not None:
+            if request.ends and transaction is not None:
                 del self._open[transaction]
-            for (group, partition), offset in portion.group_offsets.items():
+            for (group, partition), offset in request.group_offsets.items():
                 self._groups.setdefault(group, {})[partition] = offset
-        if portion.ends and identity is not None:
+        if request.ends and identity is not None:
             reach(AFTER_COMMIT)
-        return None if portion.ends else transaction, last_offsets
+        return None if request.ends else transaction, last_offsets
 
     def abort(self, transaction: int) -> None:
         with self._lock:

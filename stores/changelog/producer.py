@@ -50,11 +50,11 @@ class Identity:
 
 
 @dataclass(slots=True)
-class Portion:
+class AppendRequest:
     """The content of one append: pending records, and the state of their transaction.
 
-    ``transaction`` is the number that the log gave to the transaction's first portion, or None before that.
-    ``ends`` marks the last portion; a portion without ``identity`` is committed as it is appended.
+    ``transaction`` is the number that the log gave to the transaction's first request, or None before that.
+    ``ends`` marks the last request; a request without ``identity`` is committed as it is appended.
     """
 
     identity: Identity | None
@@ -72,7 +72,7 @@ class LogWriter(ABC):
         """Check that the log has ``partition``. Raises: ChangelogError."""
 
     @abstractmethod
-    def append(self, portion: Portion) -> tuple[int | None, dict[TopicPartition, int]]:
+    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
         """Append; return the number of the transaction if it stays open, and the last offset of each partition.
 
         Raises: ProducerFencedError if the identity's epoch is not the newest; ChangelogError.
@@ -84,7 +84,7 @@ class LogWriter(ABC):
 
 
 class BufferedProducer(Producer):
-    """A producer that holds up to 10,000 records or 4 MiB, and then appends them as a portion of its transaction."""
+    """A producer that holds up to 10,000 records or 4 MiB, and then appends them as a request of its transaction."""
 
     def __init__(self, log: LogWriter, identity: Identity | None) -> None:
         self._log = log
@@ -166,7 +166,7 @@ class BufferedProducer(Producer):
             check_offset(offset)
             checked[(group, checked_partition(partition))] = offset
         if self._identity is None:
-            self._log.append(Portion(None, None, True, {}, checked))
+            self._log.append(AppendRequest(None, None, True, {}, checked))
         else:
             self._group_offsets.update(checked)
 
@@ -213,7 +213,7 @@ class BufferedProducer(Producer):
                 self._finish()
 
     def _append(self, *, ends: bool) -> None:
-        portion = Portion(
+        request = AppendRequest(
             self._identity,
             self._transaction,
             ends or self._identity is None,
@@ -221,7 +221,7 @@ class BufferedProducer(Producer):
             self._group_offsets if ends else {},
         )
         try:
-            self._transaction, last_offsets = self._log.append(portion)
+            self._transaction, last_offsets = self._log.append(request)
         except CommitInDoubtError:
             self._in_doubt = True
             # The next record finds no pending list of its partition, and is refused.

@@ -31,11 +31,11 @@ from stores.changelog.producer import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
     FIELDS_PER_RECORD,
+    AppendRequest,
     BufferedProducer,
     Identity,
     LogWriter,
     Pending,
-    Portion,
 )
 from stores.errors import ChangelogError, ConfigError
 from stores.failpoints import reach
@@ -243,32 +243,32 @@ class SqliteChangelog(Changelog, LogWriter):
     def check_partition(self, partition: TopicPartition) -> None:
         self._topic_id(partition)
 
-    def append(self, portion: Portion) -> tuple[int | None, dict[TopicPartition, int]]:
-        identity, transaction = portion.identity, portion.transaction
+    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+        identity, transaction = request.identity, request.transaction
         last_offsets = {}
         with self._file.write() as writer:
             if identity is not None:
                 self._check_epoch(writer, identity)
-                if transaction is None and not portion.ends:
+                if transaction is None and not request.ends:
                     transaction = writer.execute(
                         "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN')",
                         (identity.transactional_id, identity.epoch),
                     ).lastrowid
-            for partition, pending in portion.records.items():
+            for partition, pending in request.records.items():
                 if pending:
                     last_offsets[partition] = self._insert(writer, partition, transaction, pending)
-            if portion.ends and transaction is not None:
+            if request.ends and transaction is not None:
                 writer.execute("delete from transaction_range where transaction_id = ?", (transaction,))
                 writer.execute("delete from log_transaction where transaction_id = ?", (transaction,))
-            for (group, (topic, number)), offset in portion.group_offsets.items():
+            for (group, (topic, number)), offset in request.group_offsets.items():
                 writer.execute(
                     "insert or replace into group_offset values (?, ?, ?, ?)", (group, topic, number, offset)
                 )
-            if portion.ends and identity is not None:
+            if request.ends and identity is not None:
                 reach(BEFORE_COMMIT)
-        if portion.ends and identity is not None:
+        if request.ends and identity is not None:
             reach(AFTER_COMMIT)
-        return None if portion.ends else transaction, last_offsets
+        return None if request.ends else transaction, last_offsets
 
     def abort(self, transaction: int) -> None:
         with self._file.write() as writer:

@@ -41,7 +41,7 @@ class Snapshots(Generic[Reading]):
         self.count = 0
         """The number of open read transactions."""
 
-    def take(self) -> Snapshot[Reading]:
+    def acquire(self) -> Snapshot[Reading]:
         """Return a snapshot of the last commit, to be given back once. Raises: as ``begin``."""
         with self._lock:
             current = self._current
@@ -64,15 +64,15 @@ class Snapshots(Generic[Reading]):
         return snapshot
 
     @contextmanager
-    def lent(self) -> Iterator[Snapshot[Reading]]:
-        """Take a snapshot for the duration of a block. Raises: as ``take``."""
-        snapshot = self.take()
+    def acquired(self) -> Iterator[Snapshot[Reading]]:
+        """Take a snapshot for the duration of a block. Raises: as ``acquire``."""
+        snapshot = self.acquire()
         try:
             yield snapshot
         finally:
-            self.give_back(snapshot)
+            self.release(snapshot)
 
-    def give_back(self, snapshot: Snapshot[Reading]) -> None:
+    def release(self, snapshot: Snapshot[Reading]) -> None:
         """End the read transaction with its last user."""
         with self._lock:
             snapshot.users -= 1

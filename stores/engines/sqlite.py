@@ -106,7 +106,7 @@ class SqliteEngine(TransactionalEngine):
         # another thread crashes the process.
         self._using_writer = Lock()
         self._pool: list[sqlite3.Connection] = []
-        self._snapshots = Snapshots(self._borrow, self._give_back)
+        self._snapshots = Snapshots(self._acquire, self._release)
         # Re-entrant: a finalizer may give a connection back while one is being borrowed.
         self._lock = RLock()
         self._tables = [_DATA]
@@ -168,7 +168,7 @@ class SqliteEngine(TransactionalEngine):
 
     def select_families(self) -> None:
         places = families_in_use(self.meta().get(FAMILIES))
-        if max(places) and not self._asked(lambda reader: _has_table(reader, _SECOND)):
+        if max(places) and not self._query(lambda reader: _has_table(reader, _SECOND)):
             raise StoreCorruptedError(
                 f"{self._file} has no table {_SECOND}: wipe the store and restore it from its changelog"
             )
@@ -183,9 +183,9 @@ class SqliteEngine(TransactionalEngine):
                 with self._using_writer:
                     row = self._writer.execute(statement, (key,)).fetchone()
             else:
-                reader = self._borrow()
+                reader = self._acquire()
                 row = reader.execute(statement, (key,)).fetchone()
-                self._give_back(reader)
+                self._release(reader)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
         return None if row is None else self._codec.decode(key, row[0])
@@ -210,22 +210,22 @@ class SqliteEngine(TransactionalEngine):
             return [None if row is None else row[0] for row in rows]
 
         try:
-            found = self._asked(look)
+            found = self._query(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
         return self._codec.decode_many(keys, found)
 
     def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
         try:
-            return _SqliteScan(self, self._snapshots.take(), ScanRange(start, end, end_open), reverse=reverse)
+            return _SqliteScan(self, self._snapshots.acquire(), ScanRange(start, end, end_open), reverse=reverse)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
         try:
             if len(ranges) == 1:
-                return [_SqliteScan(self, self._snapshots.take(), ranges[0], reverse=reverse)]
-            with self._snapshots.lent() as snapshot:
+                return [_SqliteScan(self, self._snapshots.acquire(), ranges[0], reverse=reverse)]
+            with self._snapshots.acquired() as snapshot:
                 with snapshot.lock:
                     # SQLite keeps a snapshot as long as a statement of the connection has more rows. A scan may have
                     # none, so this statement keeps it until all scans have begun.
@@ -242,7 +242,7 @@ class SqliteEngine(TransactionalEngine):
         # On the writing connection if possible: creating another one would take a large part of an opening's time.
         statement = f"select 1 from {self._tables[0].name} limit 1"
         try:
-            return self._asked(lambda reader: reader.execute(statement).fetchone()) is not None
+            return self._query(lambda reader: reader.execute(statement).fetchone()) is not None
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
 
@@ -256,7 +256,7 @@ class SqliteEngine(TransactionalEngine):
                 reader.set_progress_handler(None, 0)
 
         try:
-            entries = self._asked(look)
+            entries = self._query(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
         return dict(self._codec.decode_pairs(entries))
@@ -327,7 +327,7 @@ class SqliteEngine(TransactionalEngine):
             return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)) // parts)
 
         try:
-            return self._asked(look)
+            return self._query(look)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
 
@@ -350,12 +350,12 @@ class SqliteEngine(TransactionalEngine):
     def metrics(self) -> Mapping[str, int]:
         log = self._file.with_name(f"{FILE}-wal")
         try:
-            reader = self._borrow()
+            reader = self._acquire()
             page_bytes, pages, free = (
                 int(reader.execute(f"pragma {name}").fetchone()[0])
                 for name in ("page_size", "page_count", "freelist_count")
             )
-            self._give_back(reader)
+            self._release(reader)
         except sqlite3.Error as error:
             raise _reading_error(error, self._file) from error
         return {
@@ -377,17 +377,17 @@ class SqliteEngine(TransactionalEngine):
         except sqlite3.Error as error:
             raise _writing_error(error, self._file) from error
 
-    def _asked(self, look: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def _query(self, look: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """Return the result of ``look`` on committed data: on the writing connection, unless it may show other data."""
         if get_ident() == self._owner and not self._writer.in_transaction:
             with self._using_writer:
                 return look(self._writer)
-        reader = self._borrow()
+        reader = self._acquire()
         answer = look(reader)
-        self._give_back(reader)
+        self._release(reader)
         return answer
 
-    def _borrow(self) -> sqlite3.Connection:
+    def _acquire(self) -> sqlite3.Connection:
         with self._lock:
             if self._pool:
                 return self._pool.pop()
@@ -401,7 +401,7 @@ class SqliteEngine(TransactionalEngine):
         reader.execute(f"pragma mmap_size={self._mmap}").fetchall()
         return reader
 
-    def _give_back(self, reader: sqlite3.Connection) -> None:
+    def _release(self, reader: sqlite3.Connection) -> None:
         with self._lock:
             if len(self._pool) < _POOL:
                 self._pool.append(reader)
@@ -454,14 +454,14 @@ class _SqliteScan(Scan):
             if snapshot is not None:
                 with snapshot.lock:
                     self._rows.close()
-                self._engine._snapshots.give_back(snapshot)
+                self._engine._snapshots.release(snapshot)
 
     def __del__(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
             # Freeing the statement ends it. No lock is taken, because a finalizer may run at any point.
             self.__dict__.pop("_rows", None)
-            self._engine._snapshots.give_back(snapshot)
+            self._engine._snapshots.release(snapshot)
 
 
 class _SqliteTransaction(Transaction):
@@ -538,13 +538,13 @@ class _SqliteTransaction(Transaction):
 
     def _check_open(self) -> None:
         if not self._writer.in_transaction:
-            raise _given_up("its writes are gone", self._file)
+            raise _aborted("its writes are gone", self._file)
 
     def _failed(self, error: sqlite3.Error) -> StoreError:
-        told = _writing_error(error, self._file)
-        if isinstance(told, CommitFailedError) and not told.reopen and not self._writer.in_transaction:
-            return _given_up(error, self._file)
-        return told
+        translated = _writing_error(error, self._file)
+        if isinstance(translated, CommitFailedError) and not translated.reopen and not self._writer.in_transaction:
+            return _aborted(error, self._file)
+        return translated
 
 
 def _selection(tables: Sequence[_Table], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:
@@ -579,8 +579,8 @@ def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
     """Return whether the store was created with checksums. Raises: StoreCorruptedError, sqlite3.Error."""
     tables = dict(writer.execute("select name, sql from sqlite_schema").fetchall())
     [version] = writer.execute("pragma user_version").fetchone()
-    for checksums, told in _VERSIONS.items():
-        if version == told and tables.items() >= _TABLES.items():
+    for checksums, expected in _VERSIONS.items():
+        if version == expected and tables.items() >= _TABLES.items():
             return checksums
     raise StoreCorruptedError(
         f"{file} does not contain the tables of a store: wipe the store and restore it from its changelog"
@@ -653,7 +653,7 @@ def _damage(error: Exception, file: Path) -> StoreError:
 
 
 def _opening_error(error: sqlite3.Error, file: Path) -> StoreError:
-    if _is_damage(error) or any(told in str(error) for told in ("no such table", "unsupported file format")):
+    if _is_damage(error) or any(text in str(error) for text in ("no such table", "unsupported file format")):
         return _damage(error, file)
     return StoreUnavailableError(f"SQLite can't open {file}: {error}. {descriptors_lacking()}".rstrip())
 
@@ -666,7 +666,7 @@ def _reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
     return StoreUnavailableError(f"SQLite can't read {file}: {error}. {descriptors_lacking()}".rstrip())
 
 
-def _given_up(reason: object, file: Path) -> StoreError:
+def _aborted(reason: object, file: Path) -> StoreError:
     return CommitFailedError(
         f"SQLite has rolled back the transaction on {file}: {reason}. Correct the cause, close the store, open it "
         "again and continue from its committed offset",

@@ -311,15 +311,15 @@ def _is_torn_marker(content: bytes) -> bool:
 def _has_other_identity(path: Path) -> bool:
     """Return True if the identity file is foreign JSON, which has none of the fields that the library writes."""
     try:
-        told = read_json(path / IDENTITY_FILE)
+        content = read_json(path / IDENTITY_FILE)
     except (FileNotFoundError, ValueError):
         return False
-    return not isinstance(told, dict) or not {"backend", "format_version", "checksum"} & told.keys()
+    return not isinstance(content, dict) or not {"backend", "format_version", "checksum"} & content.keys()
 
 
 def _has_identity(path: Path, name: str = IDENTITY_FILE) -> bool:
     try:
-        told = read_json(path / name)
+        content = read_json(path / name)
     except (FileNotFoundError, ValueError):
         return False
-    return isinstance(told, dict) and isinstance(told.get("backend"), str) and "format_version" in told
+    return isinstance(content, dict) and isinstance(content.get("backend"), str) and "format_version" in content

@@ -65,20 +65,20 @@ class Identity(NamedTuple):
     def _checksum(self) -> int:
         return crc32(f"{self.backend} {self.format_version}".encode())
 
-    def fits(self, told: Mapping[str, object]) -> bool:
-        """Return True if ``told``, the file's content, is this and nothing else. The first stores had no checksum."""
-        return told in (self._asdict(), {**self._asdict(), "checksum": self._checksum()})
+    def fits(self, content: Mapping[str, object]) -> bool:
+        """Return True if the file's ``content`` is exactly this identity. The first stores had no checksum."""
+        return content in (self._asdict(), {**self._asdict(), "checksum": self._checksum()})
 
 
 def read_identity(path: Path) -> Identity:
     """Return the identity of the store at ``path``. Raises: OSError, StoreCorruptedError for an invalid file."""
     file = path / FILE
     try:
-        told = read_json(file)
-        if not isinstance(told, dict) or type(told["format_version"]) is not int:
+        content = read_json(file)
+        if not isinstance(content, dict) or type(content["format_version"]) is not int:
             raise TypeError("the file has no format version")
-        identity = Identity(told["backend"], told["format_version"])
-        if not identity.fits(told):
+        identity = Identity(content["backend"], content["format_version"])
+        if not identity.fits(content):
             raise ValueError("the checksum does not match")
     except FileNotFoundError as error:
         raise StoreCorruptedError(f"{file} is missing: wipe the store and restore it from its changelog") from error

@@ -29,11 +29,11 @@ _PR_SET_PDEATHSIG = 1
 
 _PROGRAM = """
 import json, site, sys
-told = json.load(sys.stdin)
+request = json.load(sys.stdin)
 installed = {*site.getsitepackages(), site.getusersitepackages()}
-sys.path[:] = dict.fromkeys([*(entry for entry in sys.path if entry not in installed), *told.pop("path")])
+sys.path[:] = dict.fromkeys([*(entry for entry in sys.path if entry not in installed), *request.pop("path")])
 from stores.files.open_probe import open_in_probe
-open_in_probe(**told)
+open_in_probe(**request)
 """
 """The program of the process, in Python's isolated mode: working folder and environment add nothing to its path.
 
@@ -53,7 +53,7 @@ def probe_open(engine: type[Engine], folder: Path, options: Mapping[str, object]
         if not engine.is_doubtful(folder):
             return
         size = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
-        told = json.dumps(
+        request = json.dumps(
             {
                 "path": [os.path.abspath(entry) for entry in sys.path],
                 "parent": os.getpid(),
@@ -65,7 +65,7 @@ def probe_open(engine: type[Engine], folder: Path, options: Mapping[str, object]
         )
         status = subprocess.run(
             [sys.executable, "-I", "-c", _PROGRAM],
-            input=told.encode(),
+            input=request.encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=False,

@@ -105,7 +105,7 @@ class StoreDirectory:
         with translated_system_errors(path):
             if is_no_folder(path):
                 raise StoreUnavailableError(f"{path} is a file, not a store's folder: choose another path")
-            directory = cls._made_or_held(path, backend, durability, build, tearable=tearable)
+            directory = cls._open_or_create(path, backend, durability, build, tearable=tearable)
             try:
                 if durability is Durability.DISK:
                     # The process that created the store may have been killed before this sync.
@@ -114,26 +114,26 @@ class StoreDirectory:
                 # This also syncs the folder, from which that process may have removed the marker of the creation.
                 directory._write_mark()
             except BaseException:
-                directory.give_up()
+                directory.release()
                 raise
         return directory
 
     @classmethod
-    def hold(cls, path: Path, backend: str) -> Self:
-        """Lock the existing store at ``path`` without a mark that it is open. Call ``give_up`` afterwards.
+    def lock_existing(cls, path: Path, backend: str) -> Self:
+        """Lock the existing store at ``path`` without a mark that it is open. Call ``release`` afterwards.
 
         Use it only to open the engine at DISK, which power loss does not tear. Raises: as ``open``.
         """
         with translated_system_errors(path):
             try:
-                held = cls._held(path, backend, Durability.DISK, tearable=False)
+                held = cls._open_existing(path, backend, Durability.DISK, tearable=False)
             except _ChangedError as error:
                 raise StoreCorruptedError(f"{path} was removed: restore it from its changelog") from error
             held.clean = not (path / "open").exists()
         return held
 
     @classmethod
-    def _made_or_held(
+    def _open_or_create(
         cls, path: Path, backend: str, durability: Durability, build: Callable[[Path], None], *, tearable: bool
     ) -> Self:
         while True:
@@ -141,7 +141,7 @@ class StoreDirectory:
             with suppress(_ChangedError):
                 if _is_to_be_made(path):
                     cls._make(path, backend, build, is_new=is_new)
-                return cls._held(path, backend, durability, tearable=tearable)
+                return cls._open_existing(path, backend, durability, tearable=tearable)
 
     @staticmethod
     def _make(path: Path, backend: str, build: Callable[[Path], None], *, is_new: bool) -> None:
@@ -169,7 +169,7 @@ class StoreDirectory:
             os.close(lock)
 
     @classmethod
-    def _held(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
+    def _open_existing(cls, path: Path, backend: str, durability: Durability, *, tearable: bool) -> Self:
         # Check before any change: a store that this release can't read stays unchanged.
         try:
             _check(path, backend)
@@ -196,10 +196,10 @@ class StoreDirectory:
         mark = self.path / "open"
         try:
             self.clean = False
-            told = read_json(mark)
-            if not isinstance(told, dict):
-                raise TypeError(f"the file contains a {type(told).__name__}")
-            boot, tearable, unsynced = told["boot"], told["tearable"], told.get("unsynced", False)
+            content = read_json(mark)
+            if not isinstance(content, dict):
+                raise TypeError(f"the file contains a {type(content).__name__}")
+            boot, tearable, unsynced = content["boot"], content["tearable"], content.get("unsynced", False)
         except FileNotFoundError:
             self.clean = True
             return
@@ -272,9 +272,9 @@ class StoreDirectory:
                         # Otherwise power loss might bring the mark back, and the store would be restored needlessly.
                         sync_folder(self.path)
         finally:
-            self.give_up()
+            self.release()
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Close this process's handle of the lock and touch nothing else. May be called more than once."""
         lock, self._lock = self._lock, None
         if lock is not None:

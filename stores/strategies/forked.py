@@ -16,7 +16,7 @@ def disown(store: EngineStore) -> None:
         pin.abandon()
     if store._directory is not None:
         # Otherwise this process would hold the parent's lock for as long as it lives.
-        store._directory.give_up()
+        store._directory.release()
     vars(store).clear()
     # Change the object itself: readers and other holders of a reference are disabled with it.
     store.__class__ = _forked(type(store))

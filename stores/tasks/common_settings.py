@@ -14,13 +14,13 @@ def common_guarantee(given: ProcessingGuarantee | None, stores: Iterable[StoreCo
     """Return the given guarantee, or that of the stores, or exactly once. Raises: ConfigError."""
     if given is not None:
         return member(ProcessingGuarantee, "processing guarantee", given)
-    told = {config.processing_guarantee for config in stores if config.processing_guarantee is not None}
-    if len(told) > 1:
+    guarantees = {config.processing_guarantee for config in stores if config.processing_guarantee is not None}
+    if len(guarantees) > 1:
         raise ConfigError(
             "the stores' configurations have different guarantees, and a task has one: give all of them the same "
             "processing_guarantee"
         )
-    return ProcessingGuarantee(next(iter(told), ProcessingGuarantee.EXACTLY_ONCE))
+    return ProcessingGuarantee(next(iter(guarantees), ProcessingGuarantee.EXACTLY_ONCE))
 
 
 def lowest_uncommitted_max_bytes(stores: Iterable[StoreConfig]) -> int:

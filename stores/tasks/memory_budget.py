@@ -99,8 +99,8 @@ class BudgetShare:
         """The bytes that the next step is expected to stage."""
         self.bytes_at_most = 0
         """The bytes that the worker's tasks have staged, or more. A task adds the bytes that a step has written."""
-        self.look_above = -1
-        """If ``bytes_at_most`` exceeds this, ``look`` is due."""
+        self.check_above = -1
+        """If ``bytes_at_most`` exceeds this, ``check`` is due."""
         self.largest_step_bytes = 0
         """The bytes of the largest step that alone exceeded ``max_bytes``; 0 if there was none."""
         self._budget = budget
@@ -128,9 +128,9 @@ class BudgetShare:
     def resize(self, max_bytes: int) -> None:
         """Set the limit from the next record on. May be called on any thread that holds the budget's lock."""
         self.max_bytes = max_bytes
-        self.look_above = -1
+        self.check_above = -1
 
-    def look(self, task: BudgetedTask, written_bytes: int) -> None:
+    def check(self, task: BudgetedTask, written_bytes: int) -> None:
         """Count the staged bytes after a step of ``task`` that wrote ``written_bytes``; commit all tasks if it is due.
 
         Every task with staged writes commits, ``task`` first; an error of ``task`` is raised at the end.
@@ -172,7 +172,7 @@ class BudgetShare:
         """Expect steps of at least ``step_bytes``; return the ``max_bytes`` that was used for it."""
         with self._budget.lock:
             self.step_bytes = max(self.step_bytes, min(step_bytes, self.max_bytes))
-            self.look_above = self.max_bytes - self.step_bytes
+            self.check_above = self.max_bytes - self.step_bytes
             return self.max_bytes
 
 

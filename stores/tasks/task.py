@@ -19,11 +19,11 @@ from stores.strategies.counters import TaskCounters
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
 from stores.tasks.directory.directory_layout import read_layout
-from stores.tasks.directory.entrance import Entrance
 from stores.tasks.directory.names import check_application, check_inputs, check_stores
 from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.task_files import TaskFiles
+from stores.tasks.directory.task_folder import TaskFolder
 from stores.tasks.first_error import FirstError
 from stores.tasks.identifier import TaskId
 from stores.tasks.input_loop import InputLoop
@@ -141,7 +141,7 @@ class StreamTask:
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
         files = TaskFiles(application_id, task_id, state, layout, stores)
-        self._entrance = Entrance(
+        self._folder = TaskFolder(
             application_id, state, layout, task_id, files.kept, topology, automatic=automatic_state_relocation
         )
         members = [
@@ -202,7 +202,7 @@ class StreamTask:
         self._lifecycle.check(Call.OPEN)
         self._lifecycle.open()
         try:
-            self._entrance.enter(self)
+            self._folder.acquire(self)
             self._memory.add(self)
             self._create_topics()
             self._stores.open()
@@ -230,7 +230,7 @@ class StreamTask:
         self._lifecycle.rebuild()
         offsets, origins = None, None
         try:
-            self._entrance.enter(self)
+            self._folder.acquire(self)
             self._create_topics()
             self._stores.open()
             reports = self._stores.restore(self._transaction.committed_position())
@@ -284,8 +284,8 @@ class StreamTask:
         memory, stores, written_bytes = self._memory, self._stores, context.written.num_bytes
         memory.bytes_at_most += written_bytes
         stores.log_room -= written_bytes
-        if memory.bytes_at_most > memory.look_above or written_bytes > memory.step_bytes:
-            memory.look(self, written_bytes)
+        if memory.bytes_at_most > memory.check_above or written_bytes > memory.step_bytes:
+            memory.check(self, written_bytes)
         if stores.log_room < memory.step_bytes:
             self._keep_to_replay_bound()
         if transaction.processed >= self._commit_every:
@@ -298,7 +298,7 @@ class StreamTask:
     def _keep_to_replay_bound(self) -> None:
         """Commit if the next step could exceed the bound of a changelog, assuming the largest recent step."""
         memory, stores = self._memory, self._stores
-        if stores.look_at_logs(memory.step_bytes) < memory.step_bytes:
+        if stores.check_logs(memory.step_bytes) < memory.step_bytes:
             memory.forget_step()
             self._commit_early(EarlyCommitCause.REPLAY)
 
@@ -326,7 +326,7 @@ class StreamTask:
                 context.active = False
             self._memory.bytes_at_most += context.written.num_bytes
             self._stores.log_room -= context.written.num_bytes
-            self._memory.look(self, context.written.num_bytes)
+            self._memory.check(self, context.written.num_bytes)
             self._keep_to_replay_bound()
             if context.commit_requested:
                 self._commit_early(EarlyCommitCause.REQUESTED)
@@ -537,9 +537,9 @@ class StreamTask:
                     self._checkpoint.write(offsets)
             if origins is not None and not errors.failed:
                 with errors.step():
-                    self._stores.note(origins)
+                    self._stores.write_origins(origins)
         finally:
-            self._entrance.leave()
+            self._folder.release()
         errors.reraise()
 
     def _unexpected(self, partition: TopicPartition, record: Record) -> ValueError:

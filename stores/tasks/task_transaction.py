@@ -7,21 +7,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from stores.changelog.interface import Changelog
+from stores.changelog.interface import Changelog, Producer
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Position, TopicPartition
 from stores.strategies.counters import TaskCounters
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
-from stores.tasks.stores.store_group import StoreGroup
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
 from stores.tasks.timing.timing import Timing
 
 BEFORE_LOG_COMMIT = declare(
     "task.before_log_commit", "everything is staged, nothing of it is committed anywhere", part=Part.TASK
 )
+
+
+class CommittedStores(Protocol):
+    """The part of a task's stores (``StoreGroup``) that its transaction uses. Raises: as the methods there."""
+
+    def begin(self) -> None:
+        """Begin a transaction of the changelogs."""
+
+    def before_commit(self) -> None:
+        """Stage the expiry and the marks of the commit."""
+
+    def finish_logs(self) -> None:
+        """Send the changelog records that were kept until the commit."""
+
+    def send_stream_times(self, producer: Producer) -> None:
+        """Add the stream times of the stores to the changelog's transaction."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int], position: Position) -> None:
+        """Commit each store with the changelog offset that its transaction got."""
+
+    def compact_logs(self) -> None:
+        """Make a step of the changelogs' compaction."""
+
+    def upgrade_step(self) -> None:
+        """Make a step of the online upgrades."""
+
+    def swap_upgraded(self, position: Position) -> None:
+        """Replace the stores whose online upgrade is complete."""
+
+    def rollback(self) -> None:
+        """Discard the staged writes of each store."""
+
+    def return_to_commit(self, cause: BaseException, position: Position) -> None:
+        """Roll back each store, and bring it to the end of its changelog."""
 
 
 class TaskTransaction:
@@ -36,7 +70,7 @@ class TaskTransaction:
         task_id: TaskId,
         inputs: Sequence[TopicPartition],
         changelog: Changelog,
-        stores: StoreGroup,
+        stores: CommittedStores,
         context: TaskContext,
         timing: Timing,
         lifecycle: TaskLifecycle,

@@ -91,17 +91,17 @@ class Topology:
         numbers: dict[int, Subtopology] = {}
         for topics, subtopology in sorted(by_topics.items(), key=lambda each: each[0]):
             # No topic's name has a comma.
-            told = ",".join(topics).encode()
-            number = next(number for seed in count() if (number := murmur2_64(told, seed)) not in numbers)
+            joined = ",".join(topics).encode()
+            number = next(number for seed in count() if (number := murmur2_64(joined, seed)) not in numbers)
             numbers[number] = subtopology
         return cls(numbers)
 
     @classmethod
-    def from_dict(cls, told: object) -> Self:
+    def from_dict(cls, content: object) -> Self:
         """Return a topology from its parsed JSON. Raises: ConfigError, TypeError."""
-        if not isinstance(told, Mapping) or set(told) != {"subtopologies"}:
+        if not isinstance(content, Mapping) or set(content) != {"subtopologies"}:
             raise ConfigError('a topology is an object with the one field "subtopologies"')
-        found = told["subtopologies"]
+        found = content["subtopologies"]
         if isinstance(found, list):
             found = dict(enumerate(found))
         if not isinstance(found, Mapping):

@@ -38,6 +38,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Where a store may come to be; nothing is there yet."""
+    """Return a path for a store; nothing is there yet."""
     with TemporaryDirectory(dir=QUICK_FOLDER, ignore_cleanup_errors=True) as folder:
         yield Path(folder) / "store"

@@ -1,6 +1,6 @@
 """A store of another package that implements lookups, writes and commit, and leaves everything else to the defaults.
 
-It keeps its pairs in one file, written anew at each commit. ``Direct`` writes it at each put.
+It keeps its pairs in one file, rewritten at each commit. ``Direct`` writes it at each put.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stores.interface import KeyValueIterator, KeyValueStore, TopicPartition
 
 
 class Nothing:
-    """What a scan over a copy holds on to."""
+    """The resource of a scan over a copy: nothing."""
 
     def close(self) -> None:
         """Nothing."""

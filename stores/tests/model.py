@@ -1,4 +1,4 @@
-"""What a store should hold, kept in plain dicts: the oracle of the tests. It shares no code with ``stores``."""
+"""A model of a store in plain dicts: the oracle of the tests. It shares no code with ``stores``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Model:
         return sorted(((k, v) for k, v in self.current.items() if k.startswith(prefix)), reverse=reverse)
 
     def committed_pairs(self) -> list[tuple[bytes, bytes]]:
-        """What a reader of committed data sees."""
+        """Return the committed pairs."""
         return sorted((self.committed if self._transactional else self.current).items())
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""What every process of a test needs, imported once: see ``store_process``."""
+"""The imports that every process of a test needs, made once: see ``store_process``."""
 
 from contextlib import suppress
 

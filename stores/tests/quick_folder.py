@@ -1,4 +1,4 @@
-"""Where tests keep stores that die with them: in memory if possible, no test needs the disk."""
+"""A folder for stores that end with their test, in memory if possible: no test needs the disk."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A process that holds a store, does what it is told, and can be killed with SIGKILL at any moment.
+"""A process that holds a store, executes commands, and can be killed with SIGKILL at any moment.
 
-Commands and answers are pickled. It ends when whoever started it has gone, so that it never outlives that; and it is
-killed where an answer does not come in time. It is forked from a server that has imported every engine and opened none
-(``multiprocessing``'s "forkserver"): to start an interpreter anew takes ten times as long.
+Commands and answers are pickled. It ends with the process that started it, and is
+killed if an answer does not come in time. It is forked from a server that has imported every engine and opened none
+(``multiprocessing``'s "forkserver"): starting an interpreter takes ten times as long.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class StoreProcess:
 
 
 class _Commands:
-    """What the process can do beside calling the store's methods."""
+    """The commands of the process besides the store's methods."""
 
     def __init__(self) -> None:
         self.store: KeyValueStore | None = None

@@ -21,7 +21,7 @@ ROOT = Path(stores.__file__).parents[1]
 HOUSES = ("stores", "harness", "scenarios")
 
 SEAM = "stores.engines.engine"
-"""What every engine looks like from above: it belongs to no engine, and the buffer and the strategies may know it."""
+"""The interface of all engines. It belongs to none of them, and the batch and the strategies may import it."""
 
 LAYERS: Mapping[str, frozenset[str]] = {
     name: frozenset(f"stores.{part}" for part in parts.split())
@@ -228,7 +228,7 @@ def strategies_known(modules: Mapping[str, Module]) -> Iterator[str]:
 
 
 def impure_checkers(modules: Mapping[str, Module]) -> Iterator[str]:
-    """Who judges shares no code with what is judged, not even by way of a third module."""
+    """A checker shares no code with the library that it checks, not even by way of a third module."""
     for checker in [module for module in modules.values() if module.within("harness.checkers")]:
         seen: set[str] = set()
         waiting = [checker.name]

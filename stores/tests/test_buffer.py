@@ -361,7 +361,7 @@ def test_what_a_layer_deletes_stays_deleted_where_it_is_too_large_to_be_merged_a
 
 
 class Drained:
-    """What was drained of a batch, in memory."""
+    """A spill in memory for the drained writes of a batch."""
 
     def __init__(self, writes: dict[bytes, bytes | None]) -> None:
         self._writes = writes

@@ -33,7 +33,7 @@ stores included."""
 
 
 def _calls_of(action: Callable[[], object]) -> int:
-    """How many functions ``action`` calls, Python's and the interpreter's."""
+    """Return the number of functions that ``action`` calls, Python's and the interpreter's."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: object) -> None:

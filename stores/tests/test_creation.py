@@ -35,7 +35,7 @@ BACKENDS = ["rocksdb-dual-store", "lmdb-indexed-batch", "sqlite-indexed-batch"]
 
 
 def refuse(*_: object) -> None:
-    """What a broken disk answers."""
+    """Raise the error of a broken disk."""
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
@@ -259,7 +259,7 @@ def test_a_creation_that_ends_in_an_error_leaves_nothing_behind(path: Path) -> N
 def test_a_disk_that_refuses_when_a_store_is_closed_is_told_and_the_store_given_back(
     path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """What it was then opened with is found to be unclean, and harmless."""
+    """The next opening finds the store unclean, and no damage."""
 
     store = open_store("sqlite", path)
     store.put(b"key", b"value")
@@ -414,7 +414,7 @@ CASES = [
 def test_what_lies_in_the_place_of_a_store_file_is_damage_and_a_link_is_not_followed(
     path: Path, backend: str, name: str, kind: str
 ) -> None:
-    """It can be wiped, and made anew; what a link leads to stays as it is."""
+    """It can be wiped and created again; the target of a link stays as it is."""
     target, nowhere = path.with_name("target"), path.with_name("nowhere")
     target.write_bytes(b"dear")
     open_store(backend, path).close()
@@ -443,7 +443,7 @@ def test_a_file_that_is_being_replaced_is_never_written_through_a_link(path: Pat
 
 
 def test_a_flipped_bit_in_what_a_store_says_it_is_never_makes_it_another_one(path: Path) -> None:
-    """Who is told "another backend" must leave the store alone; who is told "corrupted" restores it."""
+    """A caller leaves a store of another backend alone, and restores a corrupted one."""
     open_store("lmdb", path).close()
     identity = path / "store.json"
     whole = identity.read_bytes()

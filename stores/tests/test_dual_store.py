@@ -187,7 +187,7 @@ def test_a_large_commit_that_was_acknowledged_is_never_half_there(path: Path) ->
 
 
 def damage(path: Path, how: str) -> None:
-    """Damage the marker: the seal in the second store still stands."""
+    """Damage the marker; the commit record in the staging store stays valid."""
     file = path / "commit"
     text = file.read_bytes()
     damaged = {
@@ -246,9 +246,9 @@ def test_a_marker_of_a_commit_that_is_long_in_the_store_does_no_harm(path: Path)
 def test_a_marker_is_not_carried_out_with_the_staged_writes_of_another_commit_of_its_number(
     path: Path, options: dict[str, object]
 ) -> None:
-    """The first try was rolled back, and the kill took that and the second one's writes out of the second store.
+    """The first try was rolled back, and the kill took that and the second one's writes out of the staging store.
 
-    At CHANGELOG: then the first one's lie there sealed, and the marker is the second one's, of the same number.
+    At CHANGELOG: then the first one's are there with a commit record. The marker is the second one's, of that number.
     """
 
     def stop() -> None:
@@ -340,7 +340,7 @@ def test_uncommitted_bytes_stay_exact_across_spills(path: Path) -> None:
 
 @pytest.mark.parametrize("spills", [True, False])
 def test_a_range_delete_over_writes_that_a_scan_holds_stays_one(path: Path, spills: bool) -> None:
-    """The writes lie in a frozen layer, the range delete in the next: both reach the second store in one write."""
+    """The writes lie in a frozen layer, the range delete in the next: both reach the staging store in one write."""
     with open_store(
         BACKEND, path, options={"staging_buffer_bytes": 100 + 2 * PAIR_MEMORY_BYTES + RANGE_MEMORY_BYTES}
     ) as store:
@@ -369,7 +369,7 @@ def test_a_roll_forward_keeps_range_deletes_over_writes_that_a_scan_held(path: P
 
 
 def test_everything_staged_is_read_right_after_a_spill(path: Path) -> None:
-    """When memory holds nothing, the second store holds it all."""
+    """When memory is empty, the staging store has everything."""
     with open_store(BACKEND, path, options={"staging_buffer_bytes": 0}) as store:
         store.put(b"key", b"old")
         store.commit()
@@ -385,7 +385,7 @@ def test_everything_staged_is_read_right_after_a_spill(path: Path) -> None:
 
 
 def refuse(*_: object, **__: object) -> None:
-    """What a broken disk answers."""
+    """Raise the error of a broken disk."""
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 

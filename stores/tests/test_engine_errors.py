@@ -1,4 +1,4 @@
-"""What an engine's own errors mean for a commit: tried again, or not before the store was opened again."""
+"""The meaning of an engine's own errors for a commit: repeat it, or open the store again first."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_damage_found_in_a_commit_is_damage(path: Path, error: str) -> None:
 
 
 def test_lmdb_writes_through_no_mapping_of_the_file(path: Path) -> None:
-    """What is written through memory reaches the disk whenever the system likes, in no order that could be told."""
+    """Writes through mapped memory reach the disk at any time, in an unknown order."""
     for name in ("writemap", "map_async"):
         with pytest.raises(ConfigError):
             open_store("lmdb", path, options={name: True})
@@ -93,7 +93,7 @@ def test_lmdb_writes_through_no_mapping_of_the_file(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"garbage" * 9, b'{"raw_mode":false,"prefix_extractors":{}}'])
 def test_what_has_become_of_rocksdict_s_own_notes_does_not_matter(path: Path, content: bytes | None) -> None:
-    """They are written anew on every opening, in place and unsynced: power loss may leave anything."""
+    """They are rewritten on every opening, in place and unsynced: power loss may leave anything."""
     with open_store("rocksdb-indexed-batch", path, durability=Durability.DISK) as store:
         store.put(b"\x00key", b"1")
         store.commit()

@@ -1,6 +1,6 @@
 """Defects of the engines' libraries that we work around: each of these fails when it is mended, and says what can go.
 
-The facts themselves are told where the workarounds are: ``stores/engines/``.
+The facts are described where the workarounds are: ``stores/engines/``.
 """
 
 from __future__ import annotations

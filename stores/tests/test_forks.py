@@ -1,4 +1,5 @@
-"""What is open when a process forks is the parent's: the child's handles say so, and none of them hangs or writes."""
+"""Handles that are open when a process forks belong to the parent: those of the child raise, and none hangs or "
+"writes."""
 
 from __future__ import annotations
 

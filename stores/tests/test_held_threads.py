@@ -47,7 +47,7 @@ def pool() -> Any:
 
 
 def spilled(backend: str, path: Path) -> SpillingStore:
-    """A store with an open transaction in its second store that deletes all keys and writes them again."""
+    """A store with an open transaction in its staging store that deletes all keys and writes them again."""
     store = open_store(backend, path, options=TINY)
     assert isinstance(store, SpillingStore)
     store.put_all([(key, b"old") for key in KEYS])
@@ -178,7 +178,7 @@ ASKS: dict[str, Callable[[KeyValueView], Any]] = {
     "scan_prefix": lambda reader: reader.prefix_scan(b"k"),
     "approximate_num_entries": lambda reader: reader.approximate_num_entries(),
 }
-"""How a reader asks for data, by the store's method that answers."""
+"""The query of a reader, by the method of the store that answers it."""
 
 
 @pytest.mark.parametrize("backend", [name for name in backends() if name != "rocksdb-direct"])
@@ -186,7 +186,7 @@ ASKS: dict[str, Callable[[KeyValueView], Any]] = {
 def test_a_bounded_reader_never_answers_from_a_state_that_a_rollback_took_back(
     path: Path, backend: str, when: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is there that the bound asks for: whoever looks between its data and its position must be told."""
+    """The requested position is not reached: a reader between data and position must get an error."""
     writer = ThreadPoolExecutor(1)
     try:
         store: Any = writer.submit(open_store, backend, path).result(LONG_S)

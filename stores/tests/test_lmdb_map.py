@@ -145,7 +145,7 @@ def test_a_transaction_that_is_lent_out_may_change_all_that_is_there(
 
 
 def addresses() -> int:
-    """What this process has mapped, in bytes."""
+    """Return the mapped bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 
 

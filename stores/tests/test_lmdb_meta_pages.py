@@ -25,7 +25,7 @@ FITTING = CHECKSUM.stop
 
 
 def state(number: int) -> list[tuple[bytes, bytes]]:
-    """What is there after commit ``number``: keys come and go, so that the free list changes in each."""
+    """Return the pairs after commit ``number``: keys come and go, so that the free list changes in each."""
     return [(b"%04d" % key, b"%d " % number * 300) for key in range(40 + number % 3 * 20)]
 
 

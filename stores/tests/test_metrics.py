@@ -1,4 +1,5 @@
-"""How metrics are counted, added up and told apart, on a clock that the tests set. Source: KIP-892, "Metrics"."""
+"""Metrics are counted, added up and distinguished by store, on a clock that the tests set. Source: KIP-892, "
+""Metrics"."""
 
 from __future__ import annotations
 

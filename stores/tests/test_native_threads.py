@@ -17,7 +17,7 @@ from stores.strategies.undo_log import Undo
 from stores.tests.overtaken_lock import LONG_S, OvertakenLock
 
 WRITER_GETS_S = 0.1
-"""How long a reader stays where it is held; a writer that is kept out goes on afterwards."""
+"""The seconds for which a reader is stopped; a writer that waits for it continues afterwards."""
 NATIVE = ["lmdb-native", "sqlite-native"]
 KEYS = [b"%04d" % number for number in range(100)]
 READS: dict[str, Callable[[ReadOnlyKeyValueStore], object]] = {
@@ -42,7 +42,7 @@ class Held:
         self._is_read = False
         self.begun, self.done = Event(), Event()
         self.overlaps: list[str] = []
-        """What the writer has called while the reader was here."""
+        """The calls of the writer while the reader was stopped."""
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._transaction, name)
@@ -136,7 +136,8 @@ class HeldCommit:
 def test_no_lookup_goes_back_to_before_a_staged_value_that_a_range_delete_takes_away(
     path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    """The reader is held where the key is no longer among the staged ones, and the transaction not told all yet."""
+    """The reader is held where the key is no longer among the staged ones, and the transaction does not have all "
+    "writes yet."""
     with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
         assert isinstance(store, NativeStore)
         store.put(b"key", b"committed")

@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def next_boot() -> Iterator[None]:
-    """In the block the machine has been started anew."""
+    """Let the machine have another boot ID in the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(directory, "boot_id", lambda: "the next boot")
         yield

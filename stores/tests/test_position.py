@@ -1,4 +1,4 @@
-"""Offsets as bytes: what is read is what was written, and damage is told as damage."""
+"""Offsets as bytes: they are read as they were written, and corruption is detected."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from stores.tests.tasks.setup import feed, single
 
 KEYS = [b"%d" % number for number in range(5)]
 READER_GETS_S = 0.02
-"""How long a reader is waited for; one that is kept out answers afterwards."""
+"""The seconds to wait for a reader; one that is blocked answers afterwards."""
 
 
 class Looked(bytes):

@@ -30,12 +30,12 @@ SEED = 892
 
 
 def flushes(path: Path) -> int:
-    """How many flushes RocksDB has begun since the store was opened, by its own log."""
+    """Return the number of flushes since the store was opened, from RocksDB's info log."""
     return (path / "data" / "LOG").read_text(errors="replace").count('"event": "flush_started"')
 
 
 def families(path: Path) -> dict[str, dict[bytes, bytes]]:
-    """What each column family of a closed store holds, read with plain rocksdict."""
+    """Return the content of each column family of a closed store, read with plain rocksdict."""
     options = Options(raw_mode=True)
     names = Rdict.list_cf(str(path / "data"), options)
     db = Rdict(

@@ -1,4 +1,4 @@
-"""What RocksDB's families say of themselves, and what follows from it for flushes."""
+"""The properties of RocksDB's column families, and the flushes that follow from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELD = "rocksdb.cur-size-all-mem-tables"
 
 
 class Family:
-    """A family that says what it is told to: an immutable memtable lasts only as long as its flush."""
+    """A family with planned properties: an immutable memtable lasts only as long as its flush."""
 
     def __init__(self, **figures: int) -> None:
         self.figures = figures

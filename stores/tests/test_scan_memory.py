@@ -1,4 +1,4 @@
-"""How much a scan holds at once: large values don't pile up, whatever lies on top of what."""
+"""The memory of a scan: large values do not pile up in any combination of layers."""
 
 from __future__ import annotations
 

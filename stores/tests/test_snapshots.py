@@ -77,14 +77,14 @@ def test_a_snapshot_that_was_begun_before_a_commit_is_not_shared_after_it() -> N
     snapshots: Snapshots[int] = Snapshots(begin, lambda reading: None)
     snapshots.begin_writing()
     with ThreadPoolExecutor(2) as pool:
-        during = pool.submit(snapshots.take)
+        during = pool.submit(snapshots.acquire)
         assert begun.wait(30)
         ended = pool.submit(commit)
         wait([ended], 0.1)
         go_on.set()
         ended.result(30)
         assert during.result(30).reading == 0
-    assert snapshots.take().reading == 1
+    assert snapshots.acquire().reading == 1
 
 
 def test_a_snapshot_ends_with_its_last_user_and_is_shared_only_between_two_commits() -> None:
@@ -96,19 +96,19 @@ def test_a_snapshot_ends_with_its_last_user_and_is_shared_only_between_two_commi
         return begun[-1]
 
     snapshots = Snapshots(begin, ended.append)
-    before = [snapshots.take(), snapshots.take()]
+    before = [snapshots.acquire(), snapshots.acquire()]
     assert before[0] is before[1]
     snapshots.begin_writing()
-    during = [snapshots.take(), snapshots.take()]
+    during = [snapshots.acquire(), snapshots.acquire()]
     snapshots.end_writing()
-    after = [snapshots.take(), snapshots.take()]
+    after = [snapshots.acquire(), snapshots.acquire()]
     assert after[0] is after[1]
     assert [taken.reading for taken in (*before, *during, *after)] == [0, 0, 1, 2, 3, 3]
     assert snapshots.count == 4
     for taken in (*before, *during):
-        snapshots.give_back(taken)
+        snapshots.release(taken)
     assert (ended, snapshots.count) == ([0, 1, 2], 1)
     for taken in after:
-        snapshots.give_back(taken)
-    assert snapshots.take().reading == 4
+        snapshots.release(taken)
+    assert snapshots.acquire().reading == 4
     assert (ended, snapshots.count) == ([0, 1, 2, 3], 1)

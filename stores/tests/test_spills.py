@@ -1,6 +1,6 @@
 """Transactions that outgrow an indexed batch, looked at from behind: every crash point, what is left, who sees what.
 
-Source: KIP-844, "Transactions via Secondary State Store", for what a second store carries.
+Source: KIP-844, "Transactions via Secondary State Store", for what a staging store carries.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_a_kill_when_a_roll_forward_is_complete_changes_nothing(path: Path, back
 def test_a_roll_forward_comes_before_the_migration_of_an_older_store_and_is_told(
     path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was spilled has the format of the release that spilled it."""
+    """A spill has the format of the release that wrote it."""
     spilled: list[bool] = []
     for module in (identity, migration):
         monkeypatch.setattr(module, "STEPS", [lambda folder, _: spilled.append((folder / "data.tmp").exists())])
@@ -306,7 +306,7 @@ def armed(failpoint: str, action: Callable[[str], None]) -> Iterator[None]:
 
 
 def refuse(*_: object, **__: object) -> None:
-    """What a broken disk answers."""
+    """Raise the error of a broken disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -350,7 +350,7 @@ def stage_second(store: IndexedBatchStore) -> None:
 def test_what_a_failed_commit_may_have_named_is_there_when_the_store_is_opened_again(
     path: Path, backend: str, method: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a disk refuses to sync the name, nobody can tell whether it is there."""
+    """If the disk refuses to sync the name, it is unknown whether it is there."""
     store = opened(backend, path)
     stage_second(store)
     done = getattr(store._engine, method)
@@ -396,7 +396,7 @@ def raising(error: Exception) -> Callable[..., None]:
 def test_what_is_written_after_a_commit_was_cut_short_is_not_committed_with_it(
     path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever does not open the store again, as they were told."""
+    """By a caller that ignores the advice to open the store again."""
     store = open_store(backend, path, options=TINY)
     assert isinstance(store, SpillingStore)
     store.put_all(SECOND.items())

@@ -32,7 +32,7 @@ FULL = {Durability.CHANGELOG: 0, Durability.PROCESS: 1, Durability.DISK: 2}
 
 
 def deaf(pragma: str) -> type[sqlite3.Connection]:
-    """A connection that passes over every setting of ``pragma`` without a word, as SQLite does where it can't."""
+    """A connection that silently ignores every setting of ``pragma``, as SQLite does if it can't apply one."""
 
     class Deaf(sqlite3.Connection):
         def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:
@@ -126,7 +126,7 @@ def test_a_file_is_written_as_its_level_asks(tmp_path: Path, durability: Durabil
 
 
 def killed(path: Path) -> Callable[[], AbstractContextManager[object]]:
-    """What opens a store or a changelog at ``path`` whose process was killed behind its first commit."""
+    """Return the call that opens a store or changelog at ``path`` whose process was killed after its first commit."""
     program = f"""
 import os
 from stores import Durability, open_store

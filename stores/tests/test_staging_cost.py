@@ -1,4 +1,4 @@
-"""What staging, deleting and scanning cost, counted in comparisons: no step may cost what all that is staged does."""
+"""The cost of staging, deleting and scanning, in comparisons: no step may cost as much as all staged writes."""
 
 from __future__ import annotations
 

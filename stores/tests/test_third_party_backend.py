@@ -1,4 +1,4 @@
-"""Another package's backend: found by its entry point, opened by its name, judged by the same suite in one command."""
+"""Another package's backend: found by its entry point, opened by its name, tested by the same suite in one command."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from stores.registry import backends
 from stores.strategies.indexed_batch import IndexedBatchStore
 
 READER_GETS_S = 0.1
-"""How long a reader is waited for in the middle of a step; one that is kept out answers afterwards."""
+"""The seconds to wait for a reader in the middle of a step; one that is blocked answers afterwards."""
 
 
 @pytest.mark.parametrize("backend", ["memory-indexed-batch", "rocksdb-dual-store"])

@@ -73,7 +73,7 @@ def range_deletes(store: KeyValueStore) -> None:
 
 
 def measured(store: KeyValueStore, staging: Callable[[KeyValueStore], None]) -> float:
-    """What is counted, by what is allocated."""
+    """Return the counted bytes over the allocated ones."""
     gc.collect()
     tracemalloc.start()
     try:

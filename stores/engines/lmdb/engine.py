@@ -199,7 +199,7 @@ class LmdbEngine(TransactionalEngine):
                 else:
                     reader = self._reader
                     if reader is None:
-                        reader = self._reader = self._snapshots.take()
+                        reader = self._reader = self._snapshots.acquire()
                     kept = reader.reading.get(key, None, self._stored[family])
             except lmdb.BadValsizeError:
                 return None
@@ -261,7 +261,7 @@ class LmdbEngine(TransactionalEngine):
                 f"{self._env.path()} has open scans of {self._snapshots.count:,} different commits: close "
                 "unused iterators, or open the store with a larger max_readers"
             )
-        return self._snapshots.take()
+        return self._snapshots.acquire()
 
     def _begin_snapshot(self) -> Any:
         txn = self._env.begin(self._stored[0])
@@ -390,7 +390,7 @@ class LmdbEngine(TransactionalEngine):
     def _drop_reader(self) -> None:
         # A snapshot that outlived the write would keep the replaced pages from reuse.
         if self._reader is not None:
-            self._snapshots.give_back(self._reader)
+            self._snapshots.release(self._reader)
             self._reader = None
 
     def persist(self) -> None:

@@ -88,7 +88,7 @@ class LmdbScan(Scan):
         if snapshot is not None:
             self._pairs = iter(())
             self._cursor.close()
-            self._engine._snapshots.give_back(snapshot)
+            self._engine._snapshots.release(snapshot)
 
     def close(self) -> None:
         with self._lock:
@@ -98,4 +98,4 @@ class LmdbScan(Scan):
     def __del__(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
-            self._engine._snapshots.give_back(snapshot)
+            self._engine._snapshots.release(snapshot)

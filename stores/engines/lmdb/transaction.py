@@ -35,7 +35,7 @@ class LmdbTransaction(Transaction):
         except lmdb.BadValsizeError:
             return None
         except lmdb.Error as error:
-            raise self._given_up(error) from error
+            raise self._aborted(error) from error
         return None if kept is None else self._codec.decode(key, kept)
 
     def fetch(
@@ -45,7 +45,7 @@ class LmdbTransaction(Transaction):
             with self._txn.cursor(self._stored[family]) as cursor:
                 chunk, ended = take(pairs_from(cursor, start, end, end_open=end_open, reverse=reverse), most)
         except lmdb.Error as error:
-            raise self._given_up(error) from error
+            raise self._aborted(error) from error
         within, beyond = cut(chunk, start, end, end_open=end_open, reverse=reverse)
         return self._codec.decode_scanned(within), ended or beyond
 
@@ -60,13 +60,13 @@ class LmdbTransaction(Transaction):
                 # Arguments by position (dupdata, overwrite, append): keywords take 1.5 times as long.
                 self._txn.put(key, self._codec.encode(key, value), True, True, False, self._stored[family])
         except lmdb.Error as error:
-            raise self._given_up(error) from error
+            raise self._aborted(error) from error
 
     def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
         try:
             delete_range(self._txn, self._stored[family], start, end)
         except lmdb.Error as error:
-            raise self._given_up(error) from error
+            raise self._aborted(error) from error
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         engine = self._engine
@@ -80,18 +80,18 @@ class LmdbTransaction(Transaction):
                 engine._end_writing()
             engine._meta_pages.note(transaction_id)
         except lmdb.Error as error:
-            raise self._given_up(error) from error
+            raise self._aborted(error) from error
 
     def abort(self) -> None:
         self._txn.abort()
 
-    def _given_up(self, error: lmdb.Error) -> StoreError:
+    def _aborted(self, error: lmdb.Error) -> StoreError:
         if get_ident() == self._thread:
             # A reader on another thread leaves the abort to the writer, whose next use fails as well.
             self._txn.abort()
-        told = writing_error(error)
-        if not isinstance(told, CommitFailedError) or told.reopen:
-            return told
+        translated = writing_error(error)
+        if not isinstance(translated, CommitFailedError) or translated.reopen:
+            return translated
         if isinstance(error, lmdb.MapFullError):
             return CommitFailedError(
                 f"the transaction does not fit into LMDB's map: {error}. Close the store, open it again with a larger "

@@ -151,7 +151,7 @@ class RocksDBEngine(Engine):
         self._second_db: Any = None
         self._flushes = Flushes(db, self._offsets_db)
         if second:
-            self._take_second(db.get_column_family(_SECOND_FAMILY))
+            self._open_second_family(db.get_column_family(_SECOND_FAMILY))
         self._stored: list[Any] = [db]
         """The data families in use."""
         self._handles: list[Any] = [None]
@@ -212,11 +212,11 @@ class RocksDBEngine(Engine):
         if self._second_db is not None:
             return
         try:
-            self._take_second(self._db.create_column_family(_SECOND_FAMILY, database_options(self._options)))
+            self._open_second_family(self._db.create_column_family(_SECOND_FAMILY, database_options(self._options)))
         except Exception as error:
             raise _writing_error(error) from error
 
-    def _take_second(self, second: Any) -> None:
+    def _open_second_family(self, second: Any) -> None:
         self._second_db = second
         second.set_write_options(self._lazy)
         self._flushes.add(second)

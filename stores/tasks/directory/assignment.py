@@ -11,10 +11,10 @@ from os import PathLike
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.interface import TopicPartition
-from stores.tasks.directory.layout import places
 from stores.tasks.directory.own_folders import own_stores
 from stores.tasks.directory.relocation_journal import offsets_of, owners
 from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.store_places import places
 from stores.tasks.identifier import Home, StorePartition, TaskId
 from stores.tasks.topology import Topology
 

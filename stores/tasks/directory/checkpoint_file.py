@@ -56,12 +56,12 @@ class CheckpointFile:
             sync_folder(self.path.parent)
         if not raw.endswith(b"\n"):
             raise self._garbage("its last line has no end")
-        told = raw[:-1].rstrip(_BLANKS)
-        blanks = raw[len(told) : -1]
-        if blanks and blanks != _checksum(told):
+        content = raw[:-1].rstrip(_BLANKS)
+        blanks = raw[len(content) : -1]
+        if blanks and blanks != _checksum(content):
             raise self._garbage("its checksum does not fit")
         try:
-            version, count, *entries = told.decode("ascii").splitlines()
+            version, count, *entries = content.decode("ascii").splitlines()
             if int(version) != VERSION or int(count) != len(entries):
                 raise self._garbage(f"it says that it is of version {version} and has {count} lines")
             offsets = {}
@@ -91,8 +91,8 @@ class CheckpointFile:
             for (topic, partition), offset in sorted(offsets.items())
         ]
         with translated_system_errors(self.path):
-            told = "\n".join(lines).encode("ascii")
-            atomic_write(self.path, told + _checksum(told) + b"\n")
+            content = "\n".join(lines).encode("ascii")
+            atomic_write(self.path, content + _checksum(content) + b"\n")
 
     def forget(self, partition: TopicPartition) -> None:
         """Remove the offset of ``partition``. A damaged file is removed whole: it has no valid offset."""
@@ -117,6 +117,6 @@ class CheckpointFile:
         )
 
 
-def _checksum(told: bytes) -> bytes:
-    bits = f"{crc32(told):032b}".encode()
+def _checksum(content: bytes) -> bytes:
+    bits = f"{crc32(content):032b}".encode()
     return bits.translate(bytes.maketrans(b"01", _BLANKS))

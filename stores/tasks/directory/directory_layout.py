@@ -62,8 +62,8 @@ def read_layout(state: Path) -> DirectoryLayout:
             pass
         file = state / LAYOUT_FILE
         try:
-            told: Any = read_json(file, _BYTES_MAX)
-            return DirectoryLayout(told["layout"])
+            content: Any = read_json(file, _BYTES_MAX)
+            return DirectoryLayout(content["layout"])
         except FileNotFoundError:
             return DirectoryLayout.TASK
         except (KeyError, TypeError, ValueError, StrangeFileError) as error:

@@ -14,13 +14,13 @@ from stores.errors import ConfigError, StoreIncompatibleError, StoreUnavailableE
 from stores.files.plain_files import translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, DirectoryLayout
-from stores.tasks.directory.layout import bring_in, is_taken, own_engines, places
 from stores.tasks.directory.names import check_stores
 from stores.tasks.directory.own_folders import own_stores
 from stores.tasks.directory.placement import Move
-from stores.tasks.directory.relocation import Relocation, check_devices, locked, moves_told, relocating
+from stores.tasks.directory.relocation import Relocation, check_devices, locked, moved_paths, relocating
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.store_places import is_taken, move_old_stores, own_engines, places
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.topology import Topology
 
@@ -57,7 +57,7 @@ def change_layout(
             raise StoreUnavailableError(f"{state.path} does not exist: name an existing state directory")
         if dry_run:
             pending = Journal.read(state.path)
-            return _told(state, pending, _moves(state, wanted, topology))
+            return _report(state, pending, _moves(state, wanted, topology))
         with relocating(state) as completed:
             moves = _moves(state, wanted, topology)
             # A journal without moves: no task opens as long as it is there.
@@ -70,7 +70,7 @@ def change_layout(
             except BaseException:
                 _drop_barrier(state.path)
                 raise
-            return _told(state, completed, list(journal.moves))
+            return _report(state, completed, list(journal.moves))
 
 
 def _prepared(
@@ -79,7 +79,7 @@ def _prepared(
     """Return the journal of the change. All tasks are locked."""
     if wanted is DirectoryLayout.STORE_PARTITION:
         for task_id in state.tasks():
-            bring_in(state.folder(task_id), {})
+            move_old_stores(state.folder(task_id), {})
     moves = _moves(state, wanted, topology)
     for move in moves:
         if move.engine is None:
@@ -140,5 +140,7 @@ def _number(state: StateDirectory, home: StorePartition, topology: Topology | No
     return number
 
 
-def _told(state: StateDirectory, completed: Journal | None, moves: list[Move]) -> Relocation:
-    return Relocation(() if completed is None else moves_told(state, completed.moves), moves_told(state, moves), (), ())
+def _report(state: StateDirectory, completed: Journal | None, moves: list[Move]) -> Relocation:
+    return Relocation(
+        () if completed is None else moved_paths(state, completed.moves), moved_paths(state, moves), (), ()
+    )

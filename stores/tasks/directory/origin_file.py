@@ -46,18 +46,18 @@ class OriginFile:
         """The origins of the stores ``names`` that have an entry; AT_LEAST_ONCE for each if the file is damaged."""
         with translated_system_errors(self.path):
             try:
-                told = read_json(self.path, _BYTES_MAX)
+                content = read_json(self.path, _BYTES_MAX)
             except FileNotFoundError:
                 return {}
             except ValueError:
-                told = None
+                content = None
             # Its writer may have been killed before the name was synced, and later writes rely on this file.
             sync_folder(self.path.parent)
         try:
-            if not isinstance(told, dict):
+            if not isinstance(content, dict):
                 raise TypeError("it is not a JSON object")
-            stores = {name: Origin(origin) for name, origin in told["stores"].items()}
-            if told["checksum"] == _checksum(stores):
+            stores = {name: Origin(origin) for name, origin in content["stores"].items()}
+            if content["checksum"] == _checksum(stores):
                 return stores
         except (ValueError, KeyError, TypeError, AttributeError):
             pass

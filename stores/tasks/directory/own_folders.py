@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stores.errors import ConfigError
-from stores.tasks.directory.layout import own_engines
+from stores.tasks.directory.store_places import own_engines
 from stores.tasks.identifier import StorePartition
 
 

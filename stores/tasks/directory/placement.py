@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stores.tasks.directory.directory_layout import DirectoryLayout, read_layout
-from stores.tasks.directory.layout import Place, is_taken, parts, places
 from stores.tasks.directory.own_folders import own_stores
 from stores.tasks.directory.state_directory import StateDirectory, last_used
+from stores.tasks.directory.store_places import Place, is_taken, parts, places
 from stores.tasks.identifier import Home, TaskId
 from stores.tasks.topology import Topology
 

@@ -50,6 +50,6 @@ def process_id(folder: Path) -> UUID:
 
 def _read(file: Path) -> UUID | None:
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        told = read_json(file)
-        return UUID(told[_FIELD]) if isinstance(told, dict) else None
+        content = read_json(file)
+        return UUID(content[_FIELD]) if isinstance(content, dict) else None
     return None

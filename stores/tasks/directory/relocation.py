@@ -26,10 +26,10 @@ from stores.files.locks import FileLock, take, take_in_time
 from stores.files.plain_files import make_folder, translated_system_errors
 from stores.files.store_directory import checked_path
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE, relocate_command
-from stores.tasks.directory.layout import bring_in, parts
 from stores.tasks.directory.placement import Move, Placement, place_stores
 from stores.tasks.directory.relocation_journal import Journal, planned
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory
+from stores.tasks.directory.store_places import move_old_stores, parts
 from stores.tasks.directory.topology_lock import TopologyLock
 from stores.tasks.directory.unnamed_stores import note_kept
 from stores.tasks.identifier import TaskId
@@ -69,7 +69,7 @@ def relocate(
         if not state.path.is_dir():
             raise StoreUnavailableError(f"{state.path} does not exist: name an existing state directory")
         if dry_run:
-            return _told(state, Journal.read(state.path), place_stores(state, topology))
+            return _report(state, Journal.read(state.path), place_stores(state, topology))
         with relocating(state) as completed:
             lock = TopologyLock.take(state, topology)
             try:
@@ -141,7 +141,7 @@ def _relocate(
         # First: locking a task without a folder creates the folder.
         check_devices(state, found.moves)
         with locked(state, found.moves):
-            _bring_in(state, found.moves)
+            _move_old_stores(state, found.moves)
             # Another process may have created or removed a store before all was locked.
             again = place_stores(state, topology)
             if again.moves == found.moves:
@@ -153,7 +153,7 @@ def _relocate(
                 break
             found = again
     _keep(state, topology, found)
-    return _told(state, completed, found)
+    return _report(state, completed, found)
 
 
 def _keep(state: StateDirectory, topology: Topology, found: Placement) -> None:
@@ -169,12 +169,12 @@ def _keep(state: StateDirectory, topology: Topology, found: Placement) -> None:
         )
 
 
-def _bring_in(state: StateDirectory, moves: tuple[Move, ...]) -> None:
+def _move_old_stores(state: StateDirectory, moves: tuple[Move, ...]) -> None:
     """Bring stores of an earlier release's layout to the present one, in the tasks of ``moves``, which are locked."""
     for task_id in _tasks(moves):
         # The task reports a store that can't be moved when it opens.
         with suppress(StoreIncompatibleError):
-            bring_in(state.folder(task_id), {})
+            move_old_stores(state.folder(task_id), {})
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def check_devices(state: StateDirectory, moves: Iterable[Move]) -> None:
 
 
 def _refuse(state: StateDirectory, found: Placement) -> None:
-    misplaced = [*moves_told(state, found.moves), *moves_told(state, found.doubles)]
+    misplaced = [*moved_paths(state, found.moves), *moved_paths(state, found.doubles)]
     if misplaced:
         listed = "; ".join(f"{store!r} is in {source} and belongs in {target}" for store, source, target in misplaced)
         raise StoreMisplacedError(
@@ -232,16 +232,16 @@ def _refuse(state: StateDirectory, found: Placement) -> None:
         )
 
 
-def _told(state: StateDirectory, completed: Journal | None, found: Placement) -> Relocation:
+def _report(state: StateDirectory, completed: Journal | None, found: Placement) -> Relocation:
     return Relocation(
-        () if completed is None else moves_told(state, completed.moves),
-        moves_told(state, found.moves),
-        moves_told(state, found.doubles),
+        () if completed is None else moved_paths(state, completed.moves),
+        moved_paths(state, found.moves),
+        moved_paths(state, found.doubles),
         tuple((located.store, located.path(state.path)) for located in found.unnamed),
     )
 
 
-def moves_told(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
+def moved_paths(state: StateDirectory, moves: Iterable[Move]) -> tuple[tuple[str, Path, Path], ...]:
     """Return the old and the new path of each store."""
     return tuple((move.store, move.path(state.path, move.source), move.path(state.path, move.target)) for move in moves)
 

@@ -30,11 +30,11 @@ from stores.files.plain_files import StrangeFileError, make_folder, read_json, r
 from stores.interface import TopicPartition
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_BYTES_MAX, JOURNAL_FILE, DirectoryLayout, write_layout
-from stores.tasks.directory.layout import parts, places
 from stores.tasks.directory.names import check_stores
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.placement import Move
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE, LOCK_FILE, ORIGIN_FILE
+from stores.tasks.directory.store_places import parts, places
 from stores.tasks.identifier import Home, StorePartition, TaskId
 
 PLANNED = declare("relocation.planned", "the journal is durable, and nothing else has changed", part=Part.CHANGE)
@@ -91,10 +91,14 @@ class Journal:
             }
             for move in self.moves
         ]
-        told = {"version": 1, "moves": moves, "taken": {str(home): list(topics) for home, topics in self.taken.items()}}
+        content = {
+            "version": 1,
+            "moves": moves,
+            "taken": {str(home): list(topics) for home, topics in self.taken.items()},
+        }
         if self.layout is not None:
-            told["layout"] = self.layout
-        replace_file(state / JOURNAL_FILE, json.dumps({**told, "checksum": _checksum(told)}) + "\n")
+            content["layout"] = self.layout
+        replace_file(state / JOURNAL_FILE, json.dumps({**content, "checksum": _checksum(content)}) + "\n")
         reach(PLANNED)
 
     @classmethod
@@ -102,25 +106,25 @@ class Journal:
         """Return the journal of the state directory, None if there is none. Raises: StoreCorruptedError; OSError."""
         file = state / JOURNAL_FILE
         try:
-            told: Any = read_json(file, JOURNAL_BYTES_MAX)
+            content: Any = read_json(file, JOURNAL_BYTES_MAX)
         except FileNotFoundError:
             return None
         except StrangeFileError:
             raise
         except ValueError:
-            told = None
+            content = None
         # Its writer may have been killed before its name was synced.
         sync_folder(state)
         try:
-            checksum = told.pop("checksum")
-            if told["version"] == 1 and checksum == _checksum(told):
-                moves = {_move_of(each): each for each in told["moves"]}
+            checksum = content.pop("checksum")
+            if content["version"] == 1 and checksum == _checksum(content):
+                moves = {_move_of(each): each for each in content["moves"]}
                 return cls(
                     tuple(moves),
-                    {_home_of(home): tuple(topics) for home, topics in told["taken"].items()},
+                    {_home_of(home): tuple(topics) for home, topics in content["taken"].items()},
                     {move: each["offsets"] for move, each in moves.items()},
                     {move: Origin(each["origin"]) for move, each in moves.items() if each["origin"] is not None},
-                    DirectoryLayout(told["layout"]) if "layout" in told else None,
+                    DirectoryLayout(content["layout"]) if "layout" in content else None,
                 )
         except (AttributeError, KeyError, TypeError, ValueError, ConfigError):
             pass
@@ -287,15 +291,15 @@ def _names(state: Path, home: Home) -> set[str]:
     return {place.store for place in places(state / str(home))}
 
 
-def _move_of(told: Mapping[str, Any]) -> Move:
+def _move_of(content: Mapping[str, Any]) -> Move:
     """Parse a move. Raises: KeyError, TypeError, ValueError, ConfigError."""
-    for name in (told["store"], told["engine"] or told["store"]):
+    for name in (content["store"], content["engine"] or content["store"]):
         check_stores([name])
-    return Move(told["store"], told["engine"], _home_of(told["from"]), _home_of(told["to"]))
+    return Move(content["store"], content["engine"], _home_of(content["from"]), _home_of(content["to"]))
 
 
-def _home_of(told: str) -> Home:
-    return StorePartition.parse(told) if "/" in told else TaskId.parse(told)
+def _home_of(content: str) -> Home:
+    return StorePartition.parse(content) if "/" in content else TaskId.parse(content)
 
 
 def tidy(state: Path, home: Home, engines: Iterable[str | None] = ()) -> None:
@@ -318,5 +322,5 @@ def tidy(state: Path, home: Home, engines: Iterable[str | None] = ()) -> None:
             folder.parent.rmdir()
 
 
-def _checksum(told: Mapping[str, object]) -> int:
-    return crc32(json.dumps(told, sort_keys=True).encode())
+def _checksum(content: Mapping[str, object]) -> int:
+    return crc32(json.dumps(content, sort_keys=True).encode())

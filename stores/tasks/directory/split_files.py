@@ -27,7 +27,7 @@ class SplitCheckpoint:
         found: dict[TopicPartition, int] = {}
         for partition, file in self._files.items():
             with suppress(StoreCorruptedError):
-                found |= {told: offset for told, offset in file.read().items() if told == partition}
+                found |= {key: offset for key, offset in file.read().items() if key == partition}
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int | None]) -> None:

@@ -4,7 +4,7 @@
         .lock            held (flock) while the task is open; names the process
         .checkpoint      offsets of its stores, as of its last opening or closing
         .origin          the guarantee under which stores that do not isolate uncommitted writes were written
-        ENGINE/NAME/     a store (see ``stores.tasks.directory.layout``)
+        ENGINE/NAME/     a store (see ``stores.tasks.directory.store_places``)
         NAME.position    a file of Kafka Streams, until the offset import of the store
     0_3.removed/         the rest of a folder whose removal was interrupted
     counts/3/            in the layout ``store-partition``: the folder of a store and its partition, with its own files

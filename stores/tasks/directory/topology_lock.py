@@ -65,8 +65,8 @@ class TopologyLock:
         descriptor = open_plain(path / TOPOLOGY_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            told = topology.fingerprint.encode()
-            if os.pread(descriptor, _BYTES_MAX, 0) != told:
+            fingerprint = topology.fingerprint.encode()
+            if os.pread(descriptor, _BYTES_MAX, 0) != fingerprint:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
@@ -74,7 +74,7 @@ class TopologyLock:
                         f"{state.path} is used with another topology{_holder(state)}: close its tasks there first"
                     ) from error
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, told, 0)
+                os.pwrite(descriptor, fingerprint, 0)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             with _held.guard:
                 lock = _held.locks[path] = cls(path, topology.fingerprint, descriptor)

@@ -22,10 +22,10 @@ from stores.files.locks import take
 from stores.files.plain_files import read_json, replace_file, translated_system_errors
 from stores.registry import StoreBackend, backends
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, RELOCATING_FILE
-from stores.tasks.directory.layout import parts, places
 from stores.tasks.directory.placement import Located, place_stores
 from stores.tasks.directory.relocation_journal import offsets_of, owners, take_offsets, take_origins, tidy
 from stores.tasks.directory.state_directory import LOCK_FILE, StateDirectory, last_used
+from stores.tasks.directory.store_places import parts, places
 from stores.tasks.identifier import Home, StorePartition
 from stores.tasks.topology import Topology
 
@@ -38,7 +38,7 @@ def note_kept(state: StateDirectory, kept: Iterable[Located]) -> dict[str, float
     """Note the kept stores by path below the state directory; return since when each is kept. Raises: OSError."""
     known = _read(state.path / UNNAMED_FILE)
     now = time.time()
-    since = {path: min(known.get(path, now), now) for path in map(_told, kept)}
+    since = {path: min(known.get(path, now), now) for path in map(_relative, kept)}
     if since != known:
         replace_file(state.path / UNNAMED_FILE, json.dumps(since) + "\n", durable=False)
     return since
@@ -77,7 +77,7 @@ def clean_stores(state: StateDirectory, topology: Topology, older_than_s: float)
         for located in kept:
             path = located.path(state.path)
             used = max(map(last_used, parts(path)), default=oldest)
-            if since[_told(located)] <= oldest and used <= oldest:
+            if since[_relative(located)] <= oldest and used <= oldest:
                 with suppress(StoreError, FileNotFoundError):
                     if _remove(state, located):
                         removed.append(path)
@@ -134,7 +134,7 @@ def _forget(folder: Path, located: Located) -> None:
         take_offsets(folder, found)
         take_origins(folder, [store], {store})
     else:
-        gone = [told for told in found if told.partition == home.partition and owners(told.topic, {store}, None)]
+        gone = [key for key in found if key.partition == home.partition and owners(key.topic, {store}, None)]
         take_offsets(folder, gone)
         take_origins(folder, [store], {place.store for place in places(folder)})
     position = folder / f"{store}.position"
@@ -142,15 +142,15 @@ def _forget(folder: Path, located: Located) -> None:
         position.unlink()
 
 
-def _told(located: Located) -> str:
+def _relative(located: Located) -> str:
     return str(located.path(Path()))
 
 
 def _read(file: Path) -> dict[str, float]:
     try:
-        told = read_json(file, _BYTES_MAX)
+        content = read_json(file, _BYTES_MAX)
     except (FileNotFoundError, ValueError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         return {}
-    return {path: at for path, at in told.items() if isinstance(at, int | float) and not isinstance(at, bool)}
+    return {path: at for path, at in content.items() if isinstance(at, int | float) and not isinstance(at, bool)}

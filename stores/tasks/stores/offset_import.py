@@ -76,7 +76,7 @@ def import_offsets(
     error.
     """
     former, chosen = read_identity(path).backend, backend_named(config.backend)
-    directory = StoreDirectory.hold(path, former)
+    directory = StoreDirectory.lock_existing(path, former)
     try:
         damage = _damage(directory, chosen) if directory.clean else None
         if not offsets or (must_be_clean and not directory.clean):
@@ -95,7 +95,7 @@ def import_offsets(
             ) from error
         reach(ADOPTED)
     finally:
-        directory.give_up()
+        directory.release()
 
 
 def _damage(directory: StoreDirectory, backend: Backend) -> StoreCorruptedError | None:

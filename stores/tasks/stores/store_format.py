@@ -131,7 +131,7 @@ class StoreFormat:
             # Close it while the old store is open: the engine may write buffered data now, and find the disk full.
             new.close()
         except (CommitFailedError, StoreUnavailableError) as error:
-            new.give_up()
+            new.discard()
             raise StoreUnavailableError(
                 f"the upgrade of {self._path} could not be completed, and the store is as it was: {error}"
             ) from error
@@ -179,7 +179,7 @@ class StoreFormat:
             self._failed = True
             new, self._beside = self._beside, None
             if new is not None and isinstance(error, CommitFailedError | StoreUnavailableError):
-                new.give_up()
+                new.discard()
             elif new is not None:
                 with suppress(StoreError):
                     new.close()
@@ -202,7 +202,7 @@ class StoreFormat:
             new.close()
         except (CommitFailedError, StoreUnavailableError):
             _log.exception("the upgrade of the store %s was interrupted, and its task continues", self._path)
-            new.give_up()
+            new.discard()
             return
         try:
             store.close()

@@ -49,14 +49,14 @@ class StoreGroup:
         self._stores = stores
         self._checkpoint = checkpoint
         self._origins = origins
-        self._noted: Mapping[str, Origin] = {}
+        self._written_origins: Mapping[str, Origin] = {}
         self._on_restore = on_restore
         self._exactly_once = exactly_once
         self._opened: list[TaskStore] = []
         self.log_room = 0
         """The bytes by which each changelog may at least grow in this transaction.
 
-        Each step subtracts what it wrote. If too little is left, ``look_at_logs`` is due.
+        Each step subtracts what it wrote. If too little is left, ``check_logs`` is due.
         """
 
     @property
@@ -70,10 +70,10 @@ class StoreGroup:
             offsets = self._checkpoint.read()
         except StoreCorruptedError:
             offsets = {}
-        self._noted = self._origins.read([store.name for store in self._stores])
+        self._written_origins = self._origins.read([store.name for store in self._stores])
         for store in self._stores:
             try:
-                store.open(offsets.get(store.partition), self._noted.get(store.name))
+                store.open(offsets.get(store.partition), self._written_origins.get(store.name))
             except BaseException:
                 # Its engine may have been opened before the failure.
                 with suppress(StoreError):
@@ -102,7 +102,7 @@ class StoreGroup:
         reports = [store.restore(position, self._on_restore) for store in self._stores]
         # Durable before the task's first write, and not earlier: a restore that fails has only written changelog
         # records, beyond the offset that the checkpoint file still has.
-        self.note(self.origins(running=True))
+        self.write_origins(self.origins(running=True))
         self._checkpoint.write(self.checkpointable_offsets(running=True))
         return reports
 
@@ -129,9 +129,9 @@ class StoreGroup:
         """Begin a transaction of the changelogs."""
         for store in self._stores:
             store.begin()
-        self.look_at_logs(0)
+        self.check_logs(0)
 
-    def look_at_logs(self, wanted_bytes: int) -> int:
+    def check_logs(self, wanted_bytes: int) -> int:
         """Set ``log_room`` to the smallest room of the stores' changelogs, and return it."""
         self.log_room = min((store.log_room(wanted_bytes) for store in self._stores), default=sys.maxsize)
         return self.log_room
@@ -241,11 +241,11 @@ class StoreGroup:
         found = {store.name: store.origin(running=running) for store in self._stores}
         return {name: origin for name, origin in found.items() if origin is not None}
 
-    def note(self, origins: Mapping[str, Origin]) -> None:
+    def write_origins(self, origins: Mapping[str, Origin]) -> None:
         """Write the origins of the stores to their file, if they have changed. Raises: StoreUnavailableError."""
-        if origins != self._noted:
+        if origins != self._written_origins:
             self._origins.write(origins)
-            self._noted = origins
+            self._written_origins = origins
 
     def rollback(self) -> None:
         """Roll back every store, even after errors; then raise the first error."""

@@ -9,9 +9,9 @@ from stores.interface import TopicPartition
 from stores.tasks.context import TaskContext
 
 COALESCED_BYTES_MAX = 16 << 20
-"""The most bytes of records that are held until the commit; if there are more, they are sent before it."""
+"""The most bytes of records that are buffered until the commit; if there are more, they are sent before it."""
 RECORD_MEMORY_BYTES: Final = 128
-"""The memory of a held record, without its key and value."""
+"""The memory of a buffered record, without its key and value."""
 
 
 class StoreLog:
@@ -27,7 +27,7 @@ class StoreLog:
         self._context = context
 
     def begin(self) -> None:
-        """Begin a transaction; records that are still held are dropped."""
+        """Begin a transaction; records that are still buffered are dropped."""
         self.sent_bytes = 0
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
@@ -36,7 +36,7 @@ class StoreLog:
         self.sent_bytes += len(key) if value is None else len(key) + len(value)
 
     def memory_bytes(self) -> int:
-        """Return the memory of the held records, without keys and values, which the store may hold as well."""
+        """Return the memory of the buffered records, without keys and values, which the store may hold as well."""
         return 0
 
     def num_bytes_at_most(self) -> int:
@@ -47,14 +47,14 @@ class StoreLog:
         """Make ``num_bytes_at_most`` exact."""
 
     def finish(self) -> None:
-        """Send all held records, before the transaction is committed. Raises: as ``Producer.send``."""
+        """Send all buffered records, before the transaction is committed. Raises: as ``Producer.send``."""
 
 
 class CoalescingLog(StoreLog):
     """A log that holds writes until the commit, so that all updates of a key become one record: the last.
 
     This loses nothing: a transaction is only read after its commit. Memory is bounded: a transaction of more than
-    ``max_bytes`` sends the held records early, and a key that is written again later is sent again.
+    ``max_bytes`` sends the buffered records early, and a key that is written again later is sent again.
     """
 
     entry_bytes: ClassVar[int] = RECORD_MEMORY_BYTES
@@ -68,52 +68,52 @@ class CoalescingLog(StoreLog):
     ) -> None:
         super().__init__(partition, context, headers)
         self._max_bytes = max_bytes
-        self._held: dict[bytes, tuple[bytes | None, int]] = {}
-        self._held_bytes_at_most = 0
+        self._buffered: dict[bytes, tuple[bytes | None, int]] = {}
+        self._buffered_bytes_at_most = 0
 
     def begin(self) -> None:
         super().begin()
-        self._held = {}
-        self._held_bytes_at_most = 0
+        self._buffered = {}
+        self._buffered_bytes_at_most = 0
 
     def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        self._held[key] = value, timestamp_ms
-        self._held_bytes_at_most += (
+        self._buffered[key] = value, timestamp_ms
+        self._buffered_bytes_at_most += (
             RECORD_MEMORY_BYTES + len(key) if value is None else RECORD_MEMORY_BYTES + len(key) + len(value)
         )
-        if self._held_bytes_at_most > self._max_bytes:
+        if self._buffered_bytes_at_most > self._max_bytes:
             self._make_room()
 
     def memory_bytes(self) -> int:
-        return RECORD_MEMORY_BYTES * len(self._held)
+        return RECORD_MEMORY_BYTES * len(self._buffered)
 
     def num_bytes_at_most(self) -> int:
-        return self.sent_bytes + self._held_bytes_at_most - RECORD_MEMORY_BYTES * len(self._held)
+        return self.sent_bytes + self._buffered_bytes_at_most - RECORD_MEMORY_BYTES * len(self._buffered)
 
     def count(self) -> None:
-        self._held_bytes_at_most = RECORD_MEMORY_BYTES * len(self._held) + _num_bytes(self._held)
+        self._buffered_bytes_at_most = RECORD_MEMORY_BYTES * len(self._buffered) + _num_bytes(self._buffered)
 
     def finish(self) -> None:
-        held = self._held
-        if held:
+        buffered = self._buffered
+        if buffered:
             producer = self._context.producer
             if self._headers:
-                for key, (value, timestamp_ms) in held.items():
+                for key, (value, timestamp_ms) in buffered.items():
                     producer.send(self._partition, key, value, timestamp_ms, self._headers)
             else:
                 producer.send_all(
-                    self._partition, ((key, value, timestamp_ms) for key, (value, timestamp_ms) in held.items())
+                    self._partition, ((key, value, timestamp_ms) for key, (value, timestamp_ms) in buffered.items())
                 )
-            self.sent_bytes += _num_bytes(held)
-            self._held = {}
-            self._held_bytes_at_most = 0
+            self.sent_bytes += _num_bytes(buffered)
+            self._buffered = {}
+            self._buffered_bytes_at_most = 0
 
     def _make_room(self) -> None:
         """Count again, without overwritten values; send all records if they still fill more than half of the limit."""
         self.count()
-        if self._held_bytes_at_most > self._max_bytes // 2:
+        if self._buffered_bytes_at_most > self._max_bytes // 2:
             self.finish()
 
 
-def _num_bytes(held: dict[bytes, tuple[bytes | None, int]]) -> int:
-    return sum(map(len, held)) + sum(len(value) for value, _ in held.values() if value is not None)
+def _num_bytes(buffered: dict[bytes, tuple[bytes | None, int]]) -> int:
+    return sum(map(len, buffered)) + sum(len(value) for value, _ in buffered.values() if value is not None)

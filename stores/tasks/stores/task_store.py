@@ -37,12 +37,12 @@ from stores.tasks.stores.changelogging_staging import ChangeloggingStaging
 from stores.tasks.stores.changelogging_store import ChangeloggingStore
 from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
 from stores.tasks.stores.offset_import import can_import_offsets, import_offsets
-from stores.tasks.stores.present_store import PresentStore
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.restore import OnRestore, Restored, RestoreReport, restore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
+from stores.tasks.stores.store_proxy import StoreProxy
 
 UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
 SWITCHED = "it was written at least once and not closed cleanly: it may have writes that were never committed"
@@ -287,7 +287,7 @@ class TaskStore:
         """Return the store as the user's function sees it."""
         self._context = context
         self._show()
-        return PresentStore(lambda: self._shown) if self.format.may_swap else self._shown
+        return StoreProxy(lambda: self._shown) if self.format.may_swap else self._shown
 
     def _show(self) -> None:
         """Create the change-logging store over the open one, and show it in its present format."""

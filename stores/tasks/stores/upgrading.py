@@ -164,7 +164,7 @@ class StoreBeside:
         reach(CAUGHT_UP)
         swap(self._path)
         end = self._changelog.end_offset(self._partition)
-        self._tell(-1 if self.offset is None else self.offset, end, self._records, swapped=True)
+        self._report_progress(-1 if self.offset is None else self.offset, end, self._records, swapped=True)
 
     def close(self) -> None:
         """Close the new store. The next opening continues it."""
@@ -172,7 +172,7 @@ class StoreBeside:
         if store is not None:
             store.close()
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Close and remove the new store, as far as the disk allows it.
 
         If there was no room to continue the new store of an earlier process, that store stays.
@@ -209,9 +209,9 @@ class StoreBeside:
             )
 
     def _on_restore(self, progress: RestoreProgress) -> None:
-        self._tell(progress.offset, progress.to_offset, self._records + progress.records)
+        self._report_progress(progress.offset, progress.to_offset, self._records + progress.records)
 
-    def _tell(self, offset: int, to_offset: int, records: int, *, swapped: bool = False) -> None:
+    def _report_progress(self, offset: int, to_offset: int, records: int, *, swapped: bool = False) -> None:
         progress = UpgradeProgress(self._name, self._upgrade.to_version, offset, to_offset, records, swapped)
         self._counted(progress)
         if self._upgrade.on_upgrade is not None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from stores.contract.reading import close_answer
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
-from stores.tasks.stores.present_store import PresentStore
+from stores.tasks.stores.store_proxy import StoreProxy
 from stores.tasks.stores.task_store import TaskStore
 
 Answer = TypeVar("Answer")
@@ -26,7 +26,7 @@ def viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound 
             kept = store.format.swaps, _viewed(store, level, bound)
         return kept[1]
 
-    return PresentStore(present)
+    return StoreProxy(present)
 
 
 def _viewed(store: TaskStore, level: IsolationLevel | None, bound: PositionBound | None) -> Any:

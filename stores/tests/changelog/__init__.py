@@ -1,1 +1,1 @@
-"""What every changelog promises, on each of the embedded ones, and what only the one in a file does."""
+"""Promises of every changelog, tested on each embedded one, and those of the one in a file alone."""

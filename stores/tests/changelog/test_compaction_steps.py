@@ -102,7 +102,7 @@ def test_what_no_commit_has_decided_is_left_alone_and_what_was_aborted_goes(tmp_
 def test_a_step_that_fails_leaves_nothing_behind_that_should_have_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it removed is there again, and so is to be looked at again."""
+    """The removed records are there again, so the pass examines them again."""
     monkeypatch.setattr("stores.changelog.compaction._ROWS", 10)
     monkeypatch.setattr("stores.changelog.compaction.STEP_RECORDS_MIN", 20)
     sweep = Compaction._sweep

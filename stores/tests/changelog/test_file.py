@@ -1,4 +1,4 @@
-"""What only the changelog in a file promises: its file, its crashes, its cost."""
+"""Promises of the changelog in a file alone: its file, its crashes, its cost."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_lock_on_the_folder_keeps_nobody_from_making_a_file(tmp_path: Path) ->
 
 
 def test_what_is_left_of_a_file_that_was_removed_is_not_taken_for_the_new_one(tmp_path: Path) -> None:
-    """Who held it was killed: its log lies beside, and SQLite would write the pages in it over the new file's."""
+    """Its process was killed and has left a WAL, from which SQLite would write pages into the new file."""
     killed = """
 import os, signal, sys
 from stores.changelog import SqliteChangelog
@@ -278,7 +278,7 @@ def test_two_handles_of_one_process_keep_others_from_removing_the_log_they_write
 
 
 def run_elsewhere(line: str) -> str:
-    """What ``line`` prints in another process."""
+    """Return what ``line`` prints in another process."""
     program = f"from stores.changelog import SqliteChangelog\nfrom stores.tests.changelog.records import A\n{line}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
@@ -302,5 +302,5 @@ def test_a_file_that_could_not_be_opened_is_looked_at_again_when_it_is_tried_aga
 
 
 def refuse(*_: object) -> None:
-    """What a broken disk answers."""
+    """Raise the error of a broken disk."""
     raise sqlite3.OperationalError("disk I/O error")

@@ -1,4 +1,4 @@
-"""What a changelog's file is not, a disk without room, and damage: each a ChangelogError that says which file."""
+"""Foreign files, a full disk and corruption: each is a ChangelogError that names the file."""
 
 from __future__ import annotations
 

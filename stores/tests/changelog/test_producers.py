@@ -1,4 +1,4 @@
-"""Producers: who may write, what they may send, and what they are told of it."""
+"""Producers: which of them may write, what they may send, and which errors they get."""
 
 from __future__ import annotations
 

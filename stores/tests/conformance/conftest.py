@@ -1,4 +1,4 @@
-"""Parametrises every test over the backends, and lets none of them go unrun without a word."""
+"""Parametrises every test over the backends, and reports each that did not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend may say that it cannot carry, with the reason. Everything else is promised by every backend.
+"""Promises that a backend may declare not to keep, with the reason. Every backend keeps all others.
 
 A gap is no skip: the tests hold a backend that has one to what it does instead.
 """

@@ -1,4 +1,4 @@
-"""Queries that want a state up to a position: answered by the map of their own level, or told how far behind it is.
+"""Queries with a position bound: answered at their own level, or refused with the number of missing offsets.
 
 Source: KIP-892, "Interactive Query .position Offsets"; KIP-796, ``PositionBound``.
 """
@@ -35,7 +35,7 @@ QUERIES: dict[str, Callable[[KeyValueView], Any]] = {
 
 
 def behind(view: KeyValueView, query: str) -> dict[TopicPartition, int] | None:
-    """How far behind a query is told to be; None where it is answered."""
+    """Return the missing offsets that the query's error has; None if it is answered."""
     try:
         QUERIES[query](view)
     except NotUpToBoundError as error:

@@ -24,7 +24,7 @@ NO_LIMIT = 1 << 40
 
 
 def expected(*, committed: int | None) -> list[tuple[bytes, bytes]]:
-    """What is there after the first or the second commit, or before both."""
+    """Return the pairs after the first or the second commit, or before both."""
     if committed is None:
         return []
     large = [(b"%08d" % number, VALUE) for number in NUMBERS] if committed == 2 else []
@@ -41,7 +41,7 @@ def open_limited(process: StoreProcess, case: Case, path: Path) -> None:
 
 
 def put_all_of_them(process: StoreProcess) -> None:
-    """Where one can't be spilled, say that those before it are staged, make room and go on with it."""
+    """Stage pairs. If one can't be spilled, report that those before it are staged, make room and repeat it."""
     try:
         process.call("put_many", NUMBERS.start, NUMBERS.stop, VALUE)
     except CommitFailedError as error:

@@ -1,4 +1,4 @@
-"""What readers on other threads see at each level, and what they cost the writer: nothing.
+"""Reads on other threads at each level, which cost the writer nothing.
 
 Source: KIP-892, "Interactive Queries", "Query-time Isolation Levels", "Transactional support under READ_UNCOMMITTED".
 """
@@ -29,7 +29,7 @@ WRITTEN_BY_READERS = {
     "store.db-shm": "SQLite's index of its log, in shared memory",
     "LOG": "RocksDB's own log of what it does",
 }
-"""Files that are no part of a store's data: made anew when it is opened, and of no use to anybody afterwards."""
+"""Files that are no part of a store's data: created again when it is opened, and of no use to anybody afterwards."""
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ BOUND_BYTES = MIB
 _BUFFERS = ("staging_buffer_bytes", "copy_part_bytes", "write_buffer_size_bytes")
 _CACHES = ("block_cache_size_bytes", "cache_size_bytes")
 SMALL = dict.fromkeys((*_BUFFERS, *_CACHES), BOUND_BYTES)
-"""Where a store has a bound of these names it is this one: on what is staged, and on what the engine has in memory."""
+"""The limits for the options of these names: on staged writes, and on the engine's memory."""
 
 
 def bounded(case: Case) -> Case:
@@ -78,7 +78,7 @@ def everything(view: KeyValueView | KeyValueStore) -> list[Any]:
 
 
 def expected(pairs: list[tuple[bytes, bytes]]) -> list[Any]:
-    """What ``everything`` shows of ``pairs``."""
+    """Return what ``everything`` shows of ``pairs``."""
     held = dict(pairs)
     keys = [b"%04d" % number for number in range(0, 1000, 3)]
     return [
@@ -162,7 +162,7 @@ def test_a_step_of_many_times_the_bound_takes_no_memory_of_its_size(case: Case, 
 
 
 def anonymous_bytes(process: StoreProcess) -> int:
-    """What the process has in memory that is its own; pages of mapped files are the system's to drop."""
+    """Return the process's own memory, without pages of mapped files, which the system may drop."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
 

@@ -1,4 +1,5 @@
-"""What a store counts of itself: each measure moves by what it counts, by nothing else. Source: KIP-892, "Metrics"."""
+"""The metrics of a store: each measure changes with what it counts, and with nothing else. Source: KIP-892, "
+""Metrics"."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ FIRST, SECOND, THIRD = TopicPartition("changelog", 0), TopicPartition("changelog
 
 
 def offsets(store: KeyValueStore) -> dict[TopicPartition, int | None]:
-    """What the store says of three partitions."""
+    """Return the store's committed offsets of three partitions."""
     return {partition: store.committed_offset(partition) for partition in (FIRST, SECOND, THIRD)}
 
 

@@ -146,7 +146,7 @@ def test_a_store_that_another_process_holds_is_refused_until_that_ends(
 
 @pytest.mark.as_is
 def test_two_processes_that_create_the_same_store_at_once_end_with_one_store(case: Case, path: Path) -> None:
-    """One opens it, the other is told that it is held, or opens it once the first has closed."""
+    """One opens it. The other gets a lock error, or opens it after the first has closed."""
     with StoreProcess() as first, StoreProcess() as second:
         arguments = (case.backend.name, path, case.durability, case.options)
         for process in (first, second):
@@ -199,7 +199,7 @@ def test_an_option_that_does_not_exist_or_does_not_fit_is_refused_before_anythin
 
 
 def test_a_mistyped_option_or_backend_is_answered_with_the_nearest(case: Case, path: Path) -> None:
-    """That the name itself is told is the promise, not the words around it."""
+    """The promise is that the message has the name, whatever the other words are."""
     for option in case.backend.options:
         with pytest.raises(ConfigError) as refused:
             open_store(case.backend.name, path, options={option[:-1] + "x": 1})

@@ -1,4 +1,4 @@
-"""Restore writes past the open transaction; recover tells what opening did. Source: KIP-844, KIP-892."""
+"""Restore writes past the open transaction; recover returns what opening did. Source: KIP-844, KIP-892."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_restored_records_are_committed_and_count_no_uncommitted_bytes(
 
 
 def test_a_restore_into_staged_writes_is_refused(store: KeyValueStore) -> None:
-    """Where nothing is kept apart there is nothing to be in the way."""
+    """Without isolation there are no staged writes that could be in the way."""
     stages: list[Callable[[], None]] = [
         partial(store.put, b"a", b"1"),
         partial(store.put, b"never there", None),

@@ -138,7 +138,7 @@ def test_uncommitted_bytes_stay_exact_while_scans_are_open(store: KeyValueStore)
 
 
 def test_a_range_delete_takes_back_the_bytes_that_it_covers(store: KeyValueStore) -> None:
-    """What remains are at most its own bounds."""
+    """At most the bounds of the range itself remain."""
     store.put_all([(b"%03d" % number, b"v" * 100) for number in range(100)])
     store.delete_range(b"010", b"099")
     least = 10 * 103 if store.transactional else 0

@@ -33,7 +33,7 @@ Shown = dict[bytes, tuple[bytes, int]]
 
 
 def old_value(key: bytes) -> bytes:
-    """What the plain store holds under ``key``."""
+    """Return the plain store's value of ``key``."""
     return b"old " + key
 
 
@@ -106,7 +106,7 @@ def check(records: Any, expected: Shown) -> None:
 
 
 def places(store: KeyValueStore) -> dict[bytes, bytes]:
-    """What lies in a split store, as it lies there."""
+    """Return the stored pairs of a split store."""
     return dict(store.all())
 
 
@@ -385,7 +385,7 @@ def test_a_kill_at_any_failpoint_of_an_upgrade_leaves_each_record_in_one_place(
 
 
 def reached_by_commits(case: Case, failpoint: str, path: Path) -> bool:
-    """Whether commits of the size of those of the upgrade reach ``failpoint`` more than once."""
+    """Return whether commits as large as the upgrade's reach ``failpoint`` more than once."""
     reached: list[str] = []
     with case.open(path) as store:
         if failpoint != AT_THE_END:

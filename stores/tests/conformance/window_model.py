@@ -1,4 +1,4 @@
-"""What a window or session store should hold, kept in plain dicts: the oracle of their tests.
+"""A model of window and session stores in plain dicts: the oracle of their tests.
 
 It shares no code with ``stores``, and sorts everything at every question.
 """
@@ -70,7 +70,7 @@ class WindowModel(SegmentedModel):
         return self.records[window][-1] if window in self.records and self.is_live(start) else None
 
     def by_key(self, wanted: Callable[[bytes, int], bool] = lambda key, start: True) -> Found:
-        """What lives and is wanted, by key, then by time."""
+        """Return the wanted visible records, by key, then by time."""
         return [
             (window, value)
             for window in sorted(self.records)
@@ -79,7 +79,7 @@ class WindowModel(SegmentedModel):
         ]
 
     def by_time(self, wanted: Callable[[bytes, int], bool] = lambda key, start: True) -> Found:
-        """What lives and is wanted, by time, then by key."""
+        """Return the wanted visible records, by time, then by key."""
         # Sorting keeps the order of what is equal.
         return sorted(self.by_key(wanted), key=lambda found: (found[0][1], found[0][0]))
 
@@ -96,7 +96,7 @@ class SessionModel(SegmentedModel):
                 self.records[(key, start, end)] = [value]
 
     def found(self, wanted: Callable[[bytes, int, int], bool] = lambda key, start, end: True) -> Found:
-        """What lives and is wanted, by key, then by end, then by start."""
+        """Return the wanted visible sessions, by key, then by end, then by start."""
         return [
             (session, self.records[session][0])
             for session in sorted(self.records, key=lambda session: (session[0], session[2], session[1]))

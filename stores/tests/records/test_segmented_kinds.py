@@ -254,7 +254,7 @@ def test_a_view_changes_no_file(opened: Opened, path: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What the files of a store hold, but for those in shared memory and RocksDB's own log of what it does."""
+    """Return the content of a store's files, without those in shared memory and RocksDB's info log."""
     left_out = {"lock.mdb", "store.db-shm", "LOG"}
     return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name not in left_out}
 

@@ -1,4 +1,4 @@
-"""What each serde promises: values come back, refused ones raise, and bytes have the order and prefixes it says."""
+"""The promises of each serde: values come back, refused ones raise, and bytes have the declared order and prefixes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a task promises: one file per kind of promise; ``setup`` makes the tasks that they look at."""
+"""The promises of a task, one file per kind of promise; ``setup`` creates the tasks."""

@@ -21,7 +21,7 @@ from stores.tests.tasks.setup import counting_task, feed, state, store_folder
 SEED = 3
 MORE_KEYS = range(4)
 NEVER_READ_BACK = ("LOG", "OPTIONS-", "IDENTITY")
-"""How files of RocksDB begin that a store opens without: of the ways to damage one, two are enough.
+"""The first letters of RocksDB's files without which a store opens: two ways to damage one are enough.
 
 All ways are tried on all files of a store by itself in ``conformance/test_damage``.
 """

@@ -20,11 +20,11 @@ SMALL_CACHES: dict[str, dict[str, object]] = {
     "rocksdb": {"write_buffer_size_bytes": 1 << 20, "block_cache_size_bytes": 1 << 20},
     "sqlite": {"cache_size_bytes": 1 << 20},
 }
-"""What keeps an engine's own memory out of the figures."""
+"""The options that keep an engine's own memory out of the figures."""
 
 
 def peak_growth_bytes(folder: Path, backend: str, limit: int, steps: int, pairs_per_step: int) -> dict[str, int]:
-    """What a process grew by at most in so many steps, and how many early commits it made."""
+    """The largest growth of a process in so many steps, and its number of early commits."""
     arguments = [str(folder), backend, *map(str, (limit, steps, pairs_per_step))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run(

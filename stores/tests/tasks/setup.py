@@ -57,7 +57,7 @@ def crash() -> None:
 
 @contextmanager
 def crashing_at(failpoint: str) -> Iterator[None]:
-    """What is done within has to end in a Crash at ``failpoint``."""
+    """Check that the block ends with a Crash at ``failpoint``."""
     failpoints.arm(failpoint, crash)
     try:
         yield
@@ -94,7 +94,7 @@ def checkpoint(folder: Path) -> CheckpointFile:
 
 
 def store_folder(folder: Path, backend: str, store: str = "left", task_id: TaskId = TASK) -> Path:
-    """Where a task of ``folder`` keeps the store."""
+    """Return the path of the store of a task in ``folder``."""
     return folder / "state" / str(task_id) / backend_named(backend).engine / store
 
 
@@ -160,7 +160,7 @@ def feed(log: Changelog, keys: Iterable[int]) -> None:
 
 
 def state(task: StreamTask, store: str) -> dict[bytes, bytes]:
-    """What the store holds, with what is staged."""
+    """Return the store's pairs, staged ones included."""
     with task.store(store, IsolationLevel.READ_UNCOMMITTED).all() as pairs:
         return dict(pairs)
 

@@ -1,4 +1,4 @@
-"""Which stores the checkpoint file vouches for, and which of them opening throws away for want of it."""
+"""The checkpointable offsets in the checkpoint file, and the stores that opening wipes if it is missing."""
 
 from __future__ import annotations
 

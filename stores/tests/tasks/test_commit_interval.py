@@ -29,7 +29,7 @@ def clocked(
 
 
 def commits(task: StreamTask) -> tuple[int, int]:
-    """How many there were, and how many of them before the interval was up."""
+    """Return the number of commits, and of those before the interval was over."""
     return task.metrics.commit_total, sum(task.metrics.early_commit_total.values())
 
 

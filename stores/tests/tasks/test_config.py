@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused_when_a_configuration_is_made(
 def test_readers_of_every_store_follow_the_guarantee_of_the_configuration(
     guarantee: ProcessingGuarantee, level: IsolationLevel
 ) -> None:
-    """Whatever the store's own configuration says of the guarantee: a task has one."""
+    """The task's guarantee applies, also if the store's configuration names another one."""
     config = TaskConfig("app", Path("state"), guarantee=guarantee)
     own = StoreConfig(MEMORY, processing_guarantee=next(each for each in ProcessingGuarantee if each is not guarantee))
     named = {**config.stores(["common"]), **config.stores({"own": own})}

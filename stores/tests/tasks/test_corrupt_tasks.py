@@ -1,4 +1,4 @@
-"""A store that its changelog does not vouch for: no offset beside the data, or one that lies outside the changelog."""
+"""A store that does not fit its changelog: it has no offset, or one outside the changelog."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def log_states(log: MemoryChangelog, records: int) -> None:
 def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_reason_told(
     tmp_path: Path, log: MemoryChangelog, backend: str, guarantee: ProcessingGuarantee
 ) -> None:
-    """Whose it is nobody knows, and a replay would not remove it. Source: KIP-892, "Error Handling", 1."""
+    """The origin of the data is unknown, and a replay would not remove it. Source: KIP-892, "Error Handling", 1."""
     with open_store(backend, store_folder(tmp_path, backend), name="left") as store:
         store.put(b"foreign", b"1")
         store.commit()
@@ -162,7 +162,7 @@ def test_a_changelog_that_is_empty_again_empties_no_store(tmp_path: Path, log: M
 def test_a_damaged_store_is_not_wiped_where_its_changelog_is_lost(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
-    """What is left of it may be all there is."""
+    """The store may be the only copy that is left."""
     log_states(log, 3)
     task = counting_task(tmp_path, log, backend)
     task.open()

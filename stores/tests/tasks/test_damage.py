@@ -1,4 +1,4 @@
-"""Whatever has become of a store's files, opening its task ends with what the changelog has, and tells why."""
+"""After any damage to a store's files, opening its task ends with the changelog's state, and reports the reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def killed(folder: Path, backend: str, durability: Durability) -> None:
 
 
 def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[str, Any]]:
-    """What the task in ``folder`` does in each of its damaged copies. The process must not die of any."""
+    """Run the task of ``folder`` in each of its damaged copies. None may crash the process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run(
         [sys.executable, "-m", "stores.tests.tasks.damaged", folder, backend, durability],

@@ -49,7 +49,7 @@ ERRORS: dict[str, Callable[[], StoreError]] = {
 
 
 class Faults:
-    """What calls of a store answer instead, by store and call: each error once, before or after the call is done."""
+    """The errors that calls of a store raise, by store and call: each one once, before or after the call is done."""
 
     def __init__(self) -> None:
         self.planned: list[tuple[str, str, StoreError, bool]] = []
@@ -106,10 +106,10 @@ def test_whatever_a_store_says_in_its_commit_the_task_has_it_afterwards_and_goes
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
-def test_a_store_that_fails_twice_in_a_row_is_given_up_and_the_others_are_not(
+def test_a_store_that_fails_twice_in_a_row_is_aborted_and_the_others_are_not(
     tmp_path: Path, log: MemoryChangelog, faults: Faults, guarantee: ProcessingGuarantee
 ) -> None:
-    """The first store's error is raised, the second store has caught up; the changelog has the commit."""
+    """The error of the first store is raised, the other store has caught up, and the changelog has the commit."""
     feed(log, KEYS)
     task = counting_task(tmp_path, log, "sqlite-indexed-batch", guarantee=guarantee)
     task.open()
@@ -141,7 +141,7 @@ class GivenUp:
             monkeypatch.setattr(EngineStore, call, self._wrapped(getattr(EngineStore, call)))
 
     def fail(self, store: EngineStore) -> StoreError:
-        """What the store raises, now and from now on."""
+        """Let the store raise, now and from now on."""
         self.fails = False
         self._failed.append(store)
         return ERRORS["must be opened again"]()
@@ -316,7 +316,7 @@ def test_damage_over_which_an_engine_gives_its_transaction_up_has_the_store_rest
     def damaged(self: lmdb_transaction.LmdbTransaction, key: bytes, value: bytes | None) -> None:
         left[0] -= 1
         if not left[0]:
-            raise self._given_up(lmdb.CorruptedError("a page is not what was written"))
+            raise self._aborted(lmdb.CorruptedError("a page is not what was written"))
         put(self, key, value)
 
     feed(log, KEYS)

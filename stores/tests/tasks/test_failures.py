@@ -1,4 +1,4 @@
-"""How a task falls, in its function and at each step of a commit, and how it gets up again."""
+"""Errors in a task's function and at each step of a commit, and how the task recovers from them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_the_function_raises_undoes_everything_since_the_last_commit_and_th
 def test_a_direct_store_is_wiped_when_the_function_raises_under_exactly_once(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
-    """What it wrote can't be rolled back. Source: KIP-892, "Error Handling"."""
+    """The store can't roll back its writes. Source: KIP-892, "Error Handling"."""
     poisoned = [2]
     keys = [1, 2, 3]
     feed(log, keys)

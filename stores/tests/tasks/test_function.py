@@ -1,4 +1,4 @@
-"""What a user's function may do with the stores that it is given, and what is the task's alone."""
+"""The calls that a user's function may make on its stores, and those that only the task makes."""
 
 from __future__ import annotations
 

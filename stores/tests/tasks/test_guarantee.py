@@ -1,4 +1,4 @@
-"""Which guarantee a task works under. Source: KIP-129, ``processing.guarantee``."""
+"""The processing guarantee of a task. Source: KIP-129, ``processing.guarantee``."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_task_that_changes_its_guarantee_counts_each_record_once(
     clean: bool,
     former: ProcessingGuarantee,
 ) -> None:
-    """What the former guarantee does not cover is wiped and restored. Source: KIP-129, swap and restart."""
+    """A store that the former guarantee does not cover is wiped and restored. Source: KIP-129, swap and restart."""
     switched(tmp_path, log, backend, durability, former, clean)
     other = EXACTLY_ONCE if former is AT_LEAST_ONCE else AT_LEAST_ONCE
     task_ = counting_task(tmp_path, log, backend, durability=durability, guarantee=other)

@@ -1,4 +1,4 @@
-"""What a task finds when the one before it was killed: at each step of a commit, and while it restored."""
+"""The state that a task finds after the one before it was killed: at each step of a commit, and in a restore."""
 
 from __future__ import annotations
 

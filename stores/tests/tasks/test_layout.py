@@ -12,7 +12,7 @@ from stores.changelog import MemoryChangelog, Record
 from stores.errors import StoreIncompatibleError
 from stores.registry import open_store
 from stores.tasks import StateDirectory, StoreConfig, TaskContext
-from stores.tasks.directory.layout import FAILPOINTS, Place, bring_in, places
+from stores.tasks.directory.store_places import FAILPOINTS, Place, move_old_stores, places
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import (
     DIRECT,
@@ -47,7 +47,7 @@ def keep_key(record: Record, context: TaskContext) -> None:
 
 
 def bring_all_in(folder: Path) -> None:
-    bring_in(folder / "state" / str(TASK), {})
+    move_old_stores(folder / "state" / str(TASK), {})
 
 
 def inodes(folder: Path) -> set[int]:
@@ -182,7 +182,7 @@ def test_each_move_is_durable_in_both_folders_before_the_next(tmp_path: Path, mo
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
-    bring_in(folder, {})
+    move_old_stores(folder, {})
     moves = [number for number, (call, _) in enumerate(done) if call != "sync"]
     assert len(moves) > len(BACKENDS)
     for start, end in pairwise([*moves, len(done)]):

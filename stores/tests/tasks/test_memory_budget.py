@@ -1,4 +1,4 @@
-"""What the tasks of a process may have staged together, and when they commit for it.
+"""The limit on the staged writes of a process's tasks, and the commits that keep it.
 
 Source: KIP-892, "In-memory Transaction Buffers" and ``statestore.uncommitted.max.bytes``.
 """
@@ -44,7 +44,7 @@ in_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads how much me
 
 
 ENTRY_BYTES = PAIR_MEMORY_BYTES + RECORD_MEMORY_BYTES
-"""What a pair counts beside its key and value, with its record for the changelog."""
+"""The bytes that count for a pair besides its key and value, with its record for the changelog."""
 UNIT = 100
 """Bytes: sizes and limits are in units, so that the smallest pair has room for what it counts beside key and value."""
 
@@ -63,7 +63,7 @@ def give(task: StreamTask, *sizes: int) -> None:
 
 
 def units(task: StreamTask) -> float:
-    """What its open transaction counts."""
+    """Return the bytes that its open transaction counts."""
     return task.uncommitted_memory_bytes() / UNIT
 
 
@@ -105,7 +105,7 @@ def close(*tasks: StreamTask) -> None:
 
 
 def early(task: StreamTask) -> tuple[int, int]:
-    """How often it committed because the limit was passed, and because it would have been."""
+    """Return the commits because the limit was exceeded, and because it would have been."""
     counted = task.metrics.early_commit_total
     return counted[EarlyCommitCause.EXCEEDED], counted[EarlyCommitCause.PREDICTED]
 
@@ -344,7 +344,7 @@ def test_what_is_counted_by_adding_up_is_never_less_than_what_is_staged(tmp_path
         counted.append(share.bytes_at_most - task.uncommitted_memory_bytes())
         if number % 50 == 49:
             task.commit()
-            share.look(task, 0)
+            share.check(task, 0)
             assert share.bytes_at_most == 0
     assert min(counted) == 0
     close(task)
@@ -375,7 +375,7 @@ def test_a_task_that_can_t_commit_keeps_no_other_from_it(tmp_path: Path, log: Me
 def test_what_keeps_a_task_from_its_early_commit_is_raised_by_its_own_next_call_and_not_by_another_s(
     tmp_path: Path, log: MemoryChangelog, call: str
 ) -> None:
-    """Or whoever gives it records would not know which of them were undone."""
+    """Otherwise its caller would not know which records were rolled back."""
     left, right = budgeted(tmp_path, log, MemoryBudget(1000 * UNIT), 0, 1)
     theirs = TopicPartition(INPUT.topic, 1)
     give(right, 300)

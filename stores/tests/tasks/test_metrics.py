@@ -1,4 +1,4 @@
-"""What a task counts of itself and its stores, also beyond their openings. Source: KIP-892, "Metrics"; KIP-869."""
+"""The metrics of a task and its stores, which are kept when it is opened again. Source: KIP-892, "Metrics"; KIP-869."""
 
 from __future__ import annotations
 

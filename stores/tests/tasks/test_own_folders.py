@@ -86,7 +86,7 @@ def other_package() -> Iterator[str]:
 def test_a_store_that_was_not_used_is_removed_and_its_next_task_restores_it_whole(
     tmp_path: Path, log: MemoryChangelog, backend: str
 ) -> None:
-    """What its checkpoint says goes with it: else the task would go on from data that it does not have."""
+    """Its checkpoint entry is removed as well: else the task would continue from data that it does not have."""
     change_layout(tmp_path, OWN)
     run_all(FORMER, tmp_path, log, backend, 3)
     age(tmp_path / "counts")
@@ -258,7 +258,7 @@ def test_where_the_directory_does_not_say_its_layout_nothing_is_removed(laid_out
 def test_a_store_that_is_no_longer_named_is_kept_and_told_and_removed_after_the_delay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, layout: DirectoryLayout
 ) -> None:
-    """The delay begins when it is first missed, in whichever layout, also where nothing else is in its folder."""
+    """The delay begins when the store is first missed, in each layout, also if its folder has nothing else."""
     lay_out(tmp_path, Topology({**FEWER.subtopologies, 9: Subtopology(("names",))}))
     change_layout(tmp_path, layout)
     (tmp_path / RELOCATING_FILE).unlink()

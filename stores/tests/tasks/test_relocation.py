@@ -40,9 +40,9 @@ from stores.tasks import (
 from stores.tasks.directory import relocation_journal
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE
-from stores.tasks.directory.layout import Place, places
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.relocation_journal import FAILPOINTS, STORE_MOVED, STORES_MOVED, Journal
+from stores.tasks.directory.store_places import Place, places
 from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import Crash, crashing_at, state
 
@@ -117,7 +117,7 @@ def run_all(topology: Topology, folder: Path, log: MemoryChangelog, backend: str
 
 
 def lay_out(folder: Path, topology: Topology = FORMER, partitions: int = 1) -> dict[str, int]:
-    """What tasks of ``topology`` leave behind, made by hand; returns the inode of each store's folder."""
+    """Create the files that tasks of ``topology`` leave; return the inode of each store's folder."""
     inodes = {}
     for number, subtopology in topology.subtopologies.items():
         for partition in range(PARTITION, PARTITION + partitions):
@@ -470,7 +470,7 @@ def test_two_processes_with_different_topologies_exclude_each_other(tmp_path: Pa
 def test_a_store_of_an_open_task_and_one_that_is_open_itself_stay_and_so_do_all_others(
     tmp_path: Path, number: int
 ) -> None:
-    """Return True if it would give a store or get one, and whichever topology its owner knows of, if any."""
+    """Return True if it would give or get a store, also if its owner has another topology or none."""
     inodes = lay_out(tmp_path)
     (tmp_path / str(task_id(5))).mkdir()
     before = content(tmp_path)

@@ -334,7 +334,7 @@ def test_links_beside_a_store_neither_follow_it_nor_go_with_it(tmp_path: Path) -
 
 
 def test_beside_foreign_files_a_task_s_lock_file_stays(tmp_path: Path) -> None:
-    """Who has it open would go on with a lock that keeps nobody out."""
+    """A process that has it open would continue with a lock that excludes nobody."""
     lay_out(tmp_path)
     (tmp_path / str(task_id(4)) / "letter").write_text("dear")
     relocate(tmp_path, PRESENT)

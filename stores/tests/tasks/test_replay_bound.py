@@ -1,4 +1,4 @@
-"""What a killed process makes its successor replay is bounded at every level. Source: KIP-892, restoring."""
+"""The replay after a killed process is bounded at every level. Source: KIP-892, restoring."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_commit_waits_for_a_flush_that_is_slow_before_the_changelog_has_it(
 def test_a_task_commits_before_its_commit_is_larger_than_the_bound(
     tmp_path: Path, backend: str, keys: int, coalescing: bool
 ) -> None:
-    """Whatever it may have uncommitted, and however often it writes a key."""
+    """This holds for any limit on uncommitted writes, and for any number of writes to a key."""
     sizes: list[int] = []
 
     def put_some(record: Record, context: TaskContext) -> None:

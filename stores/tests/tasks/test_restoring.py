@@ -1,4 +1,4 @@
-"""What opening a task restores from its changelogs: the tail, or all of it where the two don't fit together."""
+"""The restore from changelogs when a task is opened: the tail, or everything if store and changelog do not fit."""
 
 from __future__ import annotations
 

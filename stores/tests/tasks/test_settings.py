@@ -1,4 +1,4 @@
-"""How a task is named and set up: its id, its topics, and what is refused before anything is made."""
+"""The names and settings of a task: its ID, its topics, and refusals before anything is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stores of a task are one: they have a commit together, and what befalls one of them leaves the others whole."""
+"""The stores of a task commit together, and a failure of one of them leaves the others whole."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TRANSACTIONAL = [name for name, backend in backends().items() if backend.strateg
 
 
 class UnknownError(Exception):
-    """What no store is supposed to raise."""
+    """An error that no store is supposed to raise."""
 
 
 def count_in_all(record: Record, context: TaskContext) -> None:

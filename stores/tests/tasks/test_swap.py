@@ -17,7 +17,7 @@ from stores.tests.tasks.test_relocation import failing_at
 
 
 def make(path: Path, text: str) -> None:
-    """What looks like a closed store, and holds ``text``."""
+    """Create a folder that looks like a closed store and contains ``text``."""
 
     def build(folder: Path) -> None:
         (folder / "data").mkdir()

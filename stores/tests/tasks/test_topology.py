@@ -227,7 +227,7 @@ def without_note(state: Path, log: MemoryChangelog) -> str:
 
 
 def damaged_note(state: Path, log: MemoryChangelog) -> str:
-    """Where the layout is noted there is garbage; it is removed, as the error asks for."""
+    """The file of the layout contains garbage; it is removed, as the error asks for."""
     change_layout(state, DirectoryLayout.STORE_PARTITION)
     (state / LAYOUT_FILE).write_text("garbage")
     with pytest.raises(StoreCorruptedError) as refused:

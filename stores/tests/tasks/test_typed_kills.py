@@ -1,4 +1,4 @@
-"""What a task finds in a typed store when the one before it was killed: each write of every segment, or none."""
+"""The typed store of a task after the one before it was killed: all writes of every segment, or none."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_kill_while_a_typed_store_is_restored_is_made_good(tmp_path: Path, fai
 
 @pytest.mark.parametrize("kind", ["window", "timestamped-session"])
 def test_segments_that_commit_one_by_one_are_seen_to_lose_late_records(tmp_path: Path, kind: str) -> None:
-    """What the tests above find in a store that is broken like Kafka's: the newest segment's offset hides the rest."""
+    """The tests above detect a store with Kafka's defect: the newest segment's offset hides missing writes."""
     _fed(tmp_path)
     arguments = (tmp_path, BETWEEN_SEGMENTS, 3, kind, "lmdb-indexed-batch", EXACTLY_ONCE)
     assert run_typed_until_killed(*arguments, broken=True)

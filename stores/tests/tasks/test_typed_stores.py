@@ -215,7 +215,7 @@ def test_a_store_of_another_description_is_refused_and_not_wiped(
 def test_a_typed_store_is_no_store_of_bytes_for_a_task_and_is_left_as_it_is(
     tmp_path: Path, log: MemoryChangelog, kind: str
 ) -> None:
-    """What a function without the description would write, the next one with it could not read."""
+    """A function without the description would write bytes that one with it could not read."""
     feed_times(log, range(3))
     with closing(typed_task(tmp_path, log, kind, INDEXED)) as task:
         task.open()

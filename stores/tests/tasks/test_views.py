@@ -1,4 +1,4 @@
-"""What other threads see of a task's stores, and how far its input they reflect.
+"""Views of a task's stores on other threads, and the input position that they reflect.
 
 Source: KIP-892, "Interactive Queries" and "Interactive Query .position Offsets"; KIP-796.
 """

@@ -127,7 +127,7 @@ def changelog_pairs(log: Changelog, partition: TopicPartition = STORE) -> list[t
 
 
 def store_folder(folder: Path, name: str = "s") -> Path:
-    """Where the task's store lies."""
+    """Return the path of the task's store."""
     [found] = [file.parent for file in (folder / "state").rglob("store.json") if file.parent.name == name]
     return found
 
@@ -145,7 +145,7 @@ def kept_in(task: StreamTask) -> dict[bytes, bytes]:
 
 
 BETWEEN_SEGMENTS = "test.between_segments"
-"""Where a task that commits the segments of a store one by one has committed some of them."""
+"""The failpoint of a task that commits segments one by one, after it has committed some of them."""
 
 
 def commit_one_by_one(patch: pytest.MonkeyPatch) -> None:

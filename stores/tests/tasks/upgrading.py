@@ -122,7 +122,7 @@ def work(task: StreamTask, count: int | None = None) -> None:
 
 
 def names_beside(folder: Path) -> list[str]:
-    """What lies beside the store, of all that an upgrade makes."""
+    """Return the names beside the store that an upgrade creates."""
     return [end for end in ENDS if beside(store_folder(folder), end).exists()]
 
 

@@ -1,4 +1,4 @@
-"""What OpenTelemetry's own reader and a scrape over HTTP get to see is what the stores and tasks have counted."""
+"""OpenTelemetry's own reader and a scrape over HTTP return what stores and tasks have counted."""
 
 from __future__ import annotations
 

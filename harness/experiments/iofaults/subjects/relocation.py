@@ -21,8 +21,8 @@ from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import Durability, TopicPartition
 from stores.tasks import StateDirectory, Subtopology, TaskId, Topology, relocate
 from stores.tasks.directory.checkpoint_file import CheckpointFile
-from stores.tasks.directory.layout import places
 from stores.tasks.directory.relocation import relocating
+from stores.tasks.directory.store_places import places
 
 _STORES = ("left", "right")
 _ENGINE = "lmdb"

@@ -9,17 +9,19 @@ from stores.errors import StoreIncompatibleError
 from stores.files.creation import is_store
 from stores.files.plain_files import translated_system_errors
 from stores.tasks.directory.directory_layout import DirectoryLayout, read_layout, relocate_command
-from stores.tasks.directory.layout import bring_in, check_engine_of, check_engines, places
 from stores.tasks.directory.relocation import admit, is_pending
 from stores.tasks.directory.state_directory import StateDirectory
+from stores.tasks.directory.store_places import check_engine_of, check_engines, move_old_stores, places
 from stores.tasks.directory.task_lock import TaskLock
 from stores.tasks.directory.topology_lock import TopologyLock
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.topology import Topology
 
 
-class Entrance:
-    """The entrance to a task's folder. ``kept`` are the paths of its persistent stores in ``layout``, by name.
+class TaskFolder:
+    """The folder of one task, which the task acquires before it opens its stores.
+
+    ``kept`` are the paths of its persistent stores in ``layout``, by name.
 
     With a ``topology`` misplaced stores of all tasks are found first, and moved if ``automatic``.
     """
@@ -43,7 +45,7 @@ class Entrance:
         self._topology, self._automatic = topology, automatic
         self._locks: list[TaskLock | TopologyLock] = []
 
-    def enter(self, owner: object) -> None:
+    def acquire(self, owner: object) -> None:
         """Take the task's lock for ``owner``, and those of stores' own folders, and bring its stores to their places.
 
         Raises: StoreLockedError; StoreMisplacedError unless ``automatic``; StoreIncompatibleError if two places have a
@@ -59,7 +61,7 @@ class Entrance:
                 if not is_pending(self._state):
                     break
                 # Another process has begun a relocation meanwhile, and may have been killed: release all and try again.
-                self.leave()
+                self.release()
             with translated_system_errors(folder):
                 if read_layout(self._state.path) is not self._layout:
                     raise StoreIncompatibleError(
@@ -67,7 +69,7 @@ class Entrance:
                         "another one"
                     )
                 if self._layout is DirectoryLayout.TASK:
-                    bring_in(folder, self._engines)
+                    move_old_stores(folder, self._engines)
                     check_engines(folder, self._engines)
                     self._refuse_other_layout(
                         [
@@ -83,7 +85,7 @@ class Entrance:
                         self._locks.append(self._state.lock_own(home, owner))
                         check_engine_of(name, path)
         except BaseException:
-            self.leave()
+            self.release()
             raise
 
     def _refuse_other_layout(self, paths: Iterable[Path]) -> None:
@@ -97,7 +99,7 @@ class Entrance:
                     + relocate_command(self._state.path, options)
                 )
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release all locks. May be called more than once."""
         while self._locks:
             self._locks.pop().release()

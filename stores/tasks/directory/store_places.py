@@ -83,7 +83,7 @@ def is_taken(path: Path) -> bool:
     return any(map(os.path.lexists, _names(path)))
 
 
-def bring_in(folder: Path, chosen: Mapping[str, str]) -> None:
+def move_old_stores(folder: Path, chosen: Mapping[str, str]) -> None:
     """Move each store of an earlier release in ``folder``, whose lock is held, below its engine's folder.
 
     ``chosen`` is the configured engine by store: it is used for a store whose files do not name an engine. There is one

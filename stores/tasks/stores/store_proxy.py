@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class PresentStore:
+class StoreProxy:
     """A proxy that looks up each attribute in the object that ``present`` returns at that time.
 
     A reference that a function or a reader keeps works before and after the swap.
