@@ -27,8 +27,8 @@ class Choice:
 def choices(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list[Choice]:
     """Return the best backend for each need. ``backends`` has the properties that each backend declares, by name.
 
-    A backend that failed at a level, in a crash trial or by its end state, is not chosen there. One without isolation is
-    chosen nowhere: it is the baseline, and the negative control.
+    A backend that failed at a level, in a crash trial or by its end state, is not chosen there. One without isolation
+    is chosen nowhere: it is the baseline, and the negative control.
     """
     isolating = {name for name, facts in backends.items() if facts["transactional"]}
     keeping = {name for name in isolating if backends[name]["persistent"]}
