@@ -53,9 +53,15 @@ mutant. They use the same points, states and variants as for sound code, of the 
 seed in one backend or file. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
 """
 _NOT_SIMULATED = """\
-Not simulated: disks that report a sync and have not done it; partially written sectors of less than 512 bytes (except
-in the model *beyond*); blocks that belonged to another file; partially written folders; metadata that a file system
-itself corrupts. Writes through a shared map are not seen: a store that keeps data in one is refused. The files *written
+Not simulated:
+
+* disks that report a sync and have not done it;
+* partially written sectors of less than 512 bytes (except in the model *beyond*);
+* blocks that belonged to another file;
+* partially written folders;
+* metadata that a file system itself corrupts.
+
+Writes through a shared map are not seen: a store that keeps data in one is refused. The files *written
 unseen* in the tables are those that engines create again after a crash.
 
 If more than six writes are pending, not every selection of them is tried. Prefixes, each one missing, each one alone,

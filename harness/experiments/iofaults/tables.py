@@ -22,6 +22,9 @@ _WORDS: Mapping[str, str] = {
     "failed_sync": "a sync fails, a kill, and power lost later",
     "damage": "corrupted at rest",
 }
+_MUTANT = {"found": "detected", "not seen": "passed"}
+"""The wanted results of a mutant, as rows have them."""
+_SYMPTOMS = {"": "none", "noticed": "reported corrupt"}
 _OWN = ("error", "damage")
 _POWER = ("power", "power_twice", "failed_sync")
 _MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}
@@ -186,8 +189,8 @@ def mutant_table(figures: Figures) -> Table:
             figure["meaning"],
             f"`{figure['backend']}`",
             figure["fault"] + (f" ({figure['variant']})" if figure["variant"] else ""),
-            figure["wanted"],
-            figure["result"].replace("_", " ") or "not seen",
+            _MUTANT.get(figure["wanted"], figure["wanted"]),
+            _SYMPTOMS.get(figure["result"], figure["result"].replace("_", " ")),
             text.exact(figure["states"]),
             by_gate.get((figure["mutant"], figure["backend"], figure["fault"]), text.NONE),
             "yes" if figure["expected"] else "**no**",
@@ -195,7 +198,7 @@ def mutant_table(figures: Figures) -> Table:
         for figure in figures["mutant"]
     ]
     head = (
-        *("mutant", "defect", "in", "fault", "should be", "is", "after states"),
+        *("mutant", "defect", "in", "fault", "should be", "symptom", "after states"),
         *("detected by the default profile", "as expected"),
     )
     missed = [place for place, figure in enumerate(figures["mutant"]) if not figure["expected"]]
@@ -214,7 +217,7 @@ def detection_table(figures: Figures) -> Table:
             weak.append(len(rows))
         cells = (text.exact(len(own)), _of(found, runs), f"{100 * found / runs:.0f} %", ", ".join(missed) or text.NONE)
         rows.append([f"`{mutant}`", own[0]["fault"], *cells])
-    head = ("mutant", "fault", "built into", "found", "share", "missed at some seed in")
+    head = ("mutant", "fault", "built into", "detected", "share", "missed at some seed in")
     return Table("Mutants detected by the default profile, at level DISK", head, rows, (2, 3, 4), (), weak)
 
 

@@ -36,9 +36,16 @@ A large step: one record whose function puts pairs of 8,000 bytes through a task
 limit causes immediately. Memory is anonymous memory above what the process had before, sampled every millisecond by
 another process. RocksDB's write buffers and every cache are set to 4 MiB here, a copied part to 1 MiB. By default they
 are 48 MiB and 50 MiB per engine, so that a step may take up to twice that more. A bound is computed beforehand. It is
-the sum of the limit, twice the engine's buffers and caches (a spill has its own engine), four parts, 8 MiB for the
-changelog's producer, 200 bytes for each pair, and 16 MiB of freed memory that allocators keep. If a bound is exceeded,
-or a step is not one commit, the run fails.
+the sum of:
+
+* the limit;
+* twice the engine's buffers and caches, because a spill has its own engine;
+* four copied parts;
+* 8 MiB for the changelog's producer;
+* 200 bytes for each pair;
+* 16 MiB of freed memory that allocators keep.
+
+If a bound is exceeded, or a step is not one commit, the run fails.
 """
 
 

@@ -27,7 +27,7 @@ def reader_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a line for each trial, with its parameters, and its result with the expected one if they differ."""
     return Table(
         "Readers beside a writer; every answer checked against the writer's history",
-        ("backend", "level", "built in", "operations", "commits", "committed answers", "uncommitted answers", "found"),
+        ("backend", "level", "built in", "operations", "commits", "committed answers", "uncommitted answers", "result"),
         [
             (
                 str(row["backend"]),
