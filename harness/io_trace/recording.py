@@ -94,7 +94,7 @@ def read_recording(path: Path) -> list[Effect]:
     """
     raw = path.read_bytes()
     if not MAGIC.startswith(raw[: len(MAGIC)]):
-        raise ConfigError(f"{path} is no recording of effects: give a file that steering.begin has written")
+        raise ConfigError(f"{path} is not a recording of I/O operations: give a file that `steering.begin` has written")
     try:
         effects = _parsed(raw)
     except (IndexError, ValueError) as error:

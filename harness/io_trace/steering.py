@@ -95,7 +95,7 @@ def note(text: str) -> None:
     """Write ``text`` into the recording, after all effects so far. Raises: ConfigError before ``begin``."""
     said = text.encode()
     if _library().effects_note(said, len(said)):
-        raise ConfigError("no effects are being watched in this process: call steering.begin first")
+        raise ConfigError("no I/O operations are recorded in this process: call `steering.begin` first")
 
 
 def count() -> int:

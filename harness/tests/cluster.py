@@ -40,8 +40,8 @@ class ClusterError(ConfigError):
 class Cluster:
     """One master and ``workers`` workers of ``cores`` cores each, for the length of a ``with`` block.
 
-    Each is a process group of its own with a work folder of its own; at the end, and upon any error, all of them, the
-    executors that they started and whatever those started are killed and the folders removed.
+    Each is a process group with its own work folder. At the end, and after any error, all of them are killed, with the
+    executors that they started and the processes of these. The folders are removed.
 
     Raises: ConfigError where Java is missing; ClusterError where the workers are not there after ``timeout_s``.
     """
@@ -62,7 +62,7 @@ class Cluster:
 
     @property
     def folder(self) -> Path:
-        """Where its logs and work folders lie, until the block ends."""
+        """The folder of its logs and work folders, until the block ends."""
         return self._folder
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class Cluster:
         self._cleanup.close()
 
     def alive_workers(self) -> int:
-        """How many workers the master counts as alive; it notices a dead one within seconds."""
+        """The number of workers that the master counts as alive. It notices a dead one within seconds."""
         state = self._state()
         return 0 if state is None else int(state["aliveworkers"])
 
@@ -144,7 +144,7 @@ class Cluster:
         return self._folder / f"{name}.log"
 
     def _state(self) -> dict[str, Any] | None:
-        """What the master says of itself; None while it does not answer."""
+        """Return the state that the master reports; None while it does not answer."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"http://{HOST}:{self._ui_port}/json/", timeout=5) as answer:

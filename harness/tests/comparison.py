@@ -10,7 +10,7 @@ _SAME_ON_EVERY_RUN = ("trial", "spec", "result", "verdicts")
 
 
 def comparable(rows: Iterable[Mapping[str, Any]]) -> str:
-    """What is the same on every run of the same trials: one JSON line per row, in the order of the trials' ids."""
+    """Return the columns that every run of the same trials has: one JSON line per row, in the order of the ids."""
     told = [{name: found[name] for name in _SAME_ON_EVERY_RUN} for found in rows]
     return "".join(
         json.dumps(line, sort_keys=True) + "\n" for line in sorted(told, key=lambda line: str(line["trial"]))

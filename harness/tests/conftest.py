@@ -1,4 +1,4 @@
-"""What several files of tests need to be there."""
+"""Fixtures for several files of tests."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def found_at(
     depth: Depth | None = None,
     seed: int = 7,
 ) -> list[Files]:
-    """What the files may be at ``position``, else at the end: each distinct state once, folders left out."""
+    """Return the distinct crash states at ``position``, by default the end, without folders."""
     at = script.end if position is None else position
     found = distinct(script.effects, before or Tree(), range(at, at + 1), model, seed, depth or Depth())
     return [files(state.tree) for state in found]

@@ -1,4 +1,4 @@
-"""What the children of the tests on effects do."""
+"""The functions that children run for tests of recordings and fault injection."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def refused(root: str) -> list[str]:
 
 
 def attempts(root: str, recording: str, plan: list[Any]) -> list[Any]:
-    """What each of some calls answers, an error by its number; and how often the plan struck."""
+    """Return the result of each of some calls, an error by its number, and the number of injected faults."""
     begin(root, recording, plan)
     os.chdir(root)
     file = os.open("file", os.O_RDWR | os.O_CREAT)
@@ -244,7 +244,7 @@ def map_shared(root: str, recording: str) -> None:
 
 
 def sync_everything(root: str, recording: str, plan: list[Any]) -> int:
-    """How often the plan struck."""
+    """Return the number of injected faults."""
     begin(root, recording, plan)
     os.sync()
     return steering.fired()

@@ -48,7 +48,7 @@ class FakeTask:
 
     @property
     def states(self) -> dict[str, dict[bytes, bytes]]:
-        """What each store holds, as plain pairs."""
+        """The content of each store, as plain pairs."""
         typed = {
             name: dict(plain_pairs(self.records[name], store.read_only(IsolationLevel.READ_UNCOMMITTED)))
             for name, store in self._typed.items()

@@ -47,7 +47,7 @@ class SharedJvm:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What a process has in its environment whose sessions join this JVM."""
+        """The environment of a process whose sessions join this JVM."""
         parameters = self._gateway.gateway_parameters
         return {
             "PYSPARK_GATEWAY_PORT": str(parameters.port),

@@ -1,4 +1,4 @@
-"""Each checker acquits sound evidence and convicts the damage that it is there for. No process runs here."""
+"""Each checker passes sound evidence and detects the damage that it exists for. No process runs here."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_anomaly_outweighs_unknown_which_outweighs_valid() -> None:
 
 
 def fell_back(state: State = FIRST, next_input: int = 1, *, wiped: bool = False, reason: str = "") -> Evidence:
-    """A process was told of one commit, and returned to it."""
+    """A process had one commit acknowledged, and returned to it."""
     kept = Restored(state, 0, wiped, reason)
     return replace(evidence(), fallen_back=(FellBack(next_input, 1, {"left": kept}, frozenset({"left"})),))
 

@@ -1,4 +1,4 @@
-"""Files that a disk may hold after power loss are told from those that it may not, with the reason."""
+"""Files that a disk may hold after power loss are distinguished from impossible ones, with the reason."""
 
 from __future__ import annotations
 

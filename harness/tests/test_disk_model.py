@@ -1,4 +1,4 @@
-"""What may be lost at a power cut, and what not: each rule of the model, proven by a recording written by hand."""
+"""Each rule of the persistence model about what power loss may take, shown by a recording written by hand."""
 
 from __future__ import annotations
 

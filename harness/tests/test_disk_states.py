@@ -1,4 +1,4 @@
-"""Which states are enumerated, and how they are told apart."""
+"""The crash states that are enumerated, and their descriptions."""
 
 from __future__ import annotations
 
@@ -240,9 +240,10 @@ def test_the_first_state_is_yielded_before_the_next_is_asked_for() -> None:
 
 @st.composite
 def synced_recordings(draw: st.DrawFn) -> tuple[Script, list[dict[str, dict[int, bytes]]]]:
-    """A recording that writes each place of a file once, and what was synced before each position, told apart from the
+    """Draw a recording that writes each place of a file once, and the bytes synced before each position.
 
-    model: file by file, which bytes must lie where. Each file is created, and named by its folder's sync, at first.
+    These do not come from the model. They are given by file and place. Each file is created and its folder synced at
+    first.
     """
     script = Script()
     names = ["a", "b"]

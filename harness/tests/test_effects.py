@@ -37,7 +37,7 @@ def run(fork_server: ForkServer, function: str, root: Path, **arguments: Any) ->
 
 
 def replayed(effects: list[Effect], root: Path, base: Tree | None = None) -> dict[str, bytes | None]:
-    """What the effects make of an empty folder, or of ``base``."""
+    """Return the tree that the operations make of an empty folder, or of ``base``."""
     tree = base or Tree()
     for effect in effects:
         tree.apply(effect)

@@ -1,4 +1,4 @@
-"""The recorder is compiled where it is needed, or the person who needs it is told what to install."""
+"""The recorder is compiled when it is needed. Without a compiler, an error says what to install."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _warm_parent() -> psutil.Process:
             # Empty for a moment after its start: the kernel has not put it there yet.
             if "fork_server_main" in " ".join(process.cmdline()):
                 return process
-    raise AssertionError("no warm parent was started")
+    raise AssertionError("no fork server was started")
 
 
 @pytest.mark.parametrize("begun", [False, True])

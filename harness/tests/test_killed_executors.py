@@ -1,4 +1,4 @@
-"""On a cluster that loses executors, jobs, trials and sweeps come back whole; all tests share one cluster and session.
+"""On a cluster that loses executors, jobs and trials of all kinds complete; the tests share one cluster and session.
 
 Workers of Spark that are killed, without a cluster, are in ``test_trials_spark`` and ``test_sweeps_spark``.
 """
@@ -35,7 +35,7 @@ def running_below(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the trials of every process that is started here work."""
+    """The folder in which the trials of every process that is started here work."""
     folder = tmp_path_factory.mktemp("work")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))

@@ -1,4 +1,4 @@
-"""What many stores take in one process is measured by opening them, and told where it could not hold them."""
+"""The resources of many stores in one process are measured by opening them, as far as the process can."""
 
 from __future__ import annotations
 

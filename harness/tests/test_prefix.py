@@ -19,7 +19,7 @@ TOLD = Promised(acknowledged=2, attempted=3)
 
 
 def seen(number: int, **changed: Any) -> Remains:
-    """A judge that found commit ``number``, all in order but for what is ``changed``."""
+    """The result of a verifier that found commit ``number``, all in order except for the fields ``changed``."""
     state = MODELS[number]
     whole = Remains(state, number, number, added=ADDED, later={**state, **ADDED}, wanted_number=3, restored_offset=3)
     whole = replace(whole, added_number=9, later_offset=9, later_position=9)

@@ -1,4 +1,4 @@
-"""A claim about speed is judged by each one's fastest repeat, and one that nobody measured does not hold."""
+"""A claim about speed compares the fastest repeats, and does not hold without a measurement."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from stores.registry import backend_named, backends
 
 ALL = Query("range")
 SUBJECTS = ("memory-indexed-batch", "rocksdb-dual-store", "sqlite-native")
-"""What mutants are built into."""
+"""The backends that mutants are built into."""
 MISTAKES = ("AttributeError", "NameError", "RecursionError", "TypeError")
 
 

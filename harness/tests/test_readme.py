@@ -30,7 +30,7 @@ PRINTED = {
         "1 0\n",
     ],
 }
-"""What each block of Python prints, by document."""
+"""The output of each block of Python, by document."""
 
 
 def blocks_of(document: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a power cut leaves on real file systems is a state of the model: ext4 and xfs, in images that root mounts."""
+"""A power cut on a real file system leaves a crash state of the model: ext4 and xfs, in images that root mounts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.tests.filesystems.crash import Crash, crash
 from harness.tests.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted
 
 SEEDS = (*range(1, 12), 18, 27, 37)
-"""Among them those that convicted earlier models."""
+"""Among them are the seeds that refuted earlier models."""
 CUTS = 3
 CALLS = 120
 STORE_SEED = 5
@@ -91,7 +91,7 @@ def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
 def store_judged(
     fork_server: ForkServer, kind: FileSystem, folder: Path, case: Case, seed: int, counts: Counter[str]
 ) -> tuple[list[str], list[Judgement]]:
-    """The subject of ``case`` on a file system whose power is cut: objections to its files, and judgements on it."""
+    """The subject of ``case`` on a file system whose power is cut: objections to its files, and verdicts on it."""
     with Workshop(case, seed) as shop:
         plan = ["Kill", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
         arguments = {"name": case.subject, "level": case.level, "mutant": case.mutant, "commits": case.commits}

@@ -101,7 +101,7 @@ PYSPARKS_OWN = ("SPARK_BUFFER_SIZE", "SPARK_AUTH_SOCKET_TIMEOUT")
 
 
 class Seen(NamedTuple):
-    """What a session did, whose job failed in the end; its promises are told apart below, and its JVM starts once."""
+    """The record of a session whose job failed in the end. Tests below check one promise each; its JVM starts once."""
 
     retried: bool
     second: type[BaseException] | None

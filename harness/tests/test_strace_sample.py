@@ -1,4 +1,4 @@
-"""Kills by strace, which shares nothing with the recorder, lead to the same judgement as kills by the recorder."""
+"""Kills by strace, which shares nothing with the recorder, lead to the same verdict as kills by the recorder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLS = (
     *("write", "pwrite64", "writev", "pwritev", "ftruncate", "fallocate", "fsync", "fdatasync"),
     *("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat", "mkdir", "mkdirat", "rmdir"),
 )
-"""What changes files. Not every machine has each: strace is to pass over what it does not know."""
+"""The system calls that change files. Not every machine has each, so strace must ignore unknown ones."""
 _CALL = re.compile(rf"^(\d+) +({'|'.join(CALLS)})\(")
 
 
@@ -86,7 +86,7 @@ def calls_made(log: Path) -> list[tuple[str, int]]:
 
 
 def sample(case: Case, kills: int) -> list[tuple[str, Judgement]]:
-    """Kill a writer of ``case`` at so many calls, drawn by the seed, and judge what it leaves each time."""
+    """Kill a writer of ``case`` at so many calls, drawn by the seed, and verify its files each time."""
     with Workshop(case, SEED) as shop:
         demanded = shop.demanded("kill")
         log = shop.scratch("log")

@@ -1,4 +1,4 @@
-"""Every persistent backend keeps its promises under faults below the process: a slice of each sweep."""
+"""Every persistent backend keeps its promises under faults below the process: some points of each case."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from stores.errors import ConfigError
 SEED = 3
 COMMITS = 6
 BACKENDS = sorted({name for name, _ in subjects()} - (set(TASKS[2:]) - {PUNCTUATION, ONLINE_UPGRADE}))
-"""Of the tasks two pairs of engines are enough here: a run sweeps the others as well."""
+"""Two pairs of engines are enough for tasks here: a run tries the others as well."""
 AT_DISK = [name for name, level in subjects() if level == "DISK" and name in BACKENDS]
 
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What finds keep, made up or known ones, goes with the test."""
+    """Remove kept recordings with the test."""
     monkeypatch.setattr("harness.experiments.iofaults.workshop.KEPT", tmp_path / "recordings")
 
 
@@ -119,7 +119,7 @@ def test_a_kind_of_store_that_a_subject_does_not_have_is_refused(name: str, kind
 
 
 def test_a_kill_between_the_commit_of_an_adoption_and_its_checksum_is_no_damage() -> None:
-    """The store was closed cleanly before, when its meta pages must fit, and the adoption is repeated."""
+    """The store was closed cleanly before, when its meta pages must fit, and the offset import is repeated."""
     case = Case(ADOPTIONS[0], "DISK", "kill", commits=COMMITS)
     with Workshop(case, SEED) as shop:
         recording = shop.recording()
@@ -157,7 +157,7 @@ def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str) -> None
 
 
 def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same() -> None:
-    """What was promised at the places where the first state is legal goes along, and is not what its position says."""
+    """The bounds come from the positions at which the first state is legal, and not from its own position."""
     case = Case(CHECKPOINT, "DISK", "power_twice", commits=3)
     with Workshop(case, SEED) as shop:
         points = all_points(shop)

@@ -105,7 +105,7 @@ def test_the_order_depends_on_the_seed_alone() -> None:
 
 
 def test_a_commit_counts_from_its_attempt_to_its_acknowledgement_alone() -> None:
-    """What was attempted and not acknowledged, and what lies between two commits, is none."""
+    """An attempt without an acknowledgement is no commit, nor are operations between two commits."""
     script = Script().note("attempt 1").write("log", 0, b"1").note("open 0").note("attempt 1")
     begun = script.end
     script.write("log", 0, b"1").note("ack 1").write("log", 1, b"2")

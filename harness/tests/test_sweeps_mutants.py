@@ -1,4 +1,4 @@
-"""The sweeps see what they are there to see: mutants are convicted by the fault they belong to, and by no other."""
+"""Each mutant is detected by the I/O fault that it names, and not by a fault that cannot see it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ RESULTS: dict[str, set[Found]] = {
     "unsynced-layout": {Found.NOTICED},
     "unsynced-process-id": {Found.PHANTOM},
 }
-"""What each mutant is found out by."""
+"""The results that may detect each mutant."""
 QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-before-copy"), "lmdb-indexed-batch")
 """The subject in which it takes the fewest states, where that is not the last one."""
 

@@ -1,4 +1,4 @@
-"""What a profile sweeps, which points are drawn and how they are cut: the same for the same seed, and nothing twice."""
+"""A profile's cases, their drawn points and their slices are the same for the same seed, and nothing is tried twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VARIATIONS = {each for each in EVERYWHERE if each[0] in (*TASKS, *ADOPTIONS)} - 
 
 
 def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
-    """The subjects and levels of which a profile sweeps every point."""
+    """The subjects and levels of which a profile tries every point."""
     return {
         (swept.case.subject, swept.case.level)
         for swept in profile(name, 1)
@@ -236,7 +236,7 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
 
 
 def asked_by(row: Mapping[str, Any]) -> str:
-    """What the command that a row prints has to say."""
+    """The JSON in the command that a row prints."""
     return str(row["repeat"]).removeprefix("python -m harness effect ").strip("'")
 
 

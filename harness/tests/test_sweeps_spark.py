@@ -120,7 +120,7 @@ def test_a_killed_worker_neither_loses_nor_doubles_a_row(spark: SparkSession, tm
 
 
 def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -> list[Row]:
-    """Sweep in small slices, and strike once, when the first of them are done: as soon as ``strike`` finds somebody."""
+    """Run small slices, and call ``strike`` once the first of them are done, until it finds a process."""
 
     def wait_and_strike() -> None:
         while finished_slices(folder)[0] < 2 and not over.wait(0.02):

@@ -1,4 +1,4 @@
-"""What a store asks of its engines is counted per get and per byte put, and is what its strategy says."""
+"""A store's calls of its engines are counted per get and per byte put, and agree with its strategy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_direct_store_looks_once_and_writes_once_whatever_is_open() -> None:
 
 @pytest.mark.parametrize("backend", [name for name in backends() if name.endswith("-indexed-batch")])
 def test_an_indexed_batch_asks_its_engine_for_nothing_that_it_has_in_memory(backend: str) -> None:
-    """What has a disk looks into two stores once it has spilled, and writes twice."""
+    """A persistent store looks into two engines after a spill, and writes twice."""
     small, large = amplification_rows([backend], 1)
     for row in (small,) if backends()[backend].persistent else (small, large):
         assert (row["lookups_staged"], row["lookups_committed"], row["lookups_absent"]) == (0, 1, 1)

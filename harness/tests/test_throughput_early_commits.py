@@ -1,4 +1,4 @@
-"""Commits that only the limit on the memory of writes asks for: they come in time, and are told with their cause."""
+"""Commits that only the limit on the memory of writes causes come in time, and are reported with that cause."""
 
 from __future__ import annotations
 

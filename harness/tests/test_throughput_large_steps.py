@@ -1,4 +1,4 @@
-"""Steps larger than the limit: what they take of memory is told against a bound, and a store that spills nothing fails.
+"""Steps larger than the limit: their memory is reported against a bound, and a store without a spill exceeds it.
 
 The steps are those of the default profile, in processes of their own.
 """

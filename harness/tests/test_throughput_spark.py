@@ -33,7 +33,7 @@ def spark(joined_jvm: SharedJvm) -> Iterator[SparkSession]:
 
 
 def quiet(line: str) -> None:
-    """Where progress is not looked at."""
+    """Discard reports of progress."""
 
 
 def one_batch(sweep: Sweep) -> Batch:

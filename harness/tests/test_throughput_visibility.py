@@ -1,4 +1,4 @@
-"""How soon a reader on another thread sees a write: at once, or with the commit, whichever its level says."""
+"""A reader on another thread sees a write at once or with the commit, depending on its level."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ TRIALS = [Trial(BACKEND, KillAfter(number), mix=SMALL, commit_every=6, seed=numb
 
 @pytest.fixture(scope="module", autouse=True)
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the trials of every process that is started here work."""
+    """The folder in which the trials of every process that is started here work."""
     folder = tmp_path_factory.mktemp("work")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))

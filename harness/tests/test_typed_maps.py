@@ -20,7 +20,7 @@ KEYS = [b"k%02d" % number + (b"", b"\0", b"\xff", b"\0\xff")[number % 4] for num
 
 
 class LoggingStaging(StoreStaging):
-    """Keeps what a changelog would be told."""
+    """A store that keeps the pairs that a changelog would get."""
 
     def __init__(self, store: KeyValueStore) -> None:
         super().__init__(store)

@@ -1,4 +1,4 @@
-"""Which keys requests pick: frequencies against the theory, and the same ones for a seed everywhere."""
+"""The keys that requests pick: frequencies agree with the theory, and a seed gives the same keys everywhere."""
 
 from __future__ import annotations
 

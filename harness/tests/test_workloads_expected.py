@@ -1,4 +1,4 @@
-"""What the workloads leave in their stores, against what Spark SQL says of the same events."""
+"""The end states of the workloads agree with the results of Spark SQL for the same events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer of the sweeps in a process of its own, with no recorder in it: ``strace`` sees to its end.
+"""A writer process without a recorder: ``strace`` kills it.
 
 Its arguments are those of ``harness.experiments.iofaults.writer.run``, as JSON.
 """

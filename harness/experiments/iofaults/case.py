@@ -68,7 +68,7 @@ class Case:
         if not 1 <= self.commits <= COMMITS_MAX:
             raise ConfigError(f"a writer makes 1 to {COMMITS_MAX:,} commits, not {self.commits}")
         if self.states_per_position is not None and self.states_per_position < 2:
-            raise ConfigError(f"at a position 2 states or more are judged, not {self.states_per_position}")
+            raise ConfigError(f"states_per_position is 2 or more, not {self.states_per_position}")
         check_subject(self.subject, self.level, self.records)
 
     def _check_types(self) -> None:

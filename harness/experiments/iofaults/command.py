@@ -116,7 +116,7 @@ def _found(recording: Path) -> Path:
     for place in (recording, ROOT / recording):
         if place.is_file():
             return place.absolute()
-    raise ConfigError(f"the recording {recording} is gone: run the sweep again, or leave it out to make a new one")
+    raise ConfigError(f"the recording {recording} is gone: leave it out of the command, and a new one is made")
 
 
 def _number(told: Mapping[str, Any], name: str, default: int) -> int:

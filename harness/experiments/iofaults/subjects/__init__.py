@@ -141,4 +141,4 @@ def check_subject(name: str, level: str, records: str = PLAIN) -> None:
     if (name, level) not in subjects():
         if name not in _OWN:
             backend_named(name)
-        raise ConfigError(f"{name} is not swept at {level}; there is: {', '.join(map('@'.join, subjects()))}")
+        raise ConfigError(f"{name} is not tested at {level}. Choose one of: {', '.join(map('@'.join, subjects()))}")
