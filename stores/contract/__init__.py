@@ -1,1 +1,1 @@
-"""The values and views of the contract in ``stores.interface``: partitions, isolation levels, iterators, marks."""
+"""The parts of the contract in ``stores.interface``: a store's life, its levels, readers and iterators, and marks."""
