@@ -112,7 +112,7 @@ class Demand(NamedTuple):
     """True if uncommitted writes must not be visible, and data must match its offset."""
 
 
-class Judgement(NamedTuple):
+class Finding(NamedTuple):
     """``number`` is the commit that was found, or None; ``expected`` is True if the promises were kept.
 
     ``noticed`` is the stage at which corruption was reported: see ``Remains.stage``.
@@ -168,88 +168,86 @@ def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
     return Promised(acknowledged, attempted, broken)
 
 
-def judged(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Judgement:
+def check_prefix(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Finding:
     """Check a store after a fault. ``models`` are the states after 0, 1, ... commits; ``given`` has all values."""
     trouble = told.trouble or remains.trouble
     if trouble:
-        return Judgement(Found.HARNESS_ERROR, None, False, trouble)
+        return Finding(Found.HARNESS_ERROR, None, False, trouble)
     if told.broken is not None:
-        return Judgement(told.broken[0], None, False, told.broken[1])
+        return Finding(told.broken[0], None, False, told.broken[1])
     if remains.ending:
         found = Found.HANGING if remains.ending == "deadline" else Found.DEADLY
-        return Judgement(found, None, False, f"whoever opened it ended: {remains.ending}")
+        return Finding(found, None, False, f"the process that opened it ended: {remains.ending}")
     if remains.leaked:
-        return Judgement(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
+        return Finding(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
     # An error that comes only after everything was read does not excuse a wrong state.
     if remains.error and (remains.state is None or (remains.error in NOTICING and remains.stage != "afterwards")):
         return _refusal(demanded, remains)
     if remains.state is None:
-        return Judgement(Found.HARNESS_ERROR, None, False, "the judge told neither a state nor an error")
+        return Finding(Found.HARNESS_ERROR, None, False, "the verifier process reported neither a state nor an error")
     if demanded.transactional:
-        judgement = _whole(demanded, told, remains, models, given)
+        verdict = _whole(demanded, told, remains, models, given)
     else:
-        judgement = _key_by_key(demanded, told, remains.state, given)
-    if judgement.found is not Found.VALID:
-        return judgement
-    return _refusal(demanded, remains) if remains.error in NOTICING else _usable(demanded, remains, judgement)
+        verdict = _key_by_key(demanded, told, remains.state, given)
+    if verdict.found is not Found.VALID:
+        return verdict
+    return _refusal(demanded, remains) if remains.error in NOTICING else _usable(demanded, remains, verdict)
 
 
-def _refusal(demanded: Demand, remains: Remains) -> Judgement:
+def _refusal(demanded: Demand, remains: Remains) -> Finding:
     said = f"{remains.error}: {remains.error_detail}"
     if remains.error not in NOTICING:
-        return Judgement(Found.REFUSED, None, False, said)
+        return Finding(Found.REFUSED, None, False, said)
     if remains.wanted is None or remains.restored != remains.wanted:
-        return Judgement(Found.UNRESTORED, None, False, said)
+        return Finding(Found.UNRESTORED, None, False, said)
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
         told = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
-        return Judgement(Found.UNRESTORED, None, False, told)
+        return Finding(Found.UNRESTORED, None, False, told)
     if unkept := _unkept_afterwards(demanded, remains, remains.restored):
-        return Judgement(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
-    return Judgement(Found.NOTICED, None, demanded.may_notice, said, remains.stage)
+        return Finding(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
+    return Finding(Found.NOTICED, None, demanded.may_notice, said, remains.stage)
 
 
-def _whole(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Judgement:
+def _whole(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Finding:
     state = remains.state
     assert state is not None
     number = next((number for number, model in enumerate(models) if model == state), None)
     if number is None:
         strange = _strange(state, given, told.attempted)
         if strange:
-            return Judgement(Found.PHANTOM, None, False, strange)
+            return Finding(Found.PHANTOM, None, False, strange)
         said = remains.offset or 0
-        return Judgement(Found.TORN, None, False, f"no commit; its offset says {said}: {_differs(state, models, said)}")
+        return Finding(Found.TORN, None, False, f"no commit; its offset says {said}: {_differs(state, models, said)}")
     for what, kept in (("offset", remains.offset), ("position", remains.position)):
         if (kept or 0) != number:
-            return Judgement(
-                Found.TORN, number, False, f"the state of commit {number}, but its {what} says {kept or 0}"
-            )
+            return Finding(Found.TORN, number, False, f"the state of commit {number}, but its {what} says {kept or 0}")
     if number > told.attempted:
-        return Judgement(Found.PHANTOM, number, False, f"commit {number}; {told.attempted} was the last attempted")
+        return Finding(Found.PHANTOM, number, False, f"commit {number}; {told.attempted} was the last attempted")
     if demanded.keeps and number < told.acknowledged:
-        return Judgement(Found.LOST, number, False, f"commit {number}; {told.acknowledged} was acknowledged")
-    return Judgement(Found.VALID, number, True)
+        return Finding(Found.LOST, number, False, f"commit {number}; {told.acknowledged} was acknowledged")
+    return Finding(Found.VALID, number, True)
 
 
-def _key_by_key(demanded: Demand, told: Promised, state: State, given: Given) -> Judgement:
+def _key_by_key(demanded: Demand, told: Promised, state: State, given: Given) -> Finding:
     """Check a store without isolation: each key has one of its values, none older than the last acknowledged one."""
     strange = _strange(state, given, told.attempted + 1)
     if strange:
-        return Judgement(Found.PHANTOM, None, False, strange)
+        return Finding(Found.PHANTOM, None, False, strange)
     floor = told.acknowledged if demanded.keeps else 0
     for key, values in sorted(given.items()):
         last_kept = max(at for at, (number, _) in enumerate(values) if number <= floor)
         if state.get(key) not in [value for number, value in values[last_kept:] if number <= told.attempted + 1]:
-            return Judgement(Found.LOST, None, False, f"key {key!r} has an older value than commit {floor} gave it")
-    return Judgement(Found.VALID, None, True)
+            return Finding(Found.LOST, None, False, f"key {key!r} has an older value than commit {floor} gave it")
+    return Finding(Found.VALID, None, True)
 
 
-def _usable(demanded: Demand, remains: Remains, judgement: Judgement) -> Judgement:
+def _usable(demanded: Demand, remains: Remains, verdict: Finding) -> Finding:
     if remains.error:
         detail = f"{remains.error}: {remains.error_detail}"
-        return Judgement(Found.UNUSABLE, judgement.number, False, detail)
+        return Finding(Found.UNUSABLE, verdict.number, False, detail)
     assert remains.state is not None
     unkept = _unkept_afterwards(demanded, remains, remains.state)
-    return Judgement(Found.UNUSABLE, judgement.number, False, unkept) if unkept else judgement
+    return Finding(Found.UNUSABLE, verdict.number, False, unkept) if unkept else verdict
 
 
 def _unkept_afterwards(demanded: Demand, remains: Remains, before: State) -> str:

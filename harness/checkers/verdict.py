@@ -32,7 +32,7 @@ def verdict(checker: str, anomalies: Iterable[str], missing: str = "") -> Verdic
 
 def worst(verdicts: Iterable[Verdict]) -> Result:
     """Return the worst result: anomaly, then unknown, then valid; unknown if there is no verdict."""
-    results = {judged.result for judged in verdicts}
+    results = {verdict.result for verdict in verdicts}
     if Result.ANOMALY in results:
         return Result.ANOMALY
     return Result.VALID if results == {Result.VALID} else Result.UNKNOWN

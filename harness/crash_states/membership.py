@@ -39,10 +39,10 @@ def why_illegal(
     disk = Disk(recording, base, folder_model)
     while disk.position < position:
         disk.advance()
-    judge = _Judge(disk, tree, _mapped(recording, base, position))
+    checker = _Checker(disk, tree, _mapped(recording, base, position))
     fewest: list[str] | None = None
     for kept in _names_kept(disk, tree):
-        objections = judge.objections(disk.tree(kept))
+        objections = checker.objections(disk.tree(kept))
         if not objections:
             return []
         if fewest is None or len(objections) < len(fewest):
@@ -50,7 +50,7 @@ def why_illegal(
     return fewest or ["no choice of the names that are not durable leaves these"]
 
 
-class _Judge:
+class _Checker:
     """Compares the tree that was found with trees of the model. It caches its results for each file."""
 
     def __init__(self, disk: Disk, found: Tree, mapped: frozenset[int]) -> None:

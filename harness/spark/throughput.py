@@ -119,7 +119,7 @@ def measure(
             site = Site(Path(scratch), progress.path, code_path())
             task = _measurer(batch.measurements, workload(batch.workload), site)
             source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
-        return _judged(batch, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
+        return _compared(batch, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
 
 
 def _measurer(measurements: Sequence[Measurement], work: Workload, site: Site) -> Callable[[_Batches], _Batches]:
@@ -179,7 +179,7 @@ def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence
     return batches
 
 
-def _judged(batch: Batch, source: DataFrame, yielded: DataFrame) -> Outcome:
+def _compared(batch: Batch, source: DataFrame, yielded: DataFrame) -> Outcome:
     shares = yielded.where("store is null").select("measurement", "partition", "figures", "failure", "digest").collect()
     states = {(share["partition"], share["digest"]) for share in shares if share["digest"]}
     wrong = _wrong_states(batch, source, yielded, states)

@@ -66,12 +66,12 @@ def evidence(found_store: Found | None = None, restored: Restored | None = None,
     return replace(sound, **changed)  # type: ignore[arg-type]
 
 
-def results(judged: Evidence) -> dict[str, Result]:
-    return {name: check(judged).result for name, check in CHECKERS.items()}
+def results(given: Evidence) -> dict[str, Result]:
+    return {name: check(given).result for name, check in CHECKERS.items()}
 
 
-def anomalies(judged: Evidence) -> set[str]:
-    return {name for name, result in results(judged).items() if result is Result.ANOMALY}
+def anomalies(given: Evidence) -> set[str]:
+    return {name for name, result in results(given).items() if result is Result.ANOMALY}
 
 
 def test_sound_evidence_is_valid_to_every_checker() -> None:
@@ -125,7 +125,7 @@ def test_a_log_that_lost_acknowledged_input_is_not_durable_at_any_level() -> Non
     assert anomalies(replace(sound, lives=(life,), durability="CHANGELOG")) == {"durability"}
 
 
-def test_a_write_that_nothing_committed_is_convicted() -> None:
+def test_a_write_that_nothing_committed_is_detected() -> None:
     assert "uncommitted" in anomalies(evidence(found({**FIRST, b"c": b"2"}, 1)))
 
 
@@ -151,7 +151,7 @@ def test_input_that_was_never_processed_does_not_converge() -> None:
 
 
 @pytest.mark.parametrize("picked", [(0, 1), (0, 1, 2, 2), (0, 2, 1), ()])
-def test_outputs_that_are_lost_doubled_or_out_of_order_are_convicted(picked: tuple[int, ...]) -> None:
+def test_outputs_that_are_lost_doubled_or_out_of_order_are_detected(picked: tuple[int, ...]) -> None:
     """Source: KIP-129, exactly once."""
     wrong = tuple(LogRecord(at, *OUTPUTS[number]) for at, number in enumerate(picked))
     assert anomalies(evidence(final_log=replace(evidence().final_log, outputs=wrong))) == {"outputs"}
@@ -166,7 +166,7 @@ def test_at_least_once_may_repeat_outputs_but_not_lose_one() -> None:
     assert anomalies(replace(sound, final_log=replace(sound.final_log, outputs=lost))) == {"outputs"}
 
 
-def test_a_restore_that_replays_more_than_is_in_doubt_is_convicted() -> None:
+def test_a_restore_that_replays_more_than_is_in_doubt_is_detected() -> None:
     """Source: KIP-892, "Motivation"."""
     assert anomalies(evidence(restored=Restored(SECOND, 4, False))) == {"bounded_restore"}
 
@@ -175,7 +175,7 @@ def test_a_store_that_lost_an_acknowledged_commit_may_not_make_up_for_it_by_repl
     assert "bounded_restore" in anomalies(evidence(found({}, None), Restored(SECOND, 4, False)))
 
 
-def test_a_transactional_store_that_is_wiped_is_convicted() -> None:
+def test_a_transactional_store_that_is_wiped_is_detected() -> None:
     """Source: KIP-844, transactional stores keep their data after a crash."""
     assert anomalies(evidence(found({}, None), Restored(SECOND, 4, True), durability="CHANGELOG")) == {
         "bounded_restore"
@@ -192,14 +192,14 @@ def test_an_anomaly_counts_even_where_evidence_is_missing() -> None:
 
 
 def test_anomaly_outweighs_unknown_which_outweighs_valid() -> None:
-    judged = [
+    verdicts = [
         Verdict("one", Result.VALID),
         Verdict("two", Result.UNKNOWN, "why"),
         Verdict("three", Result.ANOMALY, "what"),
     ]
-    assert worst(judged) is Result.ANOMALY
-    assert worst(judged[:2]) is Result.UNKNOWN
-    assert worst(judged[:1]) is Result.VALID
+    assert worst(verdicts) is Result.ANOMALY
+    assert worst(verdicts[:2]) is Result.UNKNOWN
+    assert worst(verdicts[:1]) is Result.VALID
     assert worst([]) is Result.UNKNOWN
 
 

@@ -120,7 +120,7 @@ def test_a_folder_is_no_file() -> None:
     assert objections(script, Tree(), base(f=b""))
 
 
-def test_of_a_file_that_was_mapped_the_bytes_are_not_judged() -> None:
+def test_of_a_file_that_was_mapped_the_bytes_are_not_checked() -> None:
     script = Script().create("m").truncate("m", 512).map_writable("m").sync("m").create("a").sync("a")
     assert objections(script, Tree(), base(m=b"x" * 512, a=b"")) == []
     assert objections(script, Tree(), base(m=b"x" * 513, a=b""))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.checkers.prefix import Found, Judgement, Promised, Remains, demand, judged, promised
+from harness.checkers.prefix import Finding, Found, Promised, Remains, check_prefix, demand, promised
 
 MODELS = [{}, {b"a": b"1"}, {b"a": b"2", b"b": b"2"}, {b"b": b"3"}, {b"b": b"4"}]
 GIVEN = {
@@ -26,17 +26,17 @@ def seen(number: int, **changed: Any) -> Remains:
     return replace(whole, **changed)
 
 
-def judge(remains: Remains, *, level: str = "DISK", fault: str = "kill", told: Promised = TOLD) -> Judgement:
-    return judged(demand(level, fault), told, remains, MODELS, GIVEN)
+def verdict_on(remains: Remains, *, level: str = "DISK", fault: str = "kill", told: Promised = TOLD) -> Finding:
+    return check_prefix(demand(level, fault), told, remains, MODELS, GIVEN)
 
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_commit_from_the_acknowledged_to_the_attempted_one_is_valid(number: int) -> None:
-    assert judge(seen(number)) == (Found.VALID, number, True, "", "")
+    assert verdict_on(seen(number)) == (Found.VALID, number, True, "", "")
 
 
 def test_an_empty_store_without_offsets_is_commit_zero() -> None:
-    assert judge(seen(0, offset=None, position=None), told=Promised()).found is Found.VALID
+    assert verdict_on(seen(0, offset=None, position=None), told=Promised()).found is Found.VALID
 
 
 NOTICED = {
@@ -69,7 +69,7 @@ BROKEN: list[tuple[Found, dict[str, Any]]] = [
     (Found.UNUSABLE, {"later_offset": 2}),
     (Found.UNUSABLE, {"later_position": None}),
     (Found.NOTICED, NOTICED),
-    (Found.HARNESS_ERROR, {"trouble": "the judge raised"}),
+    (Found.HARNESS_ERROR, {"trouble": "the verifier raised"}),
     (Found.HARNESS_ERROR, {"state": None}),
 ]
 
@@ -78,9 +78,9 @@ BROKEN: list[tuple[Found, dict[str, Any]]] = [
 def test_each_broken_observation_is_called_what_it_is_and_breaks_the_promise(
     found: Found, changed: dict[str, Any]
 ) -> None:
-    judgement = judge(seen(2, **changed))
-    assert (judgement.found, judgement.expected) == (found, False)
-    assert judgement.detail
+    verdict = verdict_on(seen(2, **changed))
+    assert (verdict.found, verdict.expected) == (found, False)
+    assert verdict.detail
 
 
 def test_every_verdict_has_an_observation_that_leads_to_it() -> None:
@@ -88,7 +88,7 @@ def test_every_verdict_has_an_observation_that_leads_to_it() -> None:
 
 
 def test_a_commit_nobody_attempted_is_a_phantom() -> None:
-    assert judge(seen(4)) == (Found.PHANTOM, 4, False, "commit 4; 3 was the last attempted", "")
+    assert verdict_on(seen(4)) == (Found.PHANTOM, 4, False, "commit 4; 3 was the last attempted", "")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_a_commit_nobody_attempted_is_a_phantom() -> None:
     ],
 )
 def test_an_earlier_commit_is_lost_only_where_the_level_keeps_it(level: str, fault: str, found: Found) -> None:
-    judgement = judge(seen(1), level=level, fault=fault)
-    assert (judgement.found, judgement.number, judgement.expected) == (found, 1, found is Found.VALID)
+    verdict = verdict_on(seen(1), level=level, fault=fault)
+    assert (verdict.found, verdict.number, verdict.expected) == (found, 1, found is Found.VALID)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +122,13 @@ def test_an_earlier_commit_is_lost_only_where_the_level_keeps_it(level: str, fau
     ],
 )
 def test_noticing_is_enough_where_the_level_does_not_keep(level: str, fault: str, enough: bool) -> None:
-    judgement = judge(seen(2, **NOTICED), level=level, fault=fault)
-    assert (judgement.found, judgement.expected) == (Found.NOTICED, enough)
+    verdict = verdict_on(seen(2, **NOTICED), level=level, fault=fault)
+    assert (verdict.found, verdict.expected) == (Found.NOTICED, enough)
 
 
 @pytest.mark.parametrize("level", ["CHANGELOG", "PROCESS", "DISK"])
 def test_a_torn_state_is_wrong_at_every_level(level: str) -> None:
-    assert not judge(seen(2, offset=1), level=level, fault="power").expected
+    assert not verdict_on(seen(2, offset=1), level=level, fault="power").expected
 
 
 DIRECT = demand("DISK", "kill", transactional=False)
@@ -147,7 +147,7 @@ DIRECT = demand("DISK", "kill", transactional=False)
 )
 def test_a_store_that_keeps_nothing_apart_keeps_each_key_by_itself(state: dict[bytes, bytes], found: Found) -> None:
     remains = Remains(state=state, added=ADDED, later={**state, **ADDED})
-    assert judged(DIRECT, TOLD, remains, MODELS, GIVEN).found is found
+    assert check_prefix(DIRECT, TOLD, remains, MODELS, GIVEN).found is found
 
 
 def test_notes_add_up_to_what_was_promised() -> None:
@@ -166,7 +166,7 @@ def test_notes_add_up_to_what_was_promised() -> None:
 )
 def test_what_was_wrong_while_the_writer_lived_is_the_verdict(notes: list[str], found: Found) -> None:
     told = promised(notes, keeps=True)
-    assert judge(seen(2), told=told).found is found
+    assert verdict_on(seen(2), told=told).found is found
 
 
 def test_a_reopened_store_may_be_behind_where_the_level_keeps_nothing() -> None:
@@ -180,4 +180,4 @@ def test_a_note_nobody_understands_is_never_a_promise() -> None:
 
 def test_trouble_of_the_harness_is_never_a_find() -> None:
     told = Promised(trouble="the writer was killed from outside")
-    assert judge(seen(2, offset=3), told=told).found is Found.HARNESS_ERROR
+    assert verdict_on(seen(2, offset=3), told=told).found is Found.HARNESS_ERROR

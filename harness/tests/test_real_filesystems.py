@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from harness.checkers.prefix import Found, Judgement
+from harness.checkers.prefix import Finding, Found
 from harness.crash_states.files import Tree
 from harness.crash_states.membership import why_illegal
 from harness.crash_states.model import FolderModel
@@ -59,7 +59,7 @@ def randomly_written(fork_server: ForkServer, kind: FileSystem, folder: Path, se
     return crash(fork_server, kind, folder, seed, "harness.tests.filesystems.random_writer:run", arguments, CUTS)
 
 
-def judged(made: Crash, counts: Counter[str], told: str) -> list[str]:
+def objections_to(made: Crash, counts: Counter[str], told: str) -> list[str]:
     """Objections to what was found, by the model that promises are held to; counts what every model says."""
     objections = []
     for tree in {tree.digest(): tree for tree in made.found}.values():
@@ -80,7 +80,7 @@ def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
     counts: Counter[str] = Counter()
     objections: list[str] = []
     for seed in SEEDS:
-        objections += judged(randomly_written(fork_server, kind, folder, seed), counts, f"seed {seed}")
+        objections += objections_to(randomly_written(fork_server, kind, folder, seed), counts, f"seed {seed}")
     print(f"{kind.name}, seeds {SEEDS}: {dict(counts)}")
     assert objections == []
     assert counts["states"] > len(SEEDS)
@@ -88,9 +88,9 @@ def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
     assert counts[f"legal by {FolderModel.JOURNAL}"] == counts["states"]
 
 
-def store_judged(
+def store_checked(
     fork_server: ForkServer, kind: FileSystem, folder: Path, case: Case, seed: int, counts: Counter[str]
-) -> tuple[list[str], list[Judgement]]:
+) -> tuple[list[str], list[Finding]]:
     """The subject of ``case`` on a file system whose power is cut: objections to its files, and verdicts on it."""
     with Workshop(case, seed) as shop:
         plan = ["Kill", Random(f"kill {seed} {case}").randrange(shop.undisturbed())]
@@ -99,12 +99,12 @@ def store_judged(
         made = crash(fork_server, kind, folder, seed, "harness.experiments.iofaults.writer:run", arguments, CUTS)
         demanded = shop.demanded("power")
         told = folded([effect.text for effect in made.recording if effect.kind is Kind.NOTE], demanded)
-        judgements = []
+        verdicts = []
         for tree in {tree.digest(): tree for tree in made.found}.values():
             shop.place(tree)
-            judgements.append(shop.judge(told, demanded, boot=NEXT_BOOT))
-            counts[judgements[-1].found] += 1
-    return judged(made, counts, f"{case.subject} at {case.level}, seed {seed}, {plan}"), judgements
+            verdicts.append(shop.verdict(told, demanded, boot=NEXT_BOOT))
+            counts[verdicts[-1].found] += 1
+    return objections_to(made, counts, f"{case.subject} at {case.level}, seed {seed}, {plan}"), verdicts
 
 
 @EVERY_FILE_SYSTEM
@@ -119,16 +119,16 @@ def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
     chosen = [each for each in subjects() if each[1] == "DISK"] + Random(STORE_SEED).sample(below_disk, 3)
     for name, level in chosen:
         case = Case(name, level, "power", commits=COMMITS)
-        said, judgements = store_judged(fork_server, kind, folder, case, STORE_SEED, counts)
+        said, verdicts = store_checked(fork_server, kind, folder, case, STORE_SEED, counts)
         objections += said
-        broken += [(name, level, judgement) for judgement in judgements if not judgement.expected]
+        broken += [(name, level, verdict) for verdict in verdicts if not verdict.expected]
     print(f"{kind.name}, seed {STORE_SEED}: {dict(counts)}")
     assert objections == []
     assert broken == []
 
 
 @EVERY_FILE_SYSTEM
-def test_a_store_that_does_not_sync_is_convicted_by_a_real_power_cut(
+def test_a_store_that_does_not_sync_is_detected_by_a_real_power_cut(
     fork_server: ForkServer, folder: Path, kind: FileSystem
 ) -> None:
     need(kind, folder)
@@ -136,10 +136,10 @@ def test_a_store_that_does_not_sync_is_convicted_by_a_real_power_cut(
     case = Case(name, "DISK", "power", commits=COMMITS, mutant="no-sync")
     found: list[Found] = []
     for seed in range(STORE_SEED, STORE_SEED + 20):
-        objections, judgements = store_judged(fork_server, kind, folder, case, seed, Counter())
-        print(f"{kind.name}, seed {seed}, {name} without a sync: {judgements}")
+        objections, verdicts = store_checked(fork_server, kind, folder, case, seed, Counter())
+        print(f"{kind.name}, seed {seed}, {name} without a sync: {verdicts}")
         assert objections == []
-        found += [judgement.found for judgement in judgements if not judgement.expected]
+        found += [verdict.found for verdict in verdicts if not verdict.expected]
         if found:
             break
     assert set(found) <= {Found.LOST, Found.TORN}

@@ -246,7 +246,7 @@ def test_a_defect_that_no_trial_shows_is_not_as_expected() -> None:
     assert [trial["as_expected"] for trial in crash_trials(rows)] == [False]
 
 
-def test_a_missed_ratio_is_marked_and_one_without_a_threshold_is_not_judged() -> None:
+def test_a_missed_ratio_is_marked_and_one_without_a_threshold_is_not_compared() -> None:
     met = {figure["claim"]: figure["met"] for figure in all_figures(made_up_rows())["ratio"]}
     assert sorted(met.values(), key=str) == [False, None, True]
 

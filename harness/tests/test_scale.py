@@ -27,7 +27,7 @@ def test_the_default_is_what_the_file_says_and_an_unknown_profile_a_mistake(
         scaled(scenario, "smokes")
 
 
-def test_smoke_is_a_glance_that_judges_no_speed() -> None:
+def test_the_profile_smoke_compares_no_speeds() -> None:
     assert scaled(CRASH, "smoke") == replace(CRASH, seeds=1)
     assert scaled(SPEED, "smoke") == replace(SPEED, events=10_000, repeats=1, at_least=())
     assert scaled(EFFECT, "smoke") == replace(EFFECT, points_max=4, states_per_position=2)

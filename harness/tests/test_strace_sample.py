@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 import harness
-from harness.checkers.prefix import Judgement
+from harness.checkers.prefix import Finding
 from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.workshop import NOTHING, Workshop, folded
 from harness.experiments.iofaults.writer import read_account
@@ -85,31 +85,31 @@ def calls_made(log: Path) -> list[tuple[str, int]]:
     return sorted(made)
 
 
-def sample(case: Case, kills: int) -> list[tuple[str, Judgement]]:
+def sample(case: Case, kills: int) -> list[tuple[str, Finding]]:
     """Kill a writer of ``case`` at so many calls, drawn by the seed, and verify its files each time."""
     with Workshop(case, SEED) as shop:
         demanded = shop.demanded("kill")
         log = shop.scratch("log")
         assert traced(shop, log) == 0
-        judged = []
+        verdicts = []
         for call, number in Random(SEED).sample(calls_made(log), kills):
             inject = f"inject={call}:signal=SIGKILL:when={number}"
             ended = traced(shop, shop.scratch("log of the kill"), inject)
             told = folded(read_account(shop.scratch("account")), demanded)
             words = f"{inject}: {'killed' if ended else 'not reached'}, {told.acknowledged} acknowledged"
-            judged.append((words, shop.judge(told, demanded)))
-            print(f"{case.subject}, seed {SEED}, {words}: {judged[-1][1].found}, commit {judged[-1][1].number}")
-        return judged
+            verdicts.append((words, shop.verdict(told, demanded)))
+            print(f"{case.subject}, seed {SEED}, {words}: {verdicts[-1][1].found}, commit {verdicts[-1][1].number}")
+        return verdicts
 
 
 @pytest.mark.parametrize("name", ["rocksdb-dual-store", "sqlite-indexed-batch"])
 def test_a_kill_by_strace_leaves_a_commit_that_was_promised(name: str) -> None:
-    judged = sample(Case(name, "DISK", "kill", commits=COMMITS), KILLS)
-    assert [each for each in judged if not each[1].expected] == []
+    verdicts = sample(Case(name, "DISK", "kill", commits=COMMITS), KILLS)
+    assert [each for each in verdicts if not each[1].expected] == []
     # Threads may take another way than when they were counted.
-    assert len([words for words, _ in judged if "killed" in words]) >= KILLS // 2
+    assert len([words for words, _ in verdicts if "killed" in words]) >= KILLS // 2
 
 
-def test_a_store_that_acknowledges_too_early_is_convicted_by_strace() -> None:
-    judged = sample(Case("sqlite-indexed-batch", "DISK", "kill", commits=COMMITS, mutant="early-acknowledgement"), 16)
-    assert [each for each in judged if not each[1].expected]
+def test_a_store_that_acknowledges_too_early_is_detected_by_strace() -> None:
+    verdicts = sample(Case("sqlite-indexed-batch", "DISK", "kill", commits=COMMITS, mutant="early-acknowledgement"), 16)
+    assert [each for each in verdicts if not each[1].expected]

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness.checkers.prefix import Demand, Found, Judgement, Promised
+from harness.checkers.prefix import Demand, Finding, Found, Promised
 from harness.experiments.iofaults import workload
 from harness.experiments.iofaults.case import VARIANTS, Case, from_json, repeat_command, to_json
 from harness.experiments.iofaults.command import main, read_asked
@@ -353,13 +353,13 @@ def test_a_case_comes_back_from_its_json() -> None:
         Case(CHECKPOINT, "DISK", "power", "no-such-model")
 
 
-def test_a_judge_that_could_not_judge_is_a_harness_error() -> None:
+def test_a_verifier_without_a_verdict_is_a_harness_error() -> None:
     with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED) as shop:
         told = shop.told(shop.writer(["Nothing"]), shop.demanded("kill"))
         shop.case = replace(shop.case, mutant="")
         object.__setattr__(shop.case, "mutant", "no such mutant")
-        judgement = shop.judge(told, shop.demanded("kill"))
-    assert (judgement.found, judgement.expected) == (Found.HARNESS_ERROR, False)
+        verdict = shop.verdict(told, shop.demanded("kill"))
+    assert (verdict.found, verdict.expected) == (Found.HARNESS_ERROR, False)
 
 
 def test_a_trial_that_is_too_late_twice_found_something_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Workshop(Case(CHECKPOINT, "DISK", "power", commits=2), SEED, kept=tmp_path / "kept") as shop:
         recording = shop.recording()
-        row = shop.row(1, "", "made up", Promised(), Judgement(Found.TORN, None, False))
+        row = shop.row(1, "", "made up", Promised(), Finding(Found.TORN, None, False))
     kept = Path(read_asked(row["repeat"].removeprefix("python -m harness effect ").strip("'")).case.recording)
     assert kept.parent == tmp_path / "kept"
     assert read_recording(kept) == recording
@@ -438,7 +438,7 @@ def test_a_plan_is_given_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS["damage"])
-def test_each_damage_changes_one_file_and_is_judged(variant: str) -> None:
+def test_each_damage_changes_one_file_and_is_checked(variant: str) -> None:
     case = Case("sqlite-indexed-batch", "DISK", "damage", variant, commits=COMMITS)
     with Workshop(case, SEED) as shop:
         whole, tree = all_points(shop), final_tree(shop)
@@ -468,8 +468,8 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_noticed_when_it_is_opened(p
         assert abs(before[0] - before[1]) == abs(after[0] - after[1]) == 1
         assert (before[0] < before[1]) is not (after[0] < after[1])
         shop.place(damaged)
-        judgement = shop.judge(Promised(commits, commits), shop.demanded("damage"))
-    assert (judgement.found, judgement.noticed) == (Found.NOTICED, "open")
+        verdict = shop.verdict(Promised(commits, commits), shop.demanded("damage"))
+    assert (verdict.found, verdict.noticed) == (Found.NOTICED, "open")
 
 
 def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
@@ -481,11 +481,11 @@ def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
 def test_what_only_verifying_notices_is_read_without_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def judge(shop: Workshop, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Judgement:
+    def verdict(shop: Workshop, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Finding:
         asked.append(verify)
-        return Judgement(Found.NOTICED, None, True, "", "verify") if verify else Judgement(Found.DEADLY, None, False)
+        return Finding(Found.NOTICED, None, True, "", "verify") if verify else Finding(Found.DEADLY, None, False)
 
-    monkeypatch.setattr(Workshop, "judge", judge)
+    monkeypatch.setattr(Workshop, "verdict", verdict)
     with Workshop(Case(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED) as shop:
         (row,) = EXPLORERS["damage"](shop, range(1), "")
     assert asked == [True, False]

@@ -137,9 +137,7 @@ def test_kills_can_not_see_that_nothing_is_synced() -> None:
 
 
 @pytest.mark.parametrize("fault", ["power", "kill"])
-def test_where_no_judge_gets_to_a_verdict_nothing_is_shown_about_a_mutant(
-    fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_verdict_nothing_is_shown_about_a_mutant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workshop, "look", lambda *given, **named: Remains(trouble="died"))
     wanted = Convicted("unsynced-rename", CHECKPOINT, fault, SEED, found=fault == "power", points_max=4)
     (row,) = explore(Slice(0, "", SEED, to_json(case_of(wanted.mutant, CHECKPOINT, fault)), convicted=wanted))
@@ -147,7 +145,7 @@ def test_where_no_judge_gets_to_a_verdict_nothing_is_shown_about_a_mutant(
     assert is_wrong(row)
 
 
-def test_a_mutant_is_judged_at_the_level_that_promises_most() -> None:
+def test_a_mutant_is_tried_at_the_level_that_promises_most() -> None:
     assert {case_of(name, subjects_with(name)[0]).level for name, mutant in IO_FAULTS.items()} == {"DISK"}
 
 

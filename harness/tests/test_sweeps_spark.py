@@ -57,7 +57,7 @@ def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSessio
         assert sum(row["points"] for row in kills_told) == in_all
     kills = [verdicts([row for row in rows if row["fault"] == "kill"]) for rows in (whole, parts)]
     assert kills[0] == kills[1] == verdicts(list(sweep(KILLS.case, points_of(KILLS.case, SEED), SEED)))
-    # A state that is met in several slices is judged in each, by what was promised there; found is the same.
+    # A state that is met in several slices is checked in each against the promises there, with the same result.
     trials = [[row for row in of_kind(rows, "effect") if row["fault"] == "power"] for rows in (whole, parts)]
     found = [{(row["digest"], row["state"], row["result"]) for row in rows} for rows in trials]
     assert found[0] == found[1] != set()
@@ -81,7 +81,7 @@ def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
     assert lost[0]["description"] in capsys.readouterr().out
 
 
-def test_a_mutant_is_convicted_and_told_how_soon(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_mutant_is_detected_and_the_number_of_states_reported(spark: SparkSession, tmp_path: Path) -> None:
     wanted = [
         Convicted("unsynced-rename", CHECKPOINT, "power", SEED),
         Convicted("unsynced-rename", CHECKPOINT, "kill", SEED, found=False, points_max=4),

@@ -84,12 +84,12 @@ def run(
     return Observation(histories, endings, logs)
 
 
-def judge(trial: Trial, observation: Observation) -> tuple[Verdict, ...]:
+def verdicts_of(trial: Trial, observation: Observation) -> tuple[Verdict, ...]:
     """Return the verdict of each checker, after one that says if the fault struck as planned."""
     gap = missing(trial, observation)
     course = Verdict("course", Result.UNKNOWN if gap else Result.VALID, gap)
-    judged = evidence(trial, observation)
-    return (course, *(check(judged) for check in CHECKERS.values()))
+    found_evidence = evidence(trial, observation)
+    return (course, *(check(found_evidence) for check in CHECKERS.values()))
 
 
 def examine(
@@ -109,7 +109,7 @@ def examine(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         observation = run(trial, folder, code=code, deadline_s=deadline_s, fork_server=fork_server)
-        verdicts = judge(trial, observation)
+        verdicts = verdicts_of(trial, observation)
         complaint = next((ending.complaint for ending in reversed(observation.endings) if ending.complaint), "")
     except Exception as error:  # Whatever it is, the other trials go on and this one is not forgotten.
         verdicts = (Verdict("course", Result.UNKNOWN, f"the trial could not be run: {type(error).__name__}"),)

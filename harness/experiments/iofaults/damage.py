@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from harness.checkers.prefix import Found, Judgement, Promised
+from harness.checkers.prefix import Finding, Found, Promised
 from harness.crash_states.contents import Content
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
@@ -41,14 +41,14 @@ def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[R
         # If no file is left, no store can know that there was one: opening creates a new store.
         told = closed if damaged.files else nothing
 
-        def trial(damaged: Tree = damaged, told: Promised = told, *, verify: bool = True) -> tuple[Promised, Judgement]:
+        def trial(damaged: Tree = damaged, told: Promised = told, *, verify: bool = True) -> tuple[Promised, Finding]:
             shop.place(damaged)
-            return told, shop.judge(told, shop.demanded("damage"), verify=verify)
+            return told, shop.verdict(told, shop.demanded("damage"), verify=verify)
 
-        told_then, judgement = shop.patiently(trial)
+        told_then, verdict = shop.patiently(trial)
         path, at = planned[point]
-        row = shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, judgement)
-        if judgement.noticed == "verify":
+        row = shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, verdict)
+        if verdict.noticed == "verify":
             _, unverified = shop.patiently(partial(trial, verify=False))
             if unverified.noticed in ("open", "read"):
                 row["noticed"] = unverified.noticed

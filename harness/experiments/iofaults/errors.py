@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.checkers.prefix import NOTICING, Demand, Found, Judgement, Promised
+from harness.checkers.prefix import NOTICING, Demand, Finding, Found, Promised
 from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
 
 _SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
@@ -29,18 +29,18 @@ def _failed(shop: Workshop, point: int, plan: Plan, description: str) -> Row:
     demanded = shop.demanded("error")
     life: Life | None = None
 
-    def trial() -> tuple[Promised, Judgement]:
+    def trial() -> tuple[Promised, Finding]:
         nonlocal life
         life = shop.writer(plan)
         told = shop.told(life, demanded)
         if not shop.case.variant.endswith("lasting"):
             told = _went_on(life, told, demanded)
-        return told, shop.judge(told, demanded)
+        return told, shop.verdict(told, demanded)
 
-    told, judgement = shop.patiently(trial)
+    told, verdict = shop.patiently(trial)
     if life is not None and life.outcome.result is not None and not life.outcome.result["fired"]:
         description += ", which was not reached"
-    return shop.row(point, "", description, told, judgement)
+    return shop.row(point, "", description, told, verdict)
 
 
 def _went_on(life: Life, told: Promised, demanded: Demand) -> Promised:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from harness.checkers.prefix import Found, Judgement, Promised
+from harness.checkers.prefix import Finding, Found, Promised
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import FolderModel, numbered
@@ -44,16 +44,16 @@ def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Itera
         at = planned[point]
         first, second = shop.scratch("failed"), shop.scratch("went-on")
         lives = _Lives(shop, at, first, second)
-        told, judgement = shop.patiently(lives.trial)
-        if not lives.reached or not judgement.expected:
+        told, verdict = shop.patiently(lives.trial)
+        if not lives.reached or not verdict.expected:
             words = _words(at) if lives.reached else f"effect {at} was to fail, and was not reached"
-            yield shop.row(point, "", words, told, judgement)
+            yield shop.row(point, "", words, told, verdict)
             continue
         recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
         check_maps(recording)
         for state in _states(recording, len(numbered(read_recording(first))), shop):
             if only in ("", state.description.to_json()):
-                yield _judged(shop, recording, point, at, state)
+                yield _checked(shop, recording, point, at, state)
 
 
 class _Lives:
@@ -66,7 +66,7 @@ class _Lives:
         self._refused = False
         """True if the file system refuses all operations of the process that continues."""
 
-    def trial(self) -> tuple[Promised, Judgement]:
+    def trial(self) -> tuple[Promised, Finding]:
         """Run both processes. Return what was acknowledged, and "valid" if only a power loss can show an anomaly."""
         shop = self._shop
         for made in (self._first, self._second):
@@ -77,15 +77,15 @@ class _Lives:
         self.reached = before.killed
         if not self.reached:
             # The process completed its work, so its store is checked as it is.
-            return told, shop.judge(told, shop.demanded("error"))
+            return told, shop.verdict(told, shop.demanded("error"))
         self._refused = shop.case.variant == "gate" and _failed_a_folder(read_recording(self._first))
         plan: Plan = ["Fail", 0, errno.EROFS, True] if self._refused else NOTHING
         after = shop.writer(plan, self._second, go_on_from=told.acknowledged)
         notes = [note for note in after.notes if self._is_promise(note)]
         told = shop.told(after._replace(notes=(*before.notes, *notes)), demanded)
         if told.broken or told.trouble:
-            return told, shop.judge(told, demanded)
-        return told, Judgement(Found.VALID, None, True)
+            return told, shop.verdict(told, demanded)
+        return told, Finding(Found.VALID, None, True)
 
     def promises_of(self, recording: Sequence[Effect]) -> list[Effect]:
         """Return ``recording``, of the process that continued, without the notes that acknowledge nothing."""
@@ -135,17 +135,17 @@ def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator
                 yield state
 
 
-def _judged(shop: Workshop, recording: Sequence[Effect], point: int, at: int, state: State) -> Row:
+def _checked(shop: Workshop, recording: Sequence[Effect], point: int, at: int, state: State) -> Row:
     demanded = shop.demanded("power")
     promised = told_between(recording, state.said_by, state.said_before, demanded)
 
-    def trial() -> tuple[Promised, Judgement]:
+    def trial() -> tuple[Promised, Finding]:
         shop.place(state.tree)
-        return promised, shop.judge(promised, demanded, boot=BOOT_AFTER_THAT)
+        return promised, shop.verdict(promised, demanded, boot=BOOT_AFTER_THAT)
 
-    told, judgement = shop.patiently(trial)
+    told, verdict = shop.patiently(trial)
     words = f"{_words(at)}; and the power lost before effect {state.description.position}: {state.description.kind}"
-    row = shop.row(point, state.description.to_json(), words, told, judgement)
+    row = shop.row(point, state.description.to_json(), words, told, verdict)
     return row | {"digest": state.tree.digest(NEVER_READ).hex()}
 
 

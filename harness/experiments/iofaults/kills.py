@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from harness.checkers.prefix import Demand, Found, Judgement, Promised
+from harness.checkers.prefix import Demand, Finding, Found, Promised
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
@@ -59,9 +59,9 @@ def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterat
         killed = True
         while killed:
             if again not in passed_over:
-                killed, told_again, judgement = _killed_again(shop, crashed, told, demanded, again)
+                killed, told_again, verdict = _killed_again(shop, crashed, told, demanded, again)
                 description = f"killed before effect {point}, and its recovery before effect {again}"
-                yield shop.row(point, str(again), description, told_again, judgement)
+                yield shop.row(point, str(again), description, told_again, verdict)
             again += 1
             if only:
                 break
@@ -100,54 +100,54 @@ def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str)
     demanded = shop.demanded("kill")
     life: Life | None = None
 
-    def trial() -> tuple[Promised, Judgement]:
+    def trial() -> tuple[Promised, Finding]:
         nonlocal life
         life = shop.writer(plan)
         told = shop.told(life, demanded)
-        return told, shop.judge(told, demanded)
+        return told, shop.verdict(told, demanded)
 
-    told, judgement = shop.patiently(trial)
+    told, verdict = shop.patiently(trial)
     if life is not None and not life.killed:
         description += ", which was not reached"
-    return shop.row(point, only, description, told, judgement)
+    return shop.row(point, only, description, told, verdict)
 
 
-def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Judgement]:
+def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Finding]:
     """Kill before effect ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
 
-    def trial() -> tuple[Promised, Judgement]:
+    def trial() -> tuple[Promised, Finding]:
         told = shop.told(shop.writer(["Kill", point]), demanded)
         if told.trouble:
-            return told, Judgement(Found.HARNESS_ERROR, None, False, told.trouble)
+            return told, Finding(Found.HARNESS_ERROR, None, False, told.trouble)
         if told.broken is not None:
-            return told, Judgement(told.broken[0], None, False, told.broken[1])
-        return told, Judgement(Found.VALID, None, True)
+            return told, Finding(told.broken[0], None, False, told.broken[1])
+        return told, Finding(Found.VALID, None, True)
 
     return shop.patiently(trial)
 
 
 def _killed_again(
     shop: Workshop, crashed: Tree, told: Promised, demanded: Demand, again: int
-) -> tuple[bool, Promised, Judgement]:
+) -> tuple[bool, Promised, Finding]:
     killed = False
 
-    def trial() -> tuple[Promised, Judgement]:
+    def trial() -> tuple[Promised, Finding]:
         nonlocal killed
         shop.place(crashed)
         recovery = shop.recover(["Kill", again], boot="")
         killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
         if recovery.timed_out:
-            return told, Judgement(Found.HANGING, None, False, "the recovery did not come to an end")
+            return told, Finding(Found.HANGING, None, False, "the recovery did not come to an end")
         if not killed and recovery.signal is not None:
-            return told, Judgement(Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}")
+            return told, Finding(Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}")
         if recovery.error:
-            return told, Judgement(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
+            return told, Finding(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
         if not killed and recovery.result["leaked"]:
-            return told, Judgement(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
-        return told, shop.judge(told, demanded)
+            return told, Finding(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
+        return told, shop.verdict(told, demanded)
 
-    told_again, judgement = shop.patiently(trial)
-    return killed, told_again, judgement
+    told_again, verdict = shop.patiently(trial)
+    return killed, told_again, verdict
 
 
 def _lengths(effect: Effect, seed: int) -> list[int]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from harness.checkers.prefix import Demand, Found, Judgement, Promised
+from harness.checkers.prefix import Demand, Finding, Found, Promised
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
@@ -35,11 +35,11 @@ def power_losses(shop: Workshop, points: Sequence[int], only: str = "") -> Itera
     model = FolderModel.GATE if beyond else FolderModel(shop.case.variant)
     if only:
         alone, _ = _read(only)
-        yield _judged(shop, recording, alone, rebuild(recording, Tree(), alone.description))
+        yield _checked(shop, recording, alone, rebuild(recording, Tree(), alone.description))
         return
     depth = Depth(beyond_model=beyond, states_per_position=shop.case.states_per_position, unread=NEVER_READ)
     for state in distinct(recording, Tree(), _within(recording, points), model, shop.seed, depth):
-        yield _judged(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
+        yield _checked(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
 
 
 def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[Row]:
@@ -68,13 +68,13 @@ def power_losses_twice(shop: Workshop, points: Sequence[int], only: str = "") ->
             shop.renew()
         if recovered is None or recovered.status != 0:
             # The verifier opens the same state, and reports a hang, a crash or an error.
-            yield _judged(shop, recording, first, base)
+            yield _checked(shop, recording, first, base)
             continue
         recovery = read_recording(again)
         check_maps(recovery)
         for state in distinct(recovery, base, positions(recovery), model, shop.seed, _SECOND_STATES):
             if wanted in ("", state.description.to_json()):
-                yield _judged(shop, recording, first, state.tree, state.description) | {"states": state.states}
+                yield _checked(shop, recording, first, state.tree, state.description) | {"states": state.states}
 
 
 def _within(recording: Sequence[Effect], points: Sequence[int]) -> list[int]:
@@ -115,20 +115,20 @@ def told_between(recording: Sequence[Effect], said_by: int, said_before: int, de
     return Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
 
 
-def _judged(
+def _checked(
     shop: Workshop, recording: Sequence[Effect], cut: _Cut, tree: Tree, second: Description | None = None
 ) -> Row:
     told = told_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
 
-    def trial() -> tuple[Promised, Judgement]:
+    def trial() -> tuple[Promised, Finding]:
         shop.place(tree)
-        return told, shop.judge(told, shop.demanded("power"), boot=BOOT_AFTER_THAT)
+        return told, shop.verdict(told, shop.demanded("power"), boot=BOOT_AFTER_THAT)
 
-    told, judgement = shop.patiently(trial)
-    if shop.case.variant == "beyond" and judgement.found not in (*_SILENT, Found.HARNESS_ERROR):
-        judgement = judgement._replace(expected=True)
+    told, verdict = shop.patiently(trial)
+    if shop.case.variant == "beyond" and verdict.found not in (*_SILENT, Found.HARNESS_ERROR):
+        verdict = verdict._replace(expected=True)
     description = cut.description
-    row = shop.row(description.position, cut.to_json(second), _words(description, second), told, judgement)
+    row = shop.row(description.position, cut.to_json(second), _words(description, second), told, verdict)
     return row | {"digest": tree.digest(NEVER_READ).hex()}
 
 

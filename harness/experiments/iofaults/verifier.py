@@ -42,10 +42,10 @@ def run(
     """
     patch(mutant, name)
     boot_as(boot)
-    judge = _Judge(
+    verifier = _Verifier(
         subject(name, Path(root), level, records), partial(shown, name, records=records), seed, commits, attempted
     )
-    return judge.look(verify=verify)
+    return verifier.look(verify=verify)
 
 
 def recover(
@@ -77,7 +77,7 @@ def remains(told: Mapping[str, Any]) -> Remains:
     return Remains(**fields)
 
 
-class _Judge:
+class _Verifier:
     def __init__(
         self, subject: Subject, expected: Callable[[State], State], seed: int, commits: int, attempted: int
     ) -> None:

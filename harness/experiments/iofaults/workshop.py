@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from harness.checkers.prefix import Demand, Found, Judgement, Promised, Remains, demand, judged, promised
+from harness.checkers.prefix import Demand, Finding, Found, Promised, Remains, check_prefix, demand, promised
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.case import Case, repeat_command
 from harness.experiments.iofaults.passing import PASSING_KINDS, passing_ever
@@ -167,19 +167,19 @@ class Workshop:
         if outcome.timed_out:
             return Remains(ending="deadline")
         if outcome.signal == signal.SIGKILL:
-            return Remains(trouble="the judge was killed from outside")
+            return Remains(trouble="the verifier process was killed from outside")
         if outcome.signal is not None:
             return Remains(ending=f"signal {outcome.signal}")
         if outcome.error or not isinstance(outcome.result, dict):
-            return Remains(trouble=f"the judge raised {outcome.error or 'nothing, and told nothing'}")
+            return Remains(trouble=f"the verifier process raised {outcome.error or 'nothing, and reported nothing'}")
         if shared and ("later" not in outcome.result or "leaked" in outcome.result):
             # It stopped before the end, where it closes its subject.
             self._fork_server.retire()
         return remains(outcome.result)
 
-    def judge(self, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Judgement:
+    def verdict(self, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Finding:
         """Check the subject below the root against what was promised."""
-        return judged(demanded, told, self.look(told, boot=boot, verify=verify), self._models, self._given)
+        return check_prefix(demanded, told, self.look(told, boot=boot, verify=verify), self._models, self._given)
 
     def told(self, life: Life, demanded: Demand) -> Promised:
         """Return what a writer process was promised, and any anomaly that it found itself."""
@@ -202,10 +202,10 @@ class Workshop:
         """Return what the case's subject must guarantee after ``fault``."""
         return demand(self.case.level, fault, transactional=is_transactional(self.case.subject))
 
-    def row(self, point: int, only: str, description: str, told: Promised, judgement: Judgement) -> Row:
+    def row(self, point: int, only: str, description: str, told: Promised, verdict: Finding) -> Row:
         """Return the row of one trial."""
         case = self.case
-        if not judgement.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
+        if not verdict.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
             case = replace(case, recording=str(self._keep_recording()))
         return {
             "backend": case.subject,
@@ -220,41 +220,41 @@ class Workshop:
             "description": description,
             "states": 1,
             "digest": "",
-            "result": str(judgement.found),
+            "result": str(verdict.found),
             "acknowledged": told.acknowledged,
-            "state": judgement.number,
+            "state": verdict.number,
             "attempted": told.attempted,
-            "detail": judgement.detail,
-            "noticed": judgement.noticed,
+            "detail": verdict.detail,
+            "noticed": verdict.noticed,
             "unverified": "",
-            "expected": judgement.expected,
+            "expected": verdict.expected,
             "repeat": repeat_command(case, point, self.seed, only),
         }
 
-    def patiently(self, trial: Callable[[], tuple[Promised, Judgement]]) -> tuple[Promised, Judgement]:
+    def patiently(self, trial: Callable[[], tuple[Promised, Finding]]) -> tuple[Promised, Finding]:
         """Run ``trial``, and run the whole trial once more with a longer deadline if a process was too late."""
         try:
-            told, judgement = trial()
-            if judgement.found is Found.HANGING:
+            told, verdict = trial()
+            if verdict.found is Found.HANGING:
                 self._deadline_s *= PATIENCE
                 try:
-                    told, judgement = trial()
+                    told, verdict = trial()
                 finally:
                     self._deadline_s /= PATIENCE
-            return told, judgement if judgement.expected else self._with_room(judgement)
+            return told, verdict if verdict.expected else self._with_room(verdict)
         except ForkServerError as error:
             # This trial has no verdict. The next ones run in a new fork server.
             self.renew()
-            return Promised(), Judgement(Found.HARNESS_ERROR, None, False, str(error))
+            return Promised(), Finding(Found.HARNESS_ERROR, None, False, str(error))
 
-    def _with_room(self, judgement: Judgement) -> Judgement:
+    def _with_room(self, verdict: Finding) -> Finding:
         """Return the anomaly, or a harness error if the folder is full: then the anomaly proves nothing."""
         folder = self._fork_server.folder
         free = shutil.disk_usage(folder).free
         if free >= _ROOM_LEFT_BYTES:
-            return judgement
-        told = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {judgement.found}"
-        return Judgement(Found.HARNESS_ERROR, None, False, f"{told}: {judgement.detail}")
+            return verdict
+        told = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {verdict.found}"
+        return Finding(Found.HARNESS_ERROR, None, False, f"{told}: {verdict.detail}")
 
     def recording(self) -> list[Effect]:
         """Read the case's recording, or make one if the case names none or the file does not exist.

@@ -49,5 +49,5 @@ def soak(names: Sequence[str] | None, durability: str | None, seconds: float, se
         failed += [(trial, anomaly) for anomaly in outcome.anomalies]
     for trial, anomaly in failed:
         print(f"{trial.id}: {anomaly}\n  repeat it with: {repeat_command(trial)}", file=sys.stderr)
-    print(f"{answers:,} answers judged in {len(planned)} stores, {len(failed)} wrong.")
+    print(f"{answers:,} answers checked in {len(planned)} stores, {len(failed)} wrong.")
     return 1 if failed else 0

@@ -80,12 +80,12 @@ class Reader:
         # A reported position is a promise: later reads must show at least its data.
         window = Window(first, versions.begun, max(bound, reached))
         if not isinstance(answer, KeyValueIterator | Scan):
-            self._judge(query, answer, window, remember=True)
+            self._check(query, answer, window, remember=True)
         elif choose.random() < 0.3 and len(self._held) < _HELD_AT_MOST:
             self._held.append((answer, list(islice(answer, choose.randrange(4))), query, window))
         else:
             with answer as scan:
-                self._judge(query, list(scan), window, remember=True)
+                self._check(query, list(scan), window, remember=True)
         if self._held and choose.random() < 0.1:
             self._drain(*self._held.pop(0))
 
@@ -93,9 +93,9 @@ class Reader:
         self, scan: KeyValueIterator | Scan, begun: list[tuple[bytes, bytes]], query: Query, window: Window
     ) -> None:
         with scan:
-            self._judge(query, [*begun, *scan], window, remember=False)
+            self._check(query, [*begun, *scan], window, remember=False)
 
-    def _judge(self, query: Query, answer: object, window: Window, *, remember: bool) -> None:
+    def _check(self, query: Query, answer: object, window: Window, *, remember: bool) -> None:
         self.answers += 1
         found = shown(self.sight.versions, query, answer, window)
         if found is None:
