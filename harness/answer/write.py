@@ -75,7 +75,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             replace_text(readme, with_table(readme.read_text(encoding="utf-8"), table))
     except OSError as error:
         raise ConfigError(
-            f"the report cannot be written to {results} ({error.strerror}): mend that and "
+            f"the report cannot be written to {results} ({error.strerror}): correct that and "
             "run `python -m harness report`"
         ) from error
     return results / FIRST_PAGE

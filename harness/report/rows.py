@@ -45,7 +45,7 @@ def new_run(runs: Path, profile: str, facts: Mapping[str, Any], now: datetime | 
             return folder
     except OSError as error:
         raise ConfigError(
-            f"{runs} cannot hold the rows of a run ({_reason(error)}): mend that, or name another"
+            f"{runs} cannot hold the rows of a run ({_reason(error)}): correct that, or name another folder"
         ) from error
     raise ConfigError(f"{runs} holds a hundred runs of this second already: wait for the next one")
 
@@ -121,7 +121,7 @@ def write_rows(run_folder: Path, kind: str, rows: Iterable[Row], kinds: Kinds) -
         os.replace(beside, part)
     except OSError as error:
         raise ConfigError(
-            f"{folder} cannot take {len(given):,} rows ({_reason(error)}): mend that, and run again"
+            f"{folder} cannot take {len(given):,} rows ({_reason(error)}): correct that, and run again"
         ) from error
     return len(given)
 

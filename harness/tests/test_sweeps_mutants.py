@@ -11,9 +11,9 @@ from harness.checkers.prefix import Found, Remains
 from harness.experiments.iofaults import measuring
 from harness.experiments.iofaults.case import VARIANTS, to_json
 from harness.experiments.iofaults.command import read_asked
-from harness.experiments.iofaults.conviction import Conviction, case_of, convict, in_parts
 from harness.experiments.iofaults.detection import detect, trials_of
 from harness.experiments.iofaults.drawing import commits, groups
+from harness.experiments.iofaults.full_detection import DetectionResult, case_of, detect_fully, in_parts
 from harness.experiments.iofaults.gate import is_wrong
 from harness.experiments.iofaults.mutated import subjects_with
 from harness.experiments.iofaults.plan import Convicted, in_turn
@@ -82,7 +82,7 @@ SHOWN_BY = dict.fromkeys(("unsynced-marker", "unsynced-marker-folder"), 10)
 """The commit that shows a mutant which shows in few: the gate takes seconds to come by it."""
 
 
-def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer) -> Conviction:
+def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer) -> DetectionResult:
     """Make those of the gate's own trials that cut the power within ``commit``, until one fails."""
     (swept, *_) = trials_of("default", mutant, subject, SEED)
     with Workshop(swept.case, SEED, fork_server) as shop:
@@ -93,8 +93,8 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
         rows = (row for part in parts for row in EXPLORERS[swept.case.fault](shop, part, ""))
         for number, row in enumerate(rows, 1):
             if not row["expected"]:
-                return Conviction(mutant, subject, swept.case.fault, number, row)
-    return Conviction(mutant, subject, swept.case.fault, 0, None)
+                return DetectionResult(mutant, subject, swept.case.fault, number, row)
+    return DetectionResult(mutant, subject, swept.case.fault, 0, None)
 
 
 def test_every_mutant_is_tried_here() -> None:
@@ -131,9 +131,9 @@ def test_a_mutant_of_an_engine_s_write_can_be_built_into_each_engine(mutant: str
 
 def test_kills_can_not_see_that_nothing_is_synced() -> None:
     subject = subjects_with("no-sync")[-1]
-    conviction = convict("no-sync", subject, SEED, fault="kill", points_max=12)
-    assert conviction.row is None
-    assert conviction.states == 12
+    result = detect_fully("no-sync", subject, SEED, fault="kill", points_max=12)
+    assert result.row is None
+    assert result.states == 12
 
 
 @pytest.mark.parametrize("fault", ["power", "kill"])
@@ -161,7 +161,7 @@ def test_the_rate_of_detection_is_measured_by_a_command(capsys: pytest.CaptureFi
 
 
 def test_a_mutant_that_is_found_too_rarely_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    unseen = Conviction("unsynced-rename", CHECKPOINT, "power", 9, None)
+    unseen = DetectionResult("unsynced-rename", CHECKPOINT, "power", 9, None)
     monkeypatch.setattr(measuring, "detect", lambda *given: unseen)
     assert cli.main(["mutants", "--mutants", "unsynced-rename", "--seeds", "3"]) == 1
 

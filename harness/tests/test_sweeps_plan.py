@@ -224,7 +224,7 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
     def refuse(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(slices, "convict", refuse)
+    monkeypatch.setattr(slices, "detect_fully", refuse)
     monkeypatch.setattr(slices, "detect", refuse)
     for wanted in convictions("default", 1, [CHECKPOINT]):
         (slice_,) = slices_of([wanted], {}, tmp_path)

@@ -13,7 +13,7 @@ from harness.checkers import CHECKERS, Result, Verdict, worst
 from harness.checkers.evidence import Log
 from harness.experiments.crash.history import read_history
 from harness.experiments.crash.layout import CHANGELOG_FILE, FOUND_FOLDER, STATE_FOLDER, TRIAL_FILE, history_file
-from harness.experiments.crash.ledger import read_ledger
+from harness.experiments.crash.log_content import read_log
 from harness.experiments.crash.observation import Observation, evidence, mishap, missing
 from harness.experiments.crash.trial import Trial
 from harness.experiments.crash.truncation import truncate
@@ -126,7 +126,7 @@ def _log(work: Path, records: str = PLAIN) -> Log:
         for file in work.glob(f"{CHANGELOG_FILE}*"):
             if not file.name.endswith("-shm"):
                 shutil.copyfile(file, Path(aside, file.name))
-        return read_ledger(Path(aside, CHANGELOG_FILE), records)
+        return read_log(Path(aside, CHANGELOG_FILE), records)
 
 
 def _copy_state(work: Path) -> None:

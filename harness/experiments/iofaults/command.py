@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"this trial can't be made here: {error}. Make room or mend that, and run it again", file=sys.stderr)
+        print(f"this trial can't be made here: {error}. Make room or correct that, and run it again", file=sys.stderr)
         return 2
     wrong = [row for row in rows if not row["expected"]]
     for row in wrong if asked.point is None else rows:

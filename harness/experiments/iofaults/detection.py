@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import repeat_command
-from harness.experiments.iofaults.conviction import Conviction, in_parts
 from harness.experiments.iofaults.drawing import groups
+from harness.experiments.iofaults.full_detection import DetectionResult, in_parts
 from harness.experiments.iofaults.gate import is_wrong
 from harness.experiments.iofaults.mutated import LEVEL
 from harness.experiments.iofaults.plan import Swept, in_turn, profile
@@ -40,7 +40,7 @@ def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[S
 
 def detect(
     mutant: str, subject: str, seed: int, profile_name: str = "default", fork_server: ForkServer | None = None
-) -> Conviction:
+) -> DetectionResult:
     """Run the trials that ``profile_name`` has for ``subject`` at ``seed``, until one fails the run.
 
     They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop`` and
@@ -62,5 +62,7 @@ def detect(
                         trials += 1
                         if is_wrong({"kind": "effect", **row}):
                             again = repeat_command(swept.case, row["point"], seed, row["only"])
-                            return Conviction(mutant, subject, case.fault, trials, row | {"repeat": again}, trouble)
-    return Conviction(mutant, subject, IO_FAULTS[mutant].fault, trials, None, trouble)
+                            return DetectionResult(
+                                mutant, subject, case.fault, trials, row | {"repeat": again}, trouble
+                            )
+    return DetectionResult(mutant, subject, IO_FAULTS[mutant].fault, trials, None, trouble)

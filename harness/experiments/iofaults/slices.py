@@ -16,11 +16,11 @@ from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
 from harness.experiments.iofaults.case import VARIANTS, Case, from_json, repeat_command, to_json
-from harness.experiments.iofaults.conviction import Conviction, case_of, convict
 from harness.experiments.iofaults.damage import plan as damage_plan
 from harness.experiments.iofaults.detection import detect
 from harness.experiments.iofaults.drawing import Group, groups
 from harness.experiments.iofaults.failed_syncs import syncs
+from harness.experiments.iofaults.full_detection import DetectionResult, case_of, detect_fully
 from harness.experiments.iofaults.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked
 from harness.experiments.iofaults.sweep import EXPLORERS, record
 from harness.experiments.iofaults.workshop import Row, Workshop
@@ -180,7 +180,7 @@ def explore(slice_: Slice, fork_server: ForkServer | None = None) -> list[Row]:
     """
     begun = time.monotonic()
     if slice_.convicted is not None:
-        rows = [_conviction(slice_.convicted, fork_server)]
+        rows = [_mutant_row(slice_.convicted, fork_server)]
     else:
         rows = _trials(slice_, fork_server)
         rows.append(
@@ -248,7 +248,7 @@ def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
     }
 
 
-def _conviction(wanted: Convicted, fork_server: ForkServer | None) -> Row:
+def _mutant_row(wanted: Convicted, fork_server: ForkServer | None) -> Row:
     case = case_of(wanted.mutant, wanted.subject, wanted.fault)
     row: Row = {
         "kind": "mutant",
@@ -279,7 +279,7 @@ def _conviction(wanted: Convicted, fork_server: ForkServer | None) -> Row:
     }
 
 
-def _tried(wanted: Convicted, row: Row, fork_server: ForkServer | None) -> Conviction:
+def _tried(wanted: Convicted, row: Row, fork_server: ForkServer | None) -> DetectionResult:
     """Try the gate's own trials if they are to be measured, then all. ``row`` records if the gate found the mutant."""
     if wanted.gate:
         by_gate = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.gate, fork_server)
@@ -287,4 +287,4 @@ def _tried(wanted: Convicted, row: Row, fork_server: ForkServer | None) -> Convi
             row["by_gate"] = by_gate.row is not None
         if by_gate.row is not None or wanted.measured:
             return by_gate
-    return convict(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server)
+    return detect_fully(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server)

@@ -22,7 +22,7 @@ STATES_PER_POSITION = 6
 """The number of crash states tried at each position. Where a mutant shows at a position, many states show it."""
 
 
-class Conviction(NamedTuple):
+class DetectionResult(NamedTuple):
     """The result for a mutant of ``subject`` under ``fault``: the row that detected it, or None.
 
     ``states`` counts the checked states, with the one that detected the mutant. ``trouble`` is the first harness error
@@ -47,14 +47,14 @@ def case_of(mutant: str, subject: str, fault: str = "") -> Case:
     )
 
 
-def convict(
+def detect_fully(
     mutant: str,
     subject: str,
     seed: int,
     fault: str = "",
     points_max: int | None = None,
     fork_server: ForkServer | None = None,
-) -> Conviction:
+) -> DetectionResult:
     """Try ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
 
     At most ``points_max`` points are tried, in the order in which a run draws them. A harness error detects no mutant.
@@ -72,8 +72,8 @@ def convict(
                     continue
                 states += 1
                 if not row["expected"]:
-                    return Conviction(mutant, subject, case.fault, states, row, trouble)
-    return Conviction(mutant, subject, case.fault, states, None, trouble)
+                    return DetectionResult(mutant, subject, case.fault, states, row, trouble)
+    return DetectionResult(mutant, subject, case.fault, states, None, trouble)
 
 
 def in_parts(points: Sequence[int], fault: str) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from harness.experiments.crash.layout import APPLICATION, INPUT_TOPIC, OUTPUT_TO
 from harness.typed_maps import PLAIN, logged_key
 
 
-def read_ledger(path: Path, records: str = PLAIN) -> Log:
+def read_log(path: Path, records: str = PLAIN) -> Log:
     """Return the committed records of a trial's topics, and the next input; an empty log if there is no file.
 
     With ``records``, a kind of typed store, keys are those of the store's records; without it, keys are as stored.
