@@ -168,13 +168,15 @@ def promised(notes: Sequence[str], *, keeps: bool) -> Promised:
     return Promised(acknowledged, attempted, broken)
 
 
-def check_prefix(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Finding:
+def check_prefix(
+    demanded: Demand, promises: Promised, remains: Remains, models: Sequence[State], given: Given
+) -> Finding:
     """Check a store after a fault. ``models`` are the states after 0, 1, ... commits; ``given`` has all values."""
-    trouble = told.trouble or remains.trouble
+    trouble = promises.trouble or remains.trouble
     if trouble:
         return Finding(Found.HARNESS_ERROR, None, False, trouble)
-    if told.broken is not None:
-        return Finding(told.broken[0], None, False, told.broken[1])
+    if promises.broken is not None:
+        return Finding(promises.broken[0], None, False, promises.broken[1])
     if remains.ending:
         found = Found.HANGING if remains.ending == "deadline" else Found.DEADLY
         return Finding(found, None, False, f"the process that opened it ended: {remains.ending}")
@@ -186,9 +188,9 @@ def check_prefix(demanded: Demand, told: Promised, remains: Remains, models: Seq
     if remains.state is None:
         return Finding(Found.HARNESS_ERROR, None, False, "the verifier process reported neither a state nor an error")
     if demanded.transactional:
-        verdict = _whole(demanded, told, remains, models, given)
+        verdict = _whole(demanded, promises, remains, models, given)
     else:
-        verdict = _key_by_key(demanded, told, remains.state, given)
+        verdict = _key_by_key(demanded, promises, remains.state, given)
     if verdict.found is not Found.VALID:
         return verdict
     return _refusal(demanded, remains) if remains.error in NOTICING else _usable(demanded, remains, verdict)
@@ -201,19 +203,19 @@ def _refusal(demanded: Demand, remains: Remains) -> Finding:
     if remains.wanted is None or remains.restored != remains.wanted:
         return Finding(Found.UNRESTORED, None, False, said)
     if demanded.transactional and (remains.restored_offset or 0) != (remains.wanted_number or 0):
-        told = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
-        return Finding(Found.UNRESTORED, None, False, told)
+        detail = f"{said}; restored to commit {remains.wanted_number}, its offset says {remains.restored_offset}"
+        return Finding(Found.UNRESTORED, None, False, detail)
     if unkept := _unkept_afterwards(demanded, remains, remains.restored):
         return Finding(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
     return Finding(Found.NOTICED, None, demanded.may_notice, said, remains.stage)
 
 
-def _whole(demanded: Demand, told: Promised, remains: Remains, models: Sequence[State], given: Given) -> Finding:
+def _whole(demanded: Demand, promises: Promised, remains: Remains, models: Sequence[State], given: Given) -> Finding:
     state = remains.state
     assert state is not None
     number = next((number for number, model in enumerate(models) if model == state), None)
     if number is None:
-        strange = _strange(state, given, told.attempted)
+        strange = _strange(state, given, promises.attempted)
         if strange:
             return Finding(Found.PHANTOM, None, False, strange)
         said = remains.offset or 0
@@ -221,22 +223,22 @@ def _whole(demanded: Demand, told: Promised, remains: Remains, models: Sequence[
     for what, kept in (("offset", remains.offset), ("position", remains.position)):
         if (kept or 0) != number:
             return Finding(Found.TORN, number, False, f"the state of commit {number}, but its {what} says {kept or 0}")
-    if number > told.attempted:
-        return Finding(Found.PHANTOM, number, False, f"commit {number}; {told.attempted} was the last attempted")
-    if demanded.keeps and number < told.acknowledged:
-        return Finding(Found.LOST, number, False, f"commit {number}; {told.acknowledged} was acknowledged")
+    if number > promises.attempted:
+        return Finding(Found.PHANTOM, number, False, f"commit {number}; {promises.attempted} was the last attempted")
+    if demanded.keeps and number < promises.acknowledged:
+        return Finding(Found.LOST, number, False, f"commit {number}; {promises.acknowledged} was acknowledged")
     return Finding(Found.VALID, number, True)
 
 
-def _key_by_key(demanded: Demand, told: Promised, state: State, given: Given) -> Finding:
+def _key_by_key(demanded: Demand, promises: Promised, state: State, given: Given) -> Finding:
     """Check a store without isolation: each key has one of its values, none older than the last acknowledged one."""
-    strange = _strange(state, given, told.attempted + 1)
+    strange = _strange(state, given, promises.attempted + 1)
     if strange:
         return Finding(Found.PHANTOM, None, False, strange)
-    floor = told.acknowledged if demanded.keeps else 0
+    floor = promises.acknowledged if demanded.keeps else 0
     for key, values in sorted(given.items()):
         last_kept = max(at for at, (number, _) in enumerate(values) if number <= floor)
-        if state.get(key) not in [value for number, value in values[last_kept:] if number <= told.attempted + 1]:
+        if state.get(key) not in [value for number, value in values[last_kept:] if number <= promises.attempted + 1]:
             return Finding(Found.LOST, None, False, f"key {key!r} has an older value than commit {floor} gave it")
     return Finding(Found.VALID, None, True)
 
@@ -254,9 +256,9 @@ def _unkept_afterwards(demanded: Demand, remains: Remains, before: State) -> str
     """Return the anomaly of the two commits that were made after ``before``, or ""."""
     if remains.later != {**before, **remains.added}:
         return "two more commits were made, and after reopening they were not what is there"
-    told = (remains.later_offset, remains.later_position)
-    if demanded.transactional and told != (remains.added_number, remains.added_number):
-        return f"commit {remains.added_number} was made, and after reopening its offset and position say {told}"
+    reported = (remains.later_offset, remains.later_position)
+    if demanded.transactional and reported != (remains.added_number, remains.added_number):
+        return f"commit {remains.added_number} was made, and after reopening its offset and position say {reported}"
     return ""
 
 

@@ -85,7 +85,7 @@ def begin(root: Path, recording: Path | None = None, plan: Plan | None = None) -
     if recording is not None and recording.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"the recording {recording} lies below {root}, which it records: choose another place")
     error = _library().effects_begin(
-        os.fsencode(root), None if recording is None else os.fsencode(recording), *_told(plan or Nothing())
+        os.fsencode(root), None if recording is None else os.fsencode(recording), *_arguments_of(plan or Nothing())
     )
     if error:
         raise ConfigError(f"can't watch {root} into {recording}: {os.strerror(error)}")
@@ -108,7 +108,7 @@ def fired() -> int:
     return int(_library().effects_fired())
 
 
-def _told(plan: Plan) -> tuple[int, int, int, int]:
+def _arguments_of(plan: Plan) -> tuple[int, int, int, int]:
     """Return the plan as action, at, bytes and error, with the numbers of recorder.c. Raises: ConfigError."""
     if isinstance(plan, Nothing):
         return 0, 0, 0, 0

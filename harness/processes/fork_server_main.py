@@ -71,8 +71,8 @@ def _answer_requests(folder: str) -> None:
             refusal = _refusal(request)
             # Standard output is reserved for answers.
             with redirect_stdout(sys.stderr):
-                told = {} if refusal else _carry_out(request)[0]
-            answer = _Answer(refusal or ({"refused": told["error"]} if told["error"] else {}))
+                loaded = {} if refusal else _carry_out(request)[0]
+            answer = _Answer(refusal or ({"refused": loaded["error"]} if loaded["error"] else {}))
             gc.freeze()
         else:
             refusal = _refusal(request)
@@ -154,16 +154,16 @@ class _Child:
         self._runs += 1
         goes_on = request["shared"] and self._runs < _SHARED_RUNS_MAX
         os.ftruncate(self._said, 0)
-        told = bytearray()
+        answer = bytearray()
         timed_out, code = False, 0
         try:
             with suppress(BrokenPipeError):
                 _write(self._inlet, json.dumps({**request, "goes_on": goes_on}).encode() + b"\n")
-            timed_out = self._await(told, request["deadline_s"], request["clock_s"], goes_on=goes_on)
+            timed_out = self._await(answer, request["deadline_s"], request["clock_s"], goes_on=goes_on)
         finally:
-            if not (goes_on and _is_result(told)):
-                code = self.end(told)
-        head, _, body = bytes(told).partition(b"\n")
+            if not (goes_on and _is_result(answer)):
+                code = self.end(answer)
+        head, _, body = bytes(answer).partition(b"\n")
         facts: dict[str, Any] = {"error": "", **(json.loads(head) if body.endswith(b"\n") else {})}
         length = os.fstat(self._said).st_size
         complaint = os.pread(self._said, _COMPLAINT_BYTES, max(0, length - _COMPLAINT_BYTES))
@@ -177,18 +177,18 @@ class _Child:
         }
         return _Answer(facts, body.rstrip(b"\n") or b"null")
 
-    def end(self, told: bytearray | None = None) -> int:
-        """Kill the child if it has not ended, append the rest of its output to ``told``, and return its exit code."""
+    def end(self, answer: bytearray | None = None) -> int:
+        """Kill the child if it has not ended, append the rest of its output to ``answer``, and return its exit code."""
         # Kill the group too: no process that the child started may outlive it. Until waitpid its ID cannot be reused.
         _kill(self._number)
         code = os.waitstatus_to_exitcode(os.waitpid(self._number, 0)[1])
-        _drain(self._outlet, bytearray() if told is None else told)
+        _drain(self._outlet, bytearray() if answer is None else answer)
         for descriptor in (self._outlet, self._inlet, self._ended):
             os.close(descriptor)
         self.lives = False
         return code
 
-    def _await(self, told: bytearray, own_s: float, clock_s: float, *, goes_on: bool) -> bool:
+    def _await(self, answer: bytearray, own_s: float, clock_s: float, *, goes_on: bool) -> bool:
         """Wait until the child ends, or returns a result if it ``goes_on``. Return True if a deadline came first.
 
         ``own_s`` is the deadline of CPU time, ``clock_s`` the one by the clock.
@@ -205,9 +205,9 @@ class _Child:
             # The child cannot use up its CPU time faster than on all processors at once.
             wait_s = max(0.0, min(clock_left_s, max(own_left_s / _PROCESSORS, _LOOK_S)))
             ready = [descriptor for descriptor, _ in poll.poll(wait_s * 1000)]
-            if self._outlet in ready and not _drain(self._outlet, told):
+            if self._outlet in ready and not _drain(self._outlet, answer):
                 poll.unregister(self._outlet)
-            if self._ended in ready or 0 in ready or (goes_on and _is_result(told)):
+            if self._ended in ready or 0 in ready or (goes_on and _is_result(answer)):
                 return False
             own_left_s = own_end - self._own_time()
             if own_left_s <= 0 or clock_end <= time.monotonic():
@@ -218,8 +218,8 @@ class _Child:
         return time.clock_gettime(~self._number << 3 | _CPUCLOCK_SCHED)
 
 
-def _is_result(told: bytearray) -> bool:
-    head, _, body = told.partition(b"\n")
+def _is_result(answer: bytearray) -> bool:
+    head, _, body = answer.partition(b"\n")
     return body.endswith(b"\n") and not json.loads(head)["error"]
 
 
@@ -273,11 +273,11 @@ def _write(descriptor: int, text: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _drain(outlet: int, told: bytearray) -> bool:
+def _drain(outlet: int, answer: bytearray) -> bool:
     """Read all available output. Return False at its end."""
     try:
         while more := os.read(outlet, 1 << 16):
-            told += more
+            answer += more
     except BlockingIOError:
         return True
     return False

@@ -26,8 +26,8 @@ def seen(number: int, **changed: Any) -> Remains:
     return replace(whole, **changed)
 
 
-def verdict_on(remains: Remains, *, level: str = "DISK", fault: str = "kill", told: Promised = TOLD) -> Finding:
-    return check_prefix(demand(level, fault), told, remains, MODELS, GIVEN)
+def verdict_on(remains: Remains, *, level: str = "DISK", fault: str = "kill", promises: Promised = TOLD) -> Finding:
+    return check_prefix(demand(level, fault), promises, remains, MODELS, GIVEN)
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -36,7 +36,7 @@ def test_a_commit_from_the_acknowledged_to_the_attempted_one_is_valid(number: in
 
 
 def test_an_empty_store_without_offsets_is_commit_zero() -> None:
-    assert verdict_on(seen(0, offset=None, position=None), told=Promised()).found is Found.VALID
+    assert verdict_on(seen(0, offset=None, position=None), promises=Promised()).found is Found.VALID
 
 
 NOTICED = {
@@ -165,8 +165,8 @@ def test_notes_add_up_to_what_was_promised() -> None:
     ],
 )
 def test_what_was_wrong_while_the_writer_lived_is_the_verdict(notes: list[str], found: Found) -> None:
-    told = promised(notes, keeps=True)
-    assert verdict_on(seen(2), told=told).found is found
+    promises = promised(notes, keeps=True)
+    assert verdict_on(seen(2), promises=promises).found is found
 
 
 def test_a_reopened_store_may_be_behind_where_the_level_keeps_nothing() -> None:
@@ -179,5 +179,5 @@ def test_a_note_nobody_understands_is_never_a_promise() -> None:
 
 
 def test_trouble_of_the_harness_is_never_a_find() -> None:
-    told = Promised(trouble="the writer was killed from outside")
-    assert verdict_on(seen(2, offset=3), told=told).found is Found.HARNESS_ERROR
+    promises = Promised(trouble="the writer was killed from outside")
+    assert verdict_on(seen(2, offset=3), promises=promises).found is Found.HARNESS_ERROR

@@ -59,7 +59,7 @@ def randomly_written(fork_server: ForkServer, kind: FileSystem, folder: Path, se
     return crash(fork_server, kind, folder, seed, "harness.tests.filesystems.random_writer:run", arguments, CUTS)
 
 
-def objections_to(made: Crash, counts: Counter[str], told: str) -> list[str]:
+def objections_to(made: Crash, counts: Counter[str], promises: str) -> list[str]:
     """Objections to what was found, by the model that promises are held to; counts what every model says."""
     objections = []
     for tree in {tree.digest(): tree for tree in made.found}.values():
@@ -68,7 +68,7 @@ def objections_to(made: Crash, counts: Counter[str], told: str) -> list[str]:
             said = why_illegal(made.recording, Tree(), made.position, tree, model)
             counts[f"legal by {model}"] += not said
             if model is FolderModel.GATE:
-                objections += [f"{told}: {each}" for each in said]
+                objections += [f"{promises}: {each}" for each in said]
     return objections
 
 
@@ -98,11 +98,11 @@ def store_checked(
         arguments |= {"seed": seed, "plan": plan, "account": str(shop.scratch("account"))}
         made = crash(fork_server, kind, folder, seed, "harness.experiments.iofaults.writer:run", arguments, CUTS)
         demanded = shop.demanded("power")
-        told = folded([effect.text for effect in made.recording if effect.kind is Kind.NOTE], demanded)
+        promises = folded([effect.text for effect in made.recording if effect.kind is Kind.NOTE], demanded)
         verdicts = []
         for tree in {tree.digest(): tree for tree in made.found}.values():
             shop.place(tree)
-            verdicts.append(shop.verdict(told, demanded, boot=NEXT_BOOT))
+            verdicts.append(shop.verdict(promises, demanded, boot=NEXT_BOOT))
             counts[verdicts[-1].found] += 1
     return objections_to(made, counts, f"{case.subject} at {case.level}, seed {seed}, {plan}"), verdicts
 

@@ -95,9 +95,9 @@ def sample(case: Case, kills: int) -> list[tuple[str, Finding]]:
         for call, number in Random(SEED).sample(calls_made(log), kills):
             inject = f"inject={call}:signal=SIGKILL:when={number}"
             ended = traced(shop, shop.scratch("log of the kill"), inject)
-            told = folded(read_account(shop.scratch("account")), demanded)
-            words = f"{inject}: {'killed' if ended else 'not reached'}, {told.acknowledged} acknowledged"
-            verdicts.append((words, shop.verdict(told, demanded)))
+            promises = folded(read_account(shop.scratch("account")), demanded)
+            words = f"{inject}: {'killed' if ended else 'not reached'}, {promises.acknowledged} acknowledged"
+            verdicts.append((words, shop.verdict(promises, demanded)))
             print(f"{case.subject}, seed {SEED}, {words}: {verdicts[-1][1].found}, commit {verdicts[-1][1].number}")
         return verdicts
 

@@ -165,8 +165,8 @@ def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same() -> None:
         row = next(row for row in rows if json.loads(row["only"])[1] + 1 < json.loads(row["only"])[2])
         alone = list(EXPLORERS["power_twice"](shop, range(row["point"], row["point"] + 1), row["only"]))
         assert [each | {"states": 1} for each in alone] == [row | {"states": 1}]
-        told = json.loads(row["only"])
-        said_more = json.dumps([told[0], told[1], points[-1], told[3]])
+        promises = json.loads(row["only"])
+        said_more = json.dumps([promises[0], promises[1], points[-1], promises[3]])
         (harder,) = EXPLORERS["power_twice"](shop, range(row["point"], row["point"] + 1), said_more)
     assert (harder["acknowledged"], harder["result"]) == (3, Found.LOST)
     assert row["acknowledged"] < 3
@@ -223,10 +223,10 @@ def test_a_recovery_that_dies_by_itself_is_no_planned_kill(monkeypatch: pytest.M
 def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise() -> None:
     ended = Outcome(0, None, False, {"gave_up": True, "fired": 0, "effects": 9, "error": "ConfigError: no"}, "", "")
     with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED) as shop:
-        told = shop.told(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
-        assert told.broken is not None
-        assert told.broken[0] is Found.UNUSABLE
-        assert shop.told(Life(ended, ("open 0",), killed=True), shop.demanded("kill")).broken is None
+        promises = shop.promises(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
+        assert promises.broken is not None
+        assert promises.broken[0] is Found.UNUSABLE
+        assert shop.promises(Life(ended, ("open 0",), killed=True), shop.demanded("kill")).broken is None
 
 
 def test_a_find_in_a_full_folder_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,10 +355,10 @@ def test_a_case_comes_back_from_its_json() -> None:
 
 def test_a_verifier_without_a_verdict_is_a_harness_error() -> None:
     with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED) as shop:
-        told = shop.told(shop.writer(["Nothing"]), shop.demanded("kill"))
+        promises = shop.promises(shop.writer(["Nothing"]), shop.demanded("kill"))
         shop.case = replace(shop.case, mutant="")
         object.__setattr__(shop.case, "mutant", "no such mutant")
-        verdict = shop.verdict(told, shop.demanded("kill"))
+        verdict = shop.verdict(promises, shop.demanded("kill"))
     assert (verdict.found, verdict.expected) == (Found.HARNESS_ERROR, False)
 
 
@@ -405,8 +405,8 @@ def test_a_recording_that_is_not_whole_or_of_another_writer_is_refused(
     cut, garbled = replace(case, recording=str(tmp_path / "cut")), replace(case, recording=str(tmp_path / "garbled"))
     Path(cut.recording).write_bytes(raw[: len(raw) // 2])
     Path(garbled.recording).write_bytes(raw[: len(raw) // 2] + bytes(300) + raw[len(raw) // 2 :])
-    for told, seed in ((case, SEED + 1), (replace(case, commits=3), SEED), (cut, SEED), (garbled, SEED)):
-        asked = json.dumps({"case": to_json(told), "point": 1, "seed": seed})
+    for promises, seed in ((case, SEED + 1), (replace(case, commits=3), SEED), (cut, SEED), (garbled, SEED)):
+        asked = json.dumps({"case": to_json(promises), "point": 1, "seed": seed})
         assert main([asked]) == 2
         assert capsys.readouterr().err
 
@@ -481,7 +481,9 @@ def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
 def test_what_only_verifying_notices_is_read_without_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def verdict(shop: Workshop, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Finding:
+    def verdict(
+        shop: Workshop, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False
+    ) -> Finding:
         asked.append(verify)
         return Finding(Found.NOTICED, None, True, "", "verify") if verify else Finding(Found.DEADLY, None, False)
 
@@ -494,8 +496,8 @@ def test_what_only_verifying_notices_is_read_without_it_as_well(monkeypatch: pyt
 
 def test_the_repeat_command_names_one_trial() -> None:
     case = Case(CHECKPOINT, "DISK", "tear")
-    told = json.loads(repeat_command(case, 4, SEED, "7").split(" ", 4)[4].strip("'"))
-    assert told == {
+    promises = json.loads(repeat_command(case, 4, SEED, "7").split(" ", 4)[4].strip("'"))
+    assert promises == {
         "case": {"subject": CHECKPOINT, "level": "DISK", "fault": "tear"},
         "point": 4,
         "seed": SEED,

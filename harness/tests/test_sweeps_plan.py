@@ -73,7 +73,7 @@ def test_no_profile_sweeps_anything_twice(name: str) -> None:
 @pytest.mark.parametrize("name", ["default", "full"])
 def test_every_mutant_is_put_to_the_fault_it_belongs_to(name: str) -> None:
     found = {(each.mutant, each.fault) for each in convictions(name, 1) if each.found}
-    assert found == {(mutant, told.fault) for mutant, told in IO_FAULTS.items()}
+    assert found == {(mutant, by.fault) for mutant, by in IO_FAULTS.items()}
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("smoke", 0), ("default", 2), ("full", 20)])
@@ -84,7 +84,7 @@ def test_the_gates_own_trials_are_measured_with_each_mutant_wherever_it_fits(nam
             by_pair.setdefault((each.mutant, each.subject), set()).add(each.seed)
             assert each.found
             assert each.measured is (each.seed != 1)
-    pairs = {(mutant, subject) for mutant, told in IO_FAULTS.items() for subject in subjects_with(mutant)}
+    pairs = {(mutant, subject) for mutant, by in IO_FAULTS.items() for subject in subjects_with(mutant)}
     assert set(by_pair) == (pairs if seeds else set())
     # Where the default profile kills at every effect another seed draws nothing else.
     everywhere = {subject for subject, _ in covered("default", "kill", "")}
@@ -95,15 +95,15 @@ def test_the_gates_own_trials_are_measured_with_each_mutant_wherever_it_fits(nam
 
 
 def test_the_gate_is_measured_by_the_trials_that_it_makes_of_sound_code() -> None:
-    for mutant, told in IO_FAULTS.items():
+    for mutant, by in IO_FAULTS.items():
         for subject in subjects_with(mutant):
             made = {
                 (replace(swept.case, mutant=""), swept.points_max) for swept in trials_of("default", mutant, subject, 7)
             }
             assert made == {
-                (replace(swept.case, records=told.records or swept.case.records), swept.points_max)
+                (replace(swept.case, records=by.records or swept.case.records), swept.points_max)
                 for swept in profile("default", 7)
-                if (swept.case.subject, swept.case.fault, swept.case.level) == (subject, told.fault, "DISK")
+                if (swept.case.subject, swept.case.fault, swept.case.level) == (subject, by.fault, "DISK")
             }
             assert made
 
@@ -130,7 +130,7 @@ def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_a
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
     unseen = {(each.mutant, each.fault) for each in convictions("default", 1) if not each.found}
     assert ("no-sync", "kill") in unseen
-    assert unseen == {(mutant, told.unseen_by) for mutant, told in IO_FAULTS.items() if told.unseen_by}
+    assert unseen == {(mutant, by.unseen_by) for mutant, by in IO_FAULTS.items() if by.unseen_by}
 
 
 def test_a_task_is_swept_everywhere_but_at_every_point_in_full_alone() -> None:
@@ -195,7 +195,7 @@ def test_each_slice_is_told_the_recording_that_its_fault_needs(tmp_path: Path) -
     kill, power = slices_of(wanted, recorded, tmp_path)
     assert list(kill.points) == list(power.points) == list(range(10))
     assert from_json(kill.case).recording == ""
-    assert from_json(power.case).recording == power.told == str(tmp_path / Writer.of(wanted[0]).name)
+    assert from_json(power.case).recording == power.recording == str(tmp_path / Writer.of(wanted[0]).name)
 
 
 def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(

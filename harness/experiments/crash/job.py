@@ -99,7 +99,7 @@ class Job:
         """Return all pairs of each store."""
         return {store: dump(as_map(self._trial.records, self._task.store(store))) for store in STORES}
 
-    def told(self, reports: Sequence[RestoreReport]) -> dict[str, dict[str, Any]]:
+    def reported(self, reports: Sequence[RestoreReport]) -> dict[str, dict[str, Any]]:
         """Return each restored store with its restore report, as JSON values."""
         states = self.states()
         return {
@@ -210,7 +210,7 @@ class Job:
         self._history.note(
             "fell_back",
             next_input=self._task.input_offsets()[INPUT],
-            stores=self.told(self._task.restore_reports()),
+            stores=self.reported(self._task.restore_reports()),
             transactional=sorted(self._transactional),
         )
 

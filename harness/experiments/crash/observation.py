@@ -101,7 +101,7 @@ def _life(events: Sequence[Event], log: Log, acknowledged: Sequence[Acknowledged
     restored: dict[str, Restored] = {}
     for event in events:
         if event["event"] == "found":
-            found = {store: _found(told) for store, told in event["stores"].items()}
+            found = {store: _found(reported) for store, reported in event["stores"].items()}
         elif event["event"] == "restored":
             restored = _restored(event)
     return Life(log, acknowledged, found, restored)
@@ -109,8 +109,8 @@ def _life(events: Sequence[Event], log: Log, acknowledged: Sequence[Acknowledged
 
 def _restored(event: Event) -> dict[str, Restored]:
     return {
-        store: Restored(state(told["state"]), told["records"], told["wiped"], told["reason"] or "")
-        for store, told in event["stores"].items()
+        store: Restored(state(reported["state"]), reported["records"], reported["wiped"], reported["reason"] or "")
+        for store, reported in event["stores"].items()
     }
 
 
@@ -118,14 +118,14 @@ def _fell_back(event: Event, acknowledged: int) -> FellBack:
     return FellBack(event["next_input"], acknowledged, _restored(event), frozenset(event["transactional"]))
 
 
-def _found(told: Mapping[str, Any]) -> Found:
+def _found(reported: Mapping[str, Any]) -> Found:
     return Found(
-        state(told["state"]),
-        told["committed_offset"],
-        told["transactional"],
-        told["manages_offsets"],
-        told["persistent"],
-        told["position"],
+        state(reported["state"]),
+        reported["committed_offset"],
+        reported["transactional"],
+        reported["manages_offsets"],
+        reported["persistent"],
+        reported["position"],
     )
 
 

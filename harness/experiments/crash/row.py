@@ -58,17 +58,17 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _failure(found: Mapping[str, Any]) -> str:
-    told = []
+    lines = []
     for verdict in json.loads(found["verdicts"]):
         if verdict["result"] != "valid":
             # If the fault did not strike as planned, most checkers report the same. It is printed once.
             who = verdict["checker"] if verdict["result"] == "anomaly" else "trial"
-            told.append(f"  {who}: {verdict['result']}: {verdict['detail']}")
-    told = list(dict.fromkeys(told))
+            lines.append(f"  {who}: {verdict['result']}: {verdict['detail']}")
+    lines = list(dict.fromkeys(lines))
     if found["complaint"]:
-        told.append(f"  the process said: {found['complaint']}")
+        lines.append(f"  the process said: {found['complaint']}")
     title = (
         f"trial {found['trial']} of {found['backend']} at {found['durability']}, {found['records'] or 'plain'} stores, "
         f"{found['fault']} {found['failpoint']}"
     )
-    return "\n".join([title.rstrip() + ":", *told, f"  repeat it with: {found['repeat']}"])
+    return "\n".join([title.rstrip() + ":", *lines, f"  repeat it with: {found['repeat']}"])

@@ -35,7 +35,7 @@ def work(number: int) -> None:
         job = Job(trial, folder, step, history)
         arm(step, history)
         reports = job.open()
-        history.note("restored", stores=job.told(reports))
+        history.note("restored", stores=job.reported(reports))
         job.work()
         if step is None and backend_named(trial.backend).persistent:
             history.note(

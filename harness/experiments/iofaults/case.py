@@ -104,6 +104,6 @@ def from_json(row: object) -> Case:
 
 def repeat_command(case: Case, point: int | None, seed: int, only: str = "") -> str:
     """Return the command that repeats one trial of ``case``, or all of its trials if ``point`` is None."""
-    told: dict[str, Any] = {"case": to_json(case), "seed": seed}
-    told |= ({} if point is None else {"point": point}) | ({"only": only} if only else {})
-    return f"python -m harness effect {shlex.quote(json.dumps(told, separators=(',', ':')))}"
+    asked: dict[str, Any] = {"case": to_json(case), "seed": seed}
+    asked |= ({} if point is None else {"point": point}) | ({"only": only} if only else {})
+    return f"python -m harness effect {shlex.quote(json.dumps(asked, separators=(',', ':')))}"

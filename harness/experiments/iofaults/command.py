@@ -67,24 +67,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 def read_asked(text: str) -> Asked:
     """Parse the JSON of a command. Raises: ConfigError if it describes no trial."""
     try:
-        told = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"a trial is a JSON object, and this is no JSON: {error}") from error
-    if not isinstance(told, Mapping):
-        raise ConfigError(f"a trial is a JSON object, not {told!r}")
-    for name in told:
+    if not isinstance(parsed, Mapping):
+        raise ConfigError(f"a trial is a JSON object, not {parsed!r}")
+    for name in parsed:
         if name not in _SETTINGS:
             raise unknown("setting of a trial called", name, _SETTINGS)
-    case = from_json(told.get("case"))
+    case = from_json(parsed.get("case"))
     if case.recording:
         case = replace(case, recording=str(_found(Path(case.recording))))
-    point = _number(told, "point", 0) if "point" in told else None
-    only = told.get("only", "")
+    point = _number(parsed, "point", 0) if "point" in parsed else None
+    only = parsed.get("only", "")
     if not isinstance(only, str):
         raise ConfigError(f"only of a trial is a text, not {only!r}")
     if only and case.fault not in _SEVERAL_AT_A_POINT:
         raise ConfigError(f"{case.fault} is one trial at each point: leave out only {only!r}")
-    return Asked(case, point, _number(told, "seed", 1), only)
+    return Asked(case, point, _number(parsed, "seed", 1), only)
 
 
 def run(asked: Asked) -> list[Row]:
@@ -119,8 +119,8 @@ def _found(recording: Path) -> Path:
     raise ConfigError(f"the recording {recording} is gone: leave it out of the command, and a new one is made")
 
 
-def _number(told: Mapping[str, Any], name: str, default: int) -> int:
-    value = told.get(name, default)
+def _number(parsed: Mapping[str, Any], name: str, default: int) -> int:
+    value = parsed.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _NUMBER_MAX:
         raise ConfigError(f"{name} of a trial is a number from 0 to {_NUMBER_MAX}, not {value!r}")
     return value

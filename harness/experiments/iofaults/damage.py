@@ -39,11 +39,13 @@ def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[R
     for point in (point for point in points if point < len(planned)):
         damaged = damage(shop.case.variant, tree, planned[point])
         # If no file is left, no store can know that there was one: opening creates a new store.
-        told = closed if damaged.files else nothing
+        promises = closed if damaged.files else nothing
 
-        def trial(damaged: Tree = damaged, told: Promised = told, *, verify: bool = True) -> tuple[Promised, Finding]:
+        def trial(
+            damaged: Tree = damaged, promises: Promised = promises, *, verify: bool = True
+        ) -> tuple[Promised, Finding]:
             shop.place(damaged)
-            return told, shop.verdict(told, shop.demanded("damage"), verify=verify)
+            return promises, shop.verdict(promises, shop.demanded("damage"), verify=verify)
 
         told_then, verdict = shop.patiently(trial)
         path, at = planned[point]

@@ -29,13 +29,13 @@ def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[S
 
     They use a store of the kind that the mutant needs. If the mutant has a variant of the fault, its cases come first.
     """
-    told = IO_FAULTS[mutant]
+    by = IO_FAULTS[mutant]
     made = [
-        replace(swept, case=replace(swept.case, mutant=mutant, records=told.records or swept.case.records))
+        replace(swept, case=replace(swept.case, mutant=mutant, records=by.records or swept.case.records))
         for swept in profile(profile_name, seed, [subject])
-        if (swept.case.fault, swept.case.level) == (told.fault, LEVEL)
+        if (swept.case.fault, swept.case.level) == (by.fault, LEVEL)
     ]
-    return sorted(made, key=lambda swept: bool(told.variant) and swept.case.variant != told.variant)
+    return sorted(made, key=lambda swept: bool(by.variant) and swept.case.variant != by.variant)
 
 
 def detect(

@@ -32,22 +32,22 @@ def _failed(shop: Workshop, point: int, plan: Plan, description: str) -> Row:
     def trial() -> tuple[Promised, Finding]:
         nonlocal life
         life = shop.writer(plan)
-        told = shop.told(life, demanded)
+        promises = shop.promises(life, demanded)
         if not shop.case.variant.endswith("lasting"):
-            told = _went_on(life, told, demanded)
-        return told, shop.verdict(told, demanded)
+            promises = _went_on(life, promises, demanded)
+        return promises, shop.verdict(promises, demanded)
 
-    told, verdict = shop.patiently(trial)
+    promises, verdict = shop.patiently(trial)
     if life is not None and life.outcome.result is not None and not life.outcome.result["fired"]:
         description += ", which was not reached"
-    return shop.row(point, "", description, told, verdict)
+    return shop.row(point, "", description, promises, verdict)
 
 
-def _went_on(life: Life, told: Promised, demanded: Demand) -> Promised:
+def _went_on(life: Life, promises: Promised, demanded: Demand) -> Promised:
     """After a single error, a process that follows the advice completes its work."""
     result = life.outcome.result
-    if told.broken or result is None or not result["gave_up"]:
-        return told
+    if promises.broken or result is None or not result["gave_up"]:
+        return promises
     if demanded.may_notice and result["error"].split(":")[0] in NOTICING:
-        return told
-    return replace(told, broken=(Found.UNUSABLE, f"one call failed, and this stays: {result['error']}"))
+        return promises
+    return replace(promises, broken=(Found.UNUSABLE, f"one call failed, and this stays: {result['error']}"))

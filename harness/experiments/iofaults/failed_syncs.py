@@ -44,10 +44,10 @@ def failed_syncs(shop: Workshop, points: Sequence[int], only: str = "") -> Itera
         at = planned[point]
         first, second = shop.scratch("failed"), shop.scratch("went-on")
         lives = _Lives(shop, at, first, second)
-        told, verdict = shop.patiently(lives.trial)
+        promises, verdict = shop.patiently(lives.trial)
         if not lives.reached or not verdict.expected:
             words = _words(at) if lives.reached else f"effect {at} was to fail, and was not reached"
-            yield shop.row(point, "", words, told, verdict)
+            yield shop.row(point, "", words, promises, verdict)
             continue
         recording = joined(read_recording(first), lives.promises_of(read_recording(second)))
         check_maps(recording)
@@ -73,19 +73,19 @@ class _Lives:
             made.unlink(missing_ok=True)
         before = shop.writer(["FailThenKill", self._at, errno.EIO], self._first)
         demanded = shop.demanded("power")
-        told = shop.told(before, demanded)
+        promises = shop.promises(before, demanded)
         self.reached = before.killed
         if not self.reached:
             # The process completed its work, so its store is checked as it is.
-            return told, shop.verdict(told, shop.demanded("error"))
+            return promises, shop.verdict(promises, shop.demanded("error"))
         self._refused = shop.case.variant == "gate" and _failed_a_folder(read_recording(self._first))
         plan: Plan = ["Fail", 0, errno.EROFS, True] if self._refused else NOTHING
-        after = shop.writer(plan, self._second, go_on_from=told.acknowledged)
+        after = shop.writer(plan, self._second, go_on_from=promises.acknowledged)
         notes = [note for note in after.notes if self._is_promise(note)]
-        told = shop.told(after._replace(notes=(*before.notes, *notes)), demanded)
-        if told.broken or told.trouble:
-            return told, shop.verdict(told, demanded)
-        return told, Finding(Found.VALID, None, True)
+        promises = shop.promises(after._replace(notes=(*before.notes, *notes)), demanded)
+        if promises.broken or promises.trouble:
+            return promises, shop.verdict(promises, demanded)
+        return promises, Finding(Found.VALID, None, True)
 
     def promises_of(self, recording: Sequence[Effect]) -> list[Effect]:
         """Return ``recording``, of the process that continued, without the notes that acknowledge nothing."""
@@ -117,16 +117,16 @@ def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator
     """Yield crash states at some positions of the second opening, at acknowledgements, and at the end: each once."""
     end, model, seed = len(numbered(recording)), FolderModel(shop.case.variant), shop.seed
     later = [effect for effect in recording if effect.kind is Kind.NOTE and effect.index >= begin]
-    told = {effect.index for effect in later if effect.text.startswith("ack")}
+    acknowledged = {effect.index for effect in later if effect.text.startswith("ack")}
     if shop.case.states_per_position is not None:
-        first, others = sorted(told)[:_FIRST_PROMISES], sorted(told)[_FIRST_PROMISES:]
-        told = {*first, *Random(f"told {seed} {begin}").sample(others, min(_LATER_PROMISES, len(others)))}
+        first, others = sorted(acknowledged)[:_FIRST_PROMISES], sorted(acknowledged)[_FIRST_PROMISES:]
+        acknowledged = {*first, *Random(f"told {seed} {begin}").sample(others, min(_LATER_PROMISES, len(others)))}
     opened = next((effect.index for effect in later if effect.text.startswith("attempt")), begin)
     met = set()
     opening = range(begin, opened + 1)
     drawn = Random(f"opening {seed} {begin}").sample(opening, min(_OPENING_POSITIONS, len(opening)))
-    for position in sorted({*drawn, *told, end}):
-        depth = _DEPTH if position in told else _OPENING
+    for position in sorted({*drawn, *acknowledged, end}):
+        depth = _DEPTH if position in acknowledged else _OPENING
         for state in states(recording, Tree(), range(position, position + 1), model, seed, depth):
             digest = state.tree.digest(NEVER_READ)
             # After a later acknowledgement the same state is checked again: more must have survived.
@@ -143,9 +143,9 @@ def _checked(shop: Workshop, recording: Sequence[Effect], point: int, at: int, s
         shop.place(state.tree)
         return promised, shop.verdict(promised, demanded, boot=BOOT_AFTER_THAT)
 
-    told, verdict = shop.patiently(trial)
+    promises, verdict = shop.patiently(trial)
     words = f"{_words(at)}; and the power lost before effect {state.description.position}: {state.description.kind}"
-    row = shop.row(point, state.description.to_json(), words, told, verdict)
+    row = shop.row(point, state.description.to_json(), words, promises, verdict)
     return row | {"digest": state.tree.digest(NEVER_READ).hex()}
 
 

@@ -39,11 +39,11 @@ class DetectionResult(NamedTuple):
 
 def case_of(mutant: str, subject: str, fault: str = "") -> Case:
     """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
-    told = IO_FAULTS[mutant]
-    variant = told.variant if fault in ("", told.fault) else ""
-    states = STATES_PER_POSITION if (fault or told.fault) == "power" else None
+    by = IO_FAULTS[mutant]
+    variant = by.variant if fault in ("", by.fault) else ""
+    states = STATES_PER_POSITION if (fault or by.fault) == "power" else None
     return Case(
-        subject, LEVEL, fault or told.fault, variant, mutant=mutant, records=told.records, states_per_position=states
+        subject, LEVEL, fault or by.fault, variant, mutant=mutant, records=by.records, states_per_position=states
     )
 
 

@@ -47,9 +47,9 @@ def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterat
     demanded = shop.demanded("kill")
     idle = _idle(shop.recording())
     for point in points if only else _worthwhile(points, idle):
-        told, so_far = _crashed(shop, demanded, point)
+        promises, so_far = _crashed(shop, demanded, point)
         if not so_far.expected:
-            yield shop.row(point, "", f"killed before effect {point}", told, so_far)
+            yield shop.row(point, "", f"killed before effect {point}", promises, so_far)
             continue
         crashed = Tree.read(shop.root)
         again = int(only or 0)
@@ -59,7 +59,7 @@ def kills_twice(shop: Workshop, points: Sequence[int], only: str = "") -> Iterat
         killed = True
         while killed:
             if again not in passed_over:
-                killed, told_again, verdict = _killed_again(shop, crashed, told, demanded, again)
+                killed, told_again, verdict = _killed_again(shop, crashed, promises, demanded, again)
                 description = f"killed before effect {point}, and its recovery before effect {again}"
                 yield shop.row(point, str(again), description, told_again, verdict)
             again += 1
@@ -103,31 +103,31 @@ def _killed(shop: Workshop, point: int, only: str, plan: Plan, description: str)
     def trial() -> tuple[Promised, Finding]:
         nonlocal life
         life = shop.writer(plan)
-        told = shop.told(life, demanded)
-        return told, shop.verdict(told, demanded)
+        promises = shop.promises(life, demanded)
+        return promises, shop.verdict(promises, demanded)
 
-    told, verdict = shop.patiently(trial)
+    promises, verdict = shop.patiently(trial)
     if life is not None and not life.killed:
         description += ", which was not reached"
-    return shop.row(point, only, description, told, verdict)
+    return shop.row(point, only, description, promises, verdict)
 
 
 def _crashed(shop: Workshop, demanded: Demand, point: int) -> tuple[Promised, Finding]:
     """Kill before effect ``point``. Return what was acknowledged, and any problem found before a verifier runs."""
 
     def trial() -> tuple[Promised, Finding]:
-        told = shop.told(shop.writer(["Kill", point]), demanded)
-        if told.trouble:
-            return told, Finding(Found.HARNESS_ERROR, None, False, told.trouble)
-        if told.broken is not None:
-            return told, Finding(told.broken[0], None, False, told.broken[1])
-        return told, Finding(Found.VALID, None, True)
+        promises = shop.promises(shop.writer(["Kill", point]), demanded)
+        if promises.trouble:
+            return promises, Finding(Found.HARNESS_ERROR, None, False, promises.trouble)
+        if promises.broken is not None:
+            return promises, Finding(promises.broken[0], None, False, promises.broken[1])
+        return promises, Finding(Found.VALID, None, True)
 
     return shop.patiently(trial)
 
 
 def _killed_again(
-    shop: Workshop, crashed: Tree, told: Promised, demanded: Demand, again: int
+    shop: Workshop, crashed: Tree, promises: Promised, demanded: Demand, again: int
 ) -> tuple[bool, Promised, Finding]:
     killed = False
 
@@ -137,14 +137,14 @@ def _killed_again(
         recovery = shop.recover(["Kill", again], boot="")
         killed = recovery.signal == signal.SIGKILL and not recovery.timed_out
         if recovery.timed_out:
-            return told, Finding(Found.HANGING, None, False, "the recovery did not come to an end")
+            return promises, Finding(Found.HANGING, None, False, "the recovery did not come to an end")
         if not killed and recovery.signal is not None:
-            return told, Finding(Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}")
+            return promises, Finding(Found.DEADLY, None, False, f"the recovery was ended by signal {recovery.signal}")
         if recovery.error:
-            return told, Finding(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
+            return promises, Finding(Found.HARNESS_ERROR, None, False, f"the recovery raised {recovery.error}")
         if not killed and recovery.result["leaked"]:
-            return told, Finding(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
-        return told, shop.verdict(told, demanded)
+            return promises, Finding(Found.LEAKED_EXCEPTION, None, False, recovery.result["leaked"])
+        return promises, shop.verdict(promises, demanded)
 
     told_again, verdict = shop.patiently(trial)
     return killed, told_again, verdict

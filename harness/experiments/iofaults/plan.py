@@ -172,23 +172,23 @@ def convictions(
     found: list[Convicted] = []
     if mutants is None:
         one_each: dict[str, str] = {}
-        for mutant, told in IO_FAULTS.items():
-            one_each.setdefault(told.fault, mutant)
+        for mutant, by in IO_FAULTS.items():
+            one_each.setdefault(by.fault, mutant)
         mutants = one_each.values() if name == "smoke" else IO_FAULTS
     for mutant in mutants:
-        told = IO_FAULTS[mutant]
+        by = IO_FAULTS[mutant]
         fitting = [subject for subject in subjects_with(mutant) if _is_chosen(subject, chosen)]
         for subject in fitting[:1] if name == "smoke" else fitting:
             measured = _MEASURED_SEEDS[name]
             kills = Swept(Case(subject, LEVEL, "kill"), seed)
-            if measured and name == GATE and told.fault == "kill" and _points_max(GATE, kills) is None:
+            if measured and name == GATE and by.fault == "kill" and _points_max(GATE, kills) is None:
                 measured = 1
             gate = GATE if measured else ""
-            found.append(Convicted(mutant, subject, told.fault, seed, gate=gate))
+            found.append(Convicted(mutant, subject, by.fault, seed, gate=gate))
             for drawn_seed in measured_seeds(seed, measured)[1:]:
-                found.append(Convicted(mutant, subject, told.fault, drawn_seed, gate=gate, measured=True))
-            if told.unseen_by and _UNSEEN_POINTS_MAX[name] != 0:
-                unseen = Convicted(mutant, subject, told.unseen_by, seed, False, _UNSEEN_POINTS_MAX[name])
+                found.append(Convicted(mutant, subject, by.fault, drawn_seed, gate=gate, measured=True))
+            if by.unseen_by and _UNSEEN_POINTS_MAX[name] != 0:
+                unseen = Convicted(mutant, subject, by.unseen_by, seed, False, _UNSEEN_POINTS_MAX[name])
                 found.append(unseen)
     return found
 

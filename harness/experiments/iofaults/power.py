@@ -96,8 +96,8 @@ class _Cut(NamedTuple):
 
     def to_json(self, second: Description | None) -> str:
         """Return the text that ``_read`` parses. It keeps the bounds, so that a repeated trial has the same demands."""
-        told = [self.description.to_json(), self.said_before, self.said_by]
-        return json.dumps(told if second is None else [*told, second.to_json()])
+        numbers = [self.description.to_json(), self.said_before, self.said_by]
+        return json.dumps(numbers if second is None else [*numbers, second.to_json()])
 
 
 def _read(only: str) -> tuple[_Cut, str]:
@@ -118,17 +118,17 @@ def told_between(recording: Sequence[Effect], said_by: int, said_before: int, de
 def _checked(
     shop: Workshop, recording: Sequence[Effect], cut: _Cut, tree: Tree, second: Description | None = None
 ) -> Row:
-    told = told_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
+    promises = told_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
 
     def trial() -> tuple[Promised, Finding]:
         shop.place(tree)
-        return told, shop.verdict(told, shop.demanded("power"), boot=BOOT_AFTER_THAT)
+        return promises, shop.verdict(promises, shop.demanded("power"), boot=BOOT_AFTER_THAT)
 
-    told, verdict = shop.patiently(trial)
+    promises, verdict = shop.patiently(trial)
     if shop.case.variant == "beyond" and verdict.found not in (*_SILENT, Found.HARNESS_ERROR):
         verdict = verdict._replace(expected=True)
     description = cut.description
-    row = shop.row(description.position, cut.to_json(second), _words(description, second), told, verdict)
+    row = shop.row(description.position, cut.to_json(second), _words(description, second), promises, verdict)
     return row | {"digest": tree.digest(NEVER_READ).hex()}
 
 

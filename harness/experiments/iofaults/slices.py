@@ -89,15 +89,15 @@ class Recorded:
 class Slice:
     """The work of one task, as plain values: the mutant ``convicted``, or, where that is None, ``points`` of ``case``.
 
-    The case has ``points_in_all`` points. ``told`` is the path of the recording in a command. ``error`` is the reason
-    why the points cannot be explored, or "".
+    The case has ``points_in_all`` points. ``recording`` is the path of the recording in a command. ``error`` is the
+    reason why the points cannot be explored, or "".
     """
 
     number: int
     scenario: str
     seed: int
     case: Mapping[str, Any]
-    told: str = ""
+    recording: str = ""
     points: Sequence[int] = ()
     points_in_all: int = 0
     blind_spots: str = ""
@@ -147,11 +147,11 @@ def slices_of(
     for each in wanted:
         if isinstance(each, Swept):
             writer = Writer.of(each)
-            case, told = each.case, ""
+            case, recording = each.case, ""
             if case.fault in FROM_RECORDING:
                 file = recordings / writer.name
                 case = replace(case, recording=str(file))
-                told = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
+                recording = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
             of = recorded[writer]
             width = points_per_slice or POINTS_PER_SLICE[case.fault]
             in_all = of.points(case)
@@ -162,7 +162,7 @@ def slices_of(
                     each.scenario,
                     each.seed,
                     to_json(case),
-                    told,
+                    recording,
                     tuple(points),
                     len(in_all),
                     of.blind_spots,
@@ -212,12 +212,12 @@ def _trials(slice_: Slice, fork_server: ForkServer | None) -> list[Row]:
                 rows += EXPLORERS[case.fault](shop, slice_.points, "")
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
-    told = replace(case, recording="" if slice_.error else slice_.told)
+    shown = replace(case, recording="" if slice_.error else slice_.recording)
     for row in rows:
         row["kind"] = "effect"
-        row["repeat"] = "" if row["expected"] else repeat_command(told, row["point"], row["seed"], row["only"])
+        row["repeat"] = "" if row["expected"] else repeat_command(shown, row["point"], row["seed"], row["only"])
     if trouble:
-        rows.append(_no_verdict(case, trouble, slice_.points) | {"repeat": repeat_command(told, None, slice_.seed)})
+        rows.append(_no_verdict(case, trouble, slice_.points) | {"repeat": repeat_command(shown, None, slice_.seed)})
     return rows
 
 

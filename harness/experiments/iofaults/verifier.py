@@ -64,13 +64,13 @@ def recover(
             # The verifier process, which runs next, reports the error.
             continue
         except Exception as error:
-            leaked = leaked or _told(call.__name__, error)
+            leaked = leaked or _described(call.__name__, error)
     return {"effects": steering.count(), "fired": steering.fired(), "leaked": leaked}
 
 
-def remains(told: Mapping[str, Any]) -> Remains:
+def remains(reported: Mapping[str, Any]) -> Remains:
     """Convert the result of a verifier process into the checker's form."""
-    fields = dict(told)
+    fields = dict(reported)
     for name in ("state", "added", "later", "wanted", "restored"):
         if fields.get(name) is not None:
             fields[name] = {bytes.fromhex(key): bytes.fromhex(value) for key, value in fields[name].items()}
@@ -83,7 +83,7 @@ class _Verifier:
     ) -> None:
         self._subject, self._expected, self._seed = subject, expected, seed
         self._commits, self._attempted = commits, attempted
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
 
     def look(self, *, verify: bool) -> dict[str, Any]:
         try:
@@ -94,16 +94,16 @@ class _Verifier:
                 self._subject.verify()
             stage = "read"
             state, offset, position = self._subject.read()
-            self._told |= {"state": _text(state), "offset": offset, "position": position}
+            self._reported |= {"state": _text(state), "offset": offset, "position": position}
             stage = "afterwards"
             self._write_afterwards()
         except StoreError as error:
-            self._told |= {"error": type(error).__name__, "error_detail": f"from {stage}: {error}", "stage": stage}
+            self._reported |= {"error": type(error).__name__, "error_detail": f"from {stage}: {error}", "stage": stage}
             if wants_wiping(error):
                 self._restore()
         except Exception as error:
-            self._told["leaked"] = _told(stage, error)
-        return self._told
+            self._reported["leaked"] = _described(stage, error)
+        return self._reported
 
     def _write_afterwards(self) -> None:
         added: dict[bytes, bytes] = {}
@@ -115,12 +115,12 @@ class _Verifier:
         self._subject.open()
         later, offset, position = self._subject.read()
         self._subject.close()
-        self._told |= {"added": _text(self._expected(added)), "later": _text(later)}
-        self._told |= {"added_number": self._commits + number, "later_offset": offset, "later_position": position}
+        self._reported |= {"added": _text(self._expected(added)), "later": _text(later)}
+        self._reported |= {"added_number": self._commits + number, "later_offset": offset, "later_position": position}
 
     def _restore(self) -> None:
         wanted = model(self._seed, self._attempted)
-        self._told |= {"wanted": _text(self._expected(wanted)), "wanted_number": self._attempted}
+        self._reported |= {"wanted": _text(self._expected(wanted)), "wanted_number": self._attempted}
         stage = "close"
         try:
             with suppress(StoreError):
@@ -136,13 +136,13 @@ class _Verifier:
             stage = "open after restoring"
             self._subject.open()
             restored, offset, _ = self._subject.read()
-            self._told |= {"restored": _text(restored), "restored_offset": offset}
+            self._reported |= {"restored": _text(restored), "restored_offset": offset}
             stage = "after restoring"
             self._write_afterwards()
         except StoreError as error:
-            self._told["error_detail"] += f"; then {type(error).__name__} from {stage}: {error}"
+            self._reported["error_detail"] += f"; then {type(error).__name__} from {stage}: {error}"
         except Exception as error:
-            self._told["leaked"] = _told(stage, error)
+            self._reported["leaked"] = _described(stage, error)
 
 
 def _text(state: Mapping[bytes, bytes]) -> dict[str, str]:
@@ -150,5 +150,5 @@ def _text(state: Mapping[bytes, bytes]) -> dict[str, str]:
     return {key.hex(): value.hex() for key, value in state.items()}
 
 
-def _told(stage: str, error: Exception) -> str:
+def _described(stage: str, error: Exception) -> str:
     return f"{type(error).__name__} from {stage}: {error}"

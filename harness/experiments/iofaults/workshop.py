@@ -143,7 +143,7 @@ class Workshop:
             deadline_s=self._deadline_s,
         )
 
-    def look(self, told: Promised, *, boot: str, verify: bool = False) -> Remains:
+    def look(self, promises: Promised, *, boot: str, verify: bool = False) -> Remains:
         """Run a verifier process below the root, and return what it read. It may ``verify`` the subject before.
 
         Verifiers share a child of the fork server as long as each completes, even if it had to restore the subject. A
@@ -156,7 +156,7 @@ class Workshop:
             | {
                 "seed": self.seed,
                 "commits": self.case.commits,
-                "attempted": told.attempted,
+                "attempted": promises.attempted,
                 "root": str(self.root),
                 "boot": boot,
                 "verify": verify,
@@ -177,32 +177,38 @@ class Workshop:
             self._fork_server.retire()
         return remains(outcome.result)
 
-    def verdict(self, told: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Finding:
+    def verdict(self, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False) -> Finding:
         """Check the subject below the root against what was promised."""
-        return check_prefix(demanded, told, self.look(told, boot=boot, verify=verify), self._models, self._given)
+        return check_prefix(
+            demanded, promises, self.look(promises, boot=boot, verify=verify), self._models, self._given
+        )
 
-    def told(self, life: Life, demanded: Demand) -> Promised:
+    def promises(self, life: Life, demanded: Demand) -> Promised:
         """Return what a writer process was promised, and any anomaly that it found itself."""
         outcome = life.outcome
-        told = folded(life.notes, demanded)
+        promises = folded(life.notes, demanded)
         if life.killed:
-            return told
+            return promises
         if outcome.status == 0:
             result = outcome.result
-            if told.broken or not result["gave_up"] or result["fired"]:
-                return told
-            return replace(told, broken=(Found.UNUSABLE, f"nothing failed, and the writer gave up: {result['error']}"))
+            if promises.broken or not result["gave_up"] or result["fired"]:
+                return promises
+            return replace(
+                promises, broken=(Found.UNUSABLE, f"nothing failed, and the writer gave up: {result['error']}")
+            )
         if outcome.timed_out:
-            return replace(told, broken=(Found.HANGING, "the writer did not come to an end"))
+            return replace(promises, broken=(Found.HANGING, "the writer did not come to an end"))
         if outcome.signal is None or outcome.signal == signal.SIGKILL:
-            return replace(told, trouble=f"the writer was killed from outside, or raised {outcome.error or 'nothing'}")
-        return replace(told, broken=(Found.DEADLY, f"the writer was ended by signal {outcome.signal}"))
+            return replace(
+                promises, trouble=f"the writer was killed from outside, or raised {outcome.error or 'nothing'}"
+            )
+        return replace(promises, broken=(Found.DEADLY, f"the writer was ended by signal {outcome.signal}"))
 
     def demanded(self, fault: str) -> Demand:
         """Return what the case's subject must guarantee after ``fault``."""
         return demand(self.case.level, fault, transactional=is_transactional(self.case.subject))
 
-    def row(self, point: int, only: str, description: str, told: Promised, verdict: Finding) -> Row:
+    def row(self, point: int, only: str, description: str, promises: Promised, verdict: Finding) -> Row:
         """Return the row of one trial."""
         case = self.case
         if not verdict.expected and not (case.recording or case.mutant) and self.scratch("recording").exists():
@@ -221,9 +227,9 @@ class Workshop:
             "states": 1,
             "digest": "",
             "result": str(verdict.found),
-            "acknowledged": told.acknowledged,
+            "acknowledged": promises.acknowledged,
             "state": verdict.number,
-            "attempted": told.attempted,
+            "attempted": promises.attempted,
             "detail": verdict.detail,
             "noticed": verdict.noticed,
             "unverified": "",
@@ -234,14 +240,14 @@ class Workshop:
     def patiently(self, trial: Callable[[], tuple[Promised, Finding]]) -> tuple[Promised, Finding]:
         """Run ``trial``, and run the whole trial once more with a longer deadline if a process was too late."""
         try:
-            told, verdict = trial()
+            promises, verdict = trial()
             if verdict.found is Found.HANGING:
                 self._deadline_s *= PATIENCE
                 try:
-                    told, verdict = trial()
+                    promises, verdict = trial()
                 finally:
                     self._deadline_s /= PATIENCE
-            return told, verdict if verdict.expected else self._with_room(verdict)
+            return promises, verdict if verdict.expected else self._with_room(verdict)
         except ForkServerError as error:
             # This trial has no verdict. The next ones run in a new fork server.
             self.renew()
@@ -253,8 +259,8 @@ class Workshop:
         free = shutil.disk_usage(folder).free
         if free >= _ROOM_LEFT_BYTES:
             return verdict
-        told = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {verdict.found}"
-        return Finding(Found.HARNESS_ERROR, None, False, f"{told}: {verdict.detail}")
+        lacking = f"{folder} has only {free:,} bytes left: make room, and run this again. It was {verdict.found}"
+        return Finding(Found.HARNESS_ERROR, None, False, f"{lacking}: {verdict.detail}")
 
     def recording(self) -> list[Effect]:
         """Read the case's recording, or make one if the case names none or the file does not exist.

@@ -25,13 +25,13 @@ class MemoryWatch:
         command = [sys.executable, "-I", __file__]
         self._watch = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._tell(str(os.getpid()))
-        self._before_bytes = self._told()
+        self._before_bytes = self._measured()
         return self
 
     def stop(self) -> int:
         """Return the largest number of bytes above that at the beginning."""
         self._tell("stop")
-        return self._told() - self._before_bytes
+        return self._measured() - self._before_bytes
 
     def __exit__(self, *error: object) -> None:
         self._watch.kill()
@@ -45,7 +45,7 @@ class MemoryWatch:
         self._watch.stdin.write(f"{line}\n".encode())
         self._watch.stdin.flush()
 
-    def _told(self) -> int:
+    def _measured(self) -> int:
         assert self._watch.stdout is not None
         return int(self._watch.stdout.readline())
 
