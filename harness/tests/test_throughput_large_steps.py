@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import psutil
 import pytest
 
 from harness.answer.results import all_figures
@@ -90,10 +91,20 @@ def test_backends_that_were_not_asked_for_are_left_out() -> None:
     assert large_step_rows("default", [], 1) == []
 
 
+def wait_for_samples() -> None:
+    """Return after the watching process has taken some more: on a busy machine it may have to wait long for a core."""
+    (watching,) = [child for child in psutil.Process().children() if "memory_watch" in " ".join(child.cmdline())]
+    wanted = watching.num_ctx_switches().voluntary + 5
+    waited_until = time.monotonic() + 60
+    while watching.num_ctx_switches().voluntary < wanted:
+        assert time.monotonic() < waited_until
+        time.sleep(0.01)
+
+
 def test_memory_that_was_given_back_meanwhile_counts() -> None:
     with MemoryWatch() as watch:
         taken = bytearray(b"x" * (32 << 20))
-        time.sleep(0.5)  # The watching process takes samples, and may have to wait for a core.
+        wait_for_samples()
         del taken
         assert watch.stop() > 31 << 20
     with MemoryWatch() as watch:

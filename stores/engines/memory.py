@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
@@ -126,12 +125,21 @@ class MemoryEngine(Engine):
 
 class _MemoryScan(Scan):
     def __init__(self, values: Mapping[bytes, bytes], keys: Iterator[list[bytes]], *, reverse: bool) -> None:
-        self._pairs: Iterator[tuple[bytes, bytes]] = (
-            (key, values[key]) for some in keys for key in (reversed(some) if reverse else some)
-        )
+        self._values, self._keys, self._reverse = values, keys, reverse
+        self._some: list[bytes] = []
+        """Keys in the order of the scan; those from ``_at`` on are not fetched yet."""
+        self._at = 0
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
-        return list(islice(self._pairs, _FETCH))
+        while self._at >= len(self._some):
+            some = next(self._keys, None)
+            if some is None:
+                return []
+            self._some, self._at = some[::-1] if self._reverse else some, 0
+        keys = self._some[self._at : self._at + _FETCH]
+        self._at += len(keys)
+        # Without bytecode for each pair.
+        return list(zip(keys, map(self._values.__getitem__, keys), strict=True))
 
     def close(self) -> None:
-        self._pairs = iter(())
+        self._keys, self._some = iter(()), []
