@@ -58,7 +58,7 @@ def test_equal_pages_in_another_order_are_another_content() -> None:
     assert Content.of(one + two) != Content.of(two + one)
 
 
-def test_zeros_at_the_end_are_told_apart_by_the_size() -> None:
+def test_zeros_at_the_end_are_distinguished_by_the_size() -> None:
     assert Content.of(b"a") != Content.of(b"a\0")
     assert Content() != Content.of(bytes(PAGE_BYTES))
 

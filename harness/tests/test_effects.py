@@ -274,7 +274,7 @@ def test_a_note_is_never_beside_the_effect_that_it_says_it_precedes(fork_server:
 
 
 @pytest.mark.parametrize(("at", "failed"), [(10, "a/one"), (13, ""), (4, None)])
-def test_behind_a_failed_call_the_process_is_killed_and_a_failed_sync_is_told(
+def test_after_a_failed_call_the_process_is_killed_and_a_failed_sync_is_reported(
     fork_server: ForkServer, root: Path, at: int, failed: str | None
 ) -> None:
     outcome, effects = run(fork_server, "write_some", root, plan=["FailThenKill", at, errno.EIO])

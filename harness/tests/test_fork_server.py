@@ -67,7 +67,7 @@ def test_one_that_leaves_has_raised(fork_server: ForkServer) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_one_that_is_killed_is_told_apart_by_its_signal(fork_server: ForkServer, number: int) -> None:
+def test_a_killed_child_is_distinguished_by_its_signal(fork_server: ForkServer, number: int) -> None:
     outcome = fork_server.run(WORK + "die_by", {"signal": number}, deadline_s=10)
     assert (outcome.status, outcome.signal, outcome.timed_out, outcome.result) == (None, number, False, None)
 
@@ -156,7 +156,7 @@ def test_when_the_starter_is_killed_nothing_is_left(tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_when_the_warm_parent_is_killed_so_is_its_child_and_the_caller_is_told(tmp_path: Path) -> None:
+def test_a_killed_fork_server_takes_its_child_along_and_the_caller_gets_an_error(tmp_path: Path) -> None:
     note = tmp_path / "note"
     with ForkServer(preload=False) as fork_server:
         fork_server.run(WORK + "add", {"one": 1, "other": 2}, deadline_s=10)
@@ -190,7 +190,7 @@ def _warm_parent() -> psutil.Process:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_warm_parent_that_was_stopped_is_waited_for_no_more_and_killed(
+def test_a_stopped_fork_server_is_killed_after_its_deadline(
     monkeypatch: pytest.MonkeyPatch, begun: bool, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("harness.processes.fork_server._END_S", 0.5)
@@ -212,7 +212,7 @@ def test_a_warm_parent_that_was_stopped_is_waited_for_no_more_and_killed(
 
 
 @pytest.mark.parametrize("said", [b"", b'{"function": "half a request', b"no request\n"])
-def test_however_a_warm_parent_ends_its_folder_goes(tmp_path: Path, said: bytes) -> None:
+def test_the_folder_of_a_fork_server_is_removed_whatever_ends_it(tmp_path: Path, said: bytes) -> None:
     command = [sys.executable, "-P", "-m", "harness.processes.fork_server_main", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(harness.__file__).parents[1])}
     done = subprocess.run(command, input=said, env=environment, capture_output=True, timeout=60, check=False)

@@ -93,7 +93,7 @@ def test_a_killed_executor_neither_loses_nor_doubles_a_trial(
     assert trials.left_of_trials(work) == []
 
 
-def test_a_killed_executor_neither_loses_nor_doubles_a_row_of_a_sweep(
+def test_a_killed_executor_neither_loses_nor_doubles_a_row_of_an_io_fault(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = sweeps.run_while(cluster.kill_executor, spark, tmp_path)

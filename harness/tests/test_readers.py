@@ -1,4 +1,4 @@
-"""Readers beside a writer: every backend is read without an anomaly, every broken store is found out."""
+"""Readers beside a writer: every backend is read without an anomaly, every mutant is detected."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def test_rounds_of_readers_take_turns_over_the_kinds_of_stores() -> None:
 
 
 @pytest.mark.parametrize("mutant", READER_TRIALS)
-def test_a_store_that_is_broken_on_purpose_is_found_out(mutant: str, tmp_path: Path) -> None:
+def test_readers_detect_each_mutant(mutant: str, tmp_path: Path) -> None:
     backend = fitting(mutant, [backend_named(name) for name in SUBJECTS])[0].name
     freeze = IndexedBatch.freeze
     anomalies = run(Trial(backend, seconds=30, mutant=mutant), tmp_path).anomalies
     assert anomalies
     # Not a mistake in the mutant itself.
     assert not any(error in anomaly for anomaly in anomalies for error in MISTAKES)
-    # Nothing of the defect stays behind.
+    # Nothing of the mutant stays behind.
     assert IndexedBatch.freeze is freeze
     assert failpoints.declared()
 
@@ -103,7 +103,7 @@ def test_an_answer_is_right_if_some_version_of_its_window_gives_it() -> None:
     assert shown(versions, ALL, [(b"a", b"1")], Window(0, 3, bound=11)) is None
 
 
-def test_what_is_wrong_with_an_answer_is_told() -> None:
+def test_the_error_of_a_wrong_answer_says_what_is_wrong() -> None:
     versions = versions_of({b"a": b"1"}, {b"a": b"2"})
     told = {
         explained(versions, ALL, [(b"a", b"3")], Window(0, 2)),
@@ -130,7 +130,7 @@ def test_the_command_shares_the_time_out_and_fails_where_something_is_wrong(tmp_
         assert main([*chosen, *wrong]) == 2
 
 
-def test_a_mutant_is_tried_where_it_fits_and_what_it_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mutant_is_tried_where_it_fits_and_the_other_backends_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["readers", "--seconds", "20", "--mutant", "nothing-noted", "--durability", "PROCESS", "--backends"]
     assert main([*chosen, "sqlite-native,lmdb"]) == 1
     said = capsys.readouterr()

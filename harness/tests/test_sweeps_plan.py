@@ -63,7 +63,7 @@ def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_no_profile_sweeps_anything_twice(name: str) -> None:
+def test_no_profile_tries_a_case_twice(name: str) -> None:
     planned = profile(name, 1)
     assert len({(each.case.subject, each.case.level, each.case.fault, each.case.variant) for each in planned}) == len(
         planned
@@ -133,7 +133,7 @@ def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
     assert unseen == {(mutant, by.unseen_by) for mutant, by in IO_FAULTS.items() if by.unseen_by}
 
 
-def test_a_task_is_swept_everywhere_but_at_every_point_in_full_alone() -> None:
+def test_a_task_is_tried_everywhere_but_at_every_point_in_full_alone() -> None:
     for name, most, kills in (("smoke", 2, 2), ("default", 24, 80)):
         of_task = [swept for swept in profile(name, 1) if swept.case.subject == TASKS[0]]
         assert {swept.case.fault for swept in of_task} >= {"kill", "power", "error"}
@@ -151,7 +151,7 @@ def test_pairs_of_engines_and_levels_of_a_task_are_killed_at_200_points_and_lose
         assert sum(each.points_max or 0 for each in swept) >= fewest
 
 
-def test_an_adoption_is_swept_on_two_engines_and_at_every_level() -> None:
+def test_an_offset_import_is_tried_on_two_engines_and_at_every_level() -> None:
     for fault in ("kill", "power"):
         assert {
             (each.case.subject, each.case.level)
@@ -188,7 +188,7 @@ def test_slices_hold_every_point_once_and_are_of_about_one_size(number: int, wid
     assert all(abs(len(one) - len(two)) <= 1 for one, two in pairwise(parts))
 
 
-def test_each_slice_is_told_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
+def test_each_slice_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
     wanted = [Swept(Case(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
     recorded = {Writer.of(wanted[0]): Recorded(effects=9)}
     assert Writer.of(wanted[0]) == Writer.of(wanted[1])

@@ -70,7 +70,7 @@ def test_a_level_that_a_backend_cannot_carry_is_left_out() -> None:
         batches([Sweep("count", 100, durabilities=(Durability.DISK,), backends=(BACKEND,))], 1)
 
 
-def test_overlapping_sweeps_measure_a_configuration_once() -> None:
+def test_overlapping_plans_measure_a_configuration_once() -> None:
     sweeps = [Sweep("count", 100, records_per_commit=(10, 100)), Sweep("count", 100, records_per_commit=(100,))]
     (batch,) = batches(sweeps, 1)
     assert len(batch.measurements) == len(set(batch.measurements)) == 2 * len(backends())

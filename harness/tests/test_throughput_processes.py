@@ -72,7 +72,7 @@ def test_a_partition_without_events_is_measured_too(tmp_path: Path) -> None:
     assert (figures["records"], figures["seconds"]) == (0, 0)
 
 
-def test_a_process_that_fails_is_told_of(tmp_path: Path) -> None:
+def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MeasurementFailedError):
         run(job(tmp_path, "rocksdb-indexed-batch", options=(("compression", "none-such"),)))
 
