@@ -24,7 +24,7 @@ from stores.errors import (
 from stores.failpoints import reach
 from stores.files.creation import counts
 from stores.files.plain_files import translated_system_errors
-from stores.interface import KeyValueStore, Position, RecoveryOutcome, TopicPartition
+from stores.interface import KeyValueStore, Position, TopicPartition
 from stores.position import merge
 from stores.records.expiry import STREAM_TIME, stream_time_ms
 from stores.records.record_kind import TypedStore
@@ -43,12 +43,7 @@ from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
 from stores.tasks.stores.store_proxy import StoreProxy
-
-UNCLEAN = "it keeps uncommitted writes among the committed ones, and was not closed with a checkpoint"
-SWITCHED = "it was written at least once and not closed cleanly: it may have writes that were never committed"
-NO_OFFSET = "it has data, and its changelog offset is unknown"
-ROLLED_BACK = "it keeps uncommitted writes among the committed ones, and the transaction was rolled back"
-IN_DOUBT = "it keeps no offset with its data, and it is unknown how much of a commit reached the disk"
+from stores.tasks.stores.trust import IN_DOUBT, ROLLED_BACK, Trust, is_damaged, keeps_apart
 
 Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
 """The errors of a store after a disk error or damage."""
@@ -94,8 +89,8 @@ class TaskStore:
         self._checkpoint = checkpoint
         # The first is the path of Kafka Streams, the second that of KIP-892.
         self._position_files = (checkpoint.path.with_name(f"{name}.position"), path / ".position")
-        self._exactly_once = exactly_once and wipe_unclean
-        self._wipe_unclean, self._verify = wipe_unclean, verify
+        self._trust = Trust(exactly_once=exactly_once, wipe_unclean=wipe_unclean)
+        self._verify = verify
         self._mixed = False
         """True if the store may have writes that are in no changelog."""
         self._wiped_because: str | None = None
@@ -120,20 +115,9 @@ class TaskStore:
         """True if the checkpoint file alone has the store's offset."""
         return self.store.persistent and not self.store.manages_offsets
 
-    @property
-    def _keeps_apart(self) -> bool:
-        """True if the store's own files identify the committed data and its offset."""
-        return self.store.transactional and self.store.manages_offsets
-
     def origin(self, *, running: bool) -> Origin | None:
         """Return the store's entry in the origin file for a running task or after a clean close; None for no entry."""
-        if not self.store.persistent:
-            return None
-        if self._keeps_apart:
-            return Origin.AT_LEAST_ONCE if self._mixed else None
-        if running:
-            return Origin.EXACTLY_ONCE if self._exactly_once else Origin.AT_LEAST_ONCE
-        return Origin.AT_LEAST_ONCE if self._mixed else Origin.CLEAN
+        return self._trust.origin(self.store, mixed=self._mixed, running=running)
 
     def open(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
         """Open the store, which recovers by itself, and set ``offset``.
@@ -165,11 +149,10 @@ class TaskStore:
             self.offset = (
                 self.store.committed_offset(self.partition) if self.store.manages_offsets else checkpointed_offset
             )
-            if self._checks(origin):
-                self._check_checkpointable(origin)
+            self._trust.check(self.store, self.offset, origin)
             if outdated:
                 self._upgrade()
-            self._mixed = self._may_be_mixed(origin)
+            self._mixed = self._trust.may_be_mixed(self.store, origin)
             if self.store.manages_offsets:
                 self._remove_position_files()
         except (StoreCorruptedError, StoreTooNewError, TaskCorruptedError) as error:
@@ -208,15 +191,14 @@ class TaskStore:
             self.restore(position, None)
 
     def _import_offsets(self, checkpointed_offset: int | None, origin: Origin | None) -> None:
-        if self._checks(origin) and origin is not Origin.CLEAN:
-            raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN)
+        self._trust.check_import(origin)
         position: dict[TopicPartition, int] = {}
         for file in self._position_files:
             with suppress(StoreCorruptedError):
                 # Without it, bounded queries wait until the position is reached again. No data is lost.
                 position = merge(position, CheckpointFile(file).read())
         offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
-        import_offsets(self.path, self._config, offsets, position, must_be_clean=self._checks(origin))
+        import_offsets(self.path, self._config, offsets, position, must_be_clean=self._trust.is_checked(origin))
 
     def _remove_position_files(self) -> None:
         """Remove the position files: their content is in the store now, or was that of another one."""
@@ -406,7 +388,7 @@ class TaskStore:
                 self._wipe(str(error))
             elif isinstance(error, CommitFailedError) and not error.reopen:
                 self.store.rollback()
-            elif self._exactly_once and not self._keeps_apart:
+            elif self._trust.exactly_once and not keeps_apart(self.store):
                 self._wipe(IN_DOUBT)
             else:
                 self._reopen()
@@ -419,9 +401,9 @@ class TaskStore:
         would continue with an engine that has failed.
         """
         with self._restoring():
-            if isinstance(cause, StoreCorruptedError) and self._is_damaged():
+            if isinstance(cause, StoreCorruptedError) and is_damaged(self.store):
                 self._wipe(str(cause))
-            elif not self.store.transactional and self._exactly_once:
+            elif not self.store.transactional and self._trust.exactly_once:
                 self._wipe(ROLLED_BACK)
             elif isinstance(cause, _FAILURES):
                 self._reopen()
@@ -443,18 +425,6 @@ class TaskStore:
         if outermost:
             self.restores += 1
 
-    def _is_damaged(self) -> bool:
-        """Return whether a verification or a scan of all data, staged writes included, finds damage."""
-        try:
-            self.store.verify()
-            with self.store.all() as pairs:
-                for _ in pairs:
-                    pass
-        except (StoreCorruptedError, CommitFailedError):
-            # An engine that has aborted its transaction because of the damage can't be read.
-            return True
-        return False
-
     def close(self) -> None:
         """Close the store, if it was ever opened, and the new store of an upgrade."""
         try:
@@ -462,27 +432,6 @@ class TaskStore:
         finally:
             if hasattr(self, "store"):
                 self.store.close()
-
-    def _checks(self, origin: Origin | None) -> bool:
-        """Return whether data without a known offset is wiped: an exactly-once task, now or before, requires it."""
-        return self._exactly_once or (self._wipe_unclean and origin is Origin.EXACTLY_ONCE)
-
-    def _check_checkpointable(self, origin: Origin | None) -> None:
-        """Check that the data is known to be that of one offset, or that there is none. Raises: TaskCorruptedError."""
-        mixes = self.store.persistent and not self._keeps_apart
-        unclean = mixes and not self._was_closed(origin)
-        if (unclean or origin is Origin.AT_LEAST_ONCE or self.offset is None) and self._has_data():
-            raise TaskCorruptedError(SWITCHED if origin is Origin.AT_LEAST_ONCE else UNCLEAN if mixes else NO_OFFSET)
-
-    def _was_closed(self, origin: Origin | None) -> bool:
-        return origin is Origin.CLEAN and self.store.recover().outcome is RecoveryOutcome.NOTHING_TO_DO
-
-    def _may_be_mixed(self, origin: Origin | None) -> bool:
-        """Return whether the opened and checked store may still have writes that are in no changelog."""
-        if self._checks(origin):
-            return False
-        trusted = origin is not Origin.AT_LEAST_ONCE if self._keeps_apart else self._was_closed(origin)
-        return not trusted and self._has_data()
 
     def _check_changelog(self, offset: int | None) -> None:
         """Check that a store with an ``offset`` has a changelog that is not empty. Raises: ChangelogLostError.
@@ -495,10 +444,6 @@ class TaskStore:
                 f"the changelog {topic}-{number} is empty, and the store {self.path} is at its offset {offset}: "
                 f"restore the changelog, or remove {self._checkpoint.path.parent} to start over"
             )
-
-    def _has_data(self) -> bool:
-        with self.store.all() as pairs:
-            return next(pairs, None) is not None
 
     def _open(self) -> None:
         self._open_engine()

@@ -14,7 +14,7 @@ from stores.errors import ChangelogLostError, StoreCorruptedError, StoreUnavaila
 from stores.interface import TopicPartition
 from stores.registry import backend_named, backends, open_store
 from stores.tasks import ProcessingGuarantee
-from stores.tasks.stores import task_store
+from stores.tasks.stores import trust
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
     DIRECT,
@@ -89,7 +89,7 @@ def test_a_direct_store_that_has_lost_its_checkpoint_is_wiped_and_restored_whole
     task.close()
     checkpoint(tmp_path).forget(LEFT)
     lost, _ = task.open()
-    assert (lost.wiped, lost.records, lost.reason) == (True, 3, task_store.UNCLEAN)
+    assert (lost.wiped, lost.records, lost.reason) == (True, 3, trust.UNCLEAN)
     assert state(task, "left") == state(task, "right") == expected_state([1, 2, 1])
     task.close()
 
@@ -240,7 +240,7 @@ def test_what_is_wiped_while_the_task_is_running_is_told_as_well(tmp_path: Path,
     with pytest.raises(Crash):
         task.run()
     left, right = task.restore_reports()
-    assert (left.store, left.wiped, left.records, left.reason) == ("left", True, 1, task_store.ROLLED_BACK)
+    assert (left.store, left.wiped, left.records, left.reason) == ("left", True, 1, trust.ROLLED_BACK)
     assert (right.store, right.wiped, right.records, right.reason) == ("right", False, 0, None)
     task.close()
 
