@@ -1,4 +1,4 @@
-"""The command line: ``python -m harness`` with bench, report, scenario, readers, mutants, many-stores or list."""
+"""The command line: ``python -m harness`` with bench, report, scenario, repeat and others; --help lists them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from stores.errors import ConfigError, StoreError
 
 INTERRUPTED = 130
 USERS_MISTAKE = 2
+_OLD_NAMES = {"trial": "crash", "effect": "iofaults"}
+"""Earlier commands, and the experiments whose trials they repeat."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,14 +37,14 @@ def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
 
 
 def _command(argv: Sequence[str]) -> int:
-    if argv[:1] == ["trial"]:
-        from harness.experiments.crash.command import main as trial
+    if argv[:1] == ["repeat"] or (argv[0:1] and argv[0] in _OLD_NAMES):
+        from harness.replay import main as repeat
 
-        return trial(argv[1:])
-    if argv[:1] == ["effect"]:
-        from harness.experiments.iofaults.command import main as effect
-
-        return effect(argv[1:])
+        if argv[0] == "repeat":
+            return repeat(argv[1:])
+        experiment = _OLD_NAMES[argv[0]]
+        print(f"{argv[0]} is an old name of: repeat {experiment}", file=sys.stderr)
+        return repeat([experiment, *argv[1:]])
     given = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = given.run
     return run(given)
@@ -125,9 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     scenario.add_argument("name", help="a file in scenarios/ without its .py, or the path of one of your own")
     scenario.set_defaults(run=_named_scenario)
 
-    commands.add_parser("trial", help="run one crash trial again, given as JSON", add_help=False)
-
-    commands.add_parser("effect", help="run one trial of an I/O fault again, given as JSON", add_help=False)
+    commands.add_parser("repeat", help="run one trial of an experiment again, given as JSON", add_help=False)
+    for name, experiment in _OLD_NAMES.items():
+        commands.add_parser(name, help=f"an old name of: repeat {experiment}", add_help=False)
 
     mutants = commands.add_parser("mutants", help="measure how often the default profile finds each mutant")
     mutants.add_argument("--mutants", metavar="NAMES", help="comma-separated mutants (default: all)")
@@ -203,12 +205,12 @@ def _event_log(given: argparse.Namespace) -> EventLog | None:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    from harness.bench import STAGES, Request, bench
+    from harness.run import BenchRequest, bench
 
     log = _event_log(given)
-    only = _listed(given.only) or (STAGES if log is None else ("throughput",))
+    only = _listed(given.only) or (() if log is None else ("throughput",))
     return bench(
-        Request(
+        BenchRequest(
             profile=given.profile,
             seed=given.seed,
             only=only,
@@ -232,16 +234,17 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _named_scenario(given: argparse.Namespace) -> int:
-    from harness.proof import scenario_file
+    from harness.scenario_files import scenario_file
 
     return _scenario(given, str(scenario_file(given.name)))
 
 
 def _scenario(given: argparse.Namespace, file: str) -> int:
-    from harness.proof import prove, read_claim
+    from harness.run import prove
+    from harness.scenario_files import read_scenario
 
     find_java()
-    claim = read_claim(Path(file))
+    claim = read_scenario(Path(file))
     holds = prove(
         claim,
         seed=given.seed,
@@ -275,8 +278,9 @@ def _mutants(given: argparse.Namespace) -> int:
 
 
 def _list(given: argparse.Namespace) -> int:
+    from harness.experiments.registry import experiments
     from harness.faults import FAULTS
-    from harness.proof import scenario_names
+    from harness.scenario_files import scenario_names
     from harness.workloads.registry import workloads
     from stores.registry import backends
     from stores.tasks import task
@@ -284,6 +288,7 @@ def _list(given: argparse.Namespace) -> int:
     print("backends:")
     for name, backend in backends().items():
         print(f"  {name:24} levels {', '.join(sorted(backend.durabilities))}")
+    print("experiments:", *(f"  {name}" for name in experiments()), sep="\n")
     print("workloads:", *(f"  {name}" for name in workloads()), sep="\n")
     print("faults:", *(f"  {name}" for name in FAULTS), sep="\n")
     reached = dict.fromkeys(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from harness import profiles
 from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.iofaults.plan import Convicted, Swept, convictions, sweeps
 from harness.experiments.iofaults.subjects import subject_named
 from harness.faults.registry import check_known
 from harness.mutants.registry import IO_FAULTS
+from harness.scenario_files import Scenario
 from stores.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class EffectScenario:
+class EffectScenario(Scenario):
     """Every fault of ``faults``, at every I/O operation, breaks no promise; and every one of ``mutants`` is detected.
 
     A fault is one of ``harness.experiments.iofaults.case.VARIANTS``, with its variant after a blank:
@@ -23,6 +25,7 @@ class EffectScenario:
     crash states of a power loss.
     """
 
+    experiment = "iofaults"
     faults: tuple[str, ...] = ()
     backends: tuple[str, ...] | None = None
     durabilities: tuple[str, ...] = ("CHANGELOG", "PROCESS", "DISK")
@@ -57,6 +60,14 @@ class EffectScenario:
         if not planned:
             raise ConfigError("this scenario has nothing to do: no backend of it is persistent at its durabilities")
         return planned
+
+    def scaled(self, profile: str) -> EffectScenario:
+        """Return the scenario with the points and states of a profile."""
+        scale = profiles.profile(profile).scale
+        if scale is None:
+            return self
+        most = scale.points_max and min(self.points_max or scale.points_max, scale.points_max)
+        return replace(self, points_max=most, states_per_position=scale.states_per_position)
 
     def _check_types(self) -> None:
         for name in ("faults", "backends", "durabilities", "mutants"):

@@ -17,9 +17,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from harness import replay
+
 if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
     from harness.report.page import Page
+    from harness.report.table import Table
     from harness.workloads.event_log import EventLog
 
 Row = dict[str, Any]
@@ -60,6 +63,19 @@ class Placement(StrEnum):
     """As a barrier stage of Spark: all partitions of a trial at the same time."""
 
 
+class Forks(StrEnum):
+    """The kinds of fork servers."""
+
+    PLAIN = "plain"
+    RECORDED = "recorded"
+    """Its children are under fault injection: their I/O operations are seen, counted and steered."""
+
+    @property
+    def preload(self) -> bool:
+        """True if the recorder is loaded into the children."""
+        return self is Forks.RECORDED
+
+
 @dataclass(frozen=True)
 class Failure:
     """A result that fails the run: a sentence, and the command that repeats its trial, if there is one."""
@@ -90,13 +106,23 @@ class Worker:
 
     ``folder`` does not exist yet and is the trial's own: it may create it, and it is removed afterwards. ``code`` is
     the import path for its processes; None is that of this process. ``attempt`` counts from 0. ``fork_server`` is None
-    where it does not work.
+    where it does not work. ``deadline_s`` is for each process of the trial, unless None.
     """
 
     folder: Path
     code: str | None = None
     attempt: int = 0
     fork_server: ForkServer | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Again:
+    """The result of a trial that was repeated: lines for the terminal, those of failures, and if all is as promised."""
+
+    lines: Sequence[str]
+    failures: Sequence[object] = ()
+    ok: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,9 +155,15 @@ class Experiment(ABC, Generic[T]):
     """The stage in a progress line. Experiments in a row with the same title share one line."""
     stage: ClassVar[str] = ""
     """The name of its stage in ``bench --only``; experiments may share a stage. Empty: no part of a bench."""
+    claim: ClassVar[str] = ""
+    """The name in the rows of a bench for the reason why its trials run, where they name one."""
     trial: type[T]
     """The type of its trials: a frozen dataclass."""
     placement: ClassVar[Placement]
+    forks: ClassVar[Forks | None] = None
+    """The kind of fork server that its trials share in a Spark task, if any."""
+    unit: ClassVar[str] = "trials"
+    """The word for its trials in a progress line that counts them; "" if it has lines of its own."""
     unmeasured: ClassVar[str] = ""
     """The beginning of a problem if a trial before Spark fails: "latencies were not measured"."""
     columns: Mapping[str, Columns]
@@ -155,13 +187,38 @@ class Experiment(ABC, Generic[T]):
         """
         return list(trials)
 
+    def check(self, trials: Sequence[T]) -> None:
+        """Raise ConfigError if the trials need something that is missing and could be had, such as a data set."""
+
+    def slots(self, trials: Sequence[T]) -> int:
+        """Return how many Spark tasks must run at the same time."""
+        return 1
+
     @abstractmethod
     def run(self, trial: T, worker: Worker) -> Iterable[Row]:
         """Run one trial, and return its rows, each with its ``kind``."""
 
+    def read(self, text: str) -> Any:
+        """Return the trial of a command that repeats it. Raises: ConfigError for a text that is none."""
+        return replay.from_text(self.trial, text)
+
+    def repeat(self, trial: Any, worker: Worker) -> Again:
+        """Run one trial that ``read`` has returned. Raises: ConfigError if that is not possible here."""
+        rows = self.finish([trial], list(self.run(trial, worker)), Claim(self.name))
+        by_kind: dict[str, list[Row]] = {}
+        for row in rows:
+            by_kind.setdefault(row["kind"], []).append(row)
+        lines = [", ".join(f"{name} {value}" for name, value in row.items() if value is not None) for row in rows]
+        failures = self.failures(self.figures(by_kind), by_kind)
+        return Again(lines, failures, not failures)
+
     def finish(self, trials: Sequence[T], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows for the report, from those of all trials: by default these."""
         return list(rows)
+
+    def subject(self, trial: T) -> str:
+        """Return a few words for a trial, with which a problem begins."""
+        return f"{self.name} {replay.text_of(trial)}"
 
     def line(self, trial: T, rows: Sequence[Row]) -> str:
         """Return what a progress line says about a finished trial; "" for nothing."""
@@ -181,6 +238,18 @@ class Experiment(ABC, Generic[T]):
     @abstractmethod
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return each result that fails the run. ``rows`` and ``figures`` are those of a whole run, by kind."""
+
+    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+        """Return the tables that a scenario prints; those without rows may be missing."""
+        return []
+
+    def left_out(self, figures: Figures) -> str:
+        """Return a sentence about what a scenario has drawn by its seed, or "" if nothing was left out."""
+        return ""
+
+    def closing(self, figures: Figures, rows: Rows, *, all_right: bool) -> str:
+        """Return what a bench prints last about it, or "". ``all_right`` is True if nothing failed in the run."""
+        return ""
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page | None:
         """Return the page of a report about it, or None if it has none.

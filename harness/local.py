@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.experiment import Claim, Experiment, Outcome, Request, Row, Worker
-from harness.experiments.throughput.run import MeasurementFailedError
+from harness.experiment import Experiment, Outcome, Row, Worker
 from harness.folders import temporary_folder
+from harness.processes.measured import MeasurementFailedError
 
 
-def run_local(experiment: Experiment[Any], request: Request, say: Callable[[str], None]) -> Outcome:
-    """Run the trials of ``request``. If one fails, there is a problem instead of rows. ``say`` gets lines of progress.
-
-    Raises: ConfigError for a request that cannot be met.
-    """
-    trials = experiment.plan(request)
+def run_local(experiment: Experiment[Any], trials: Sequence[Any], say: Callable[[str], None]) -> Outcome:
+    """Run the trials. If one fails, there is a problem instead of all rows. ``say`` gets lines of progress."""
     rows: list[Row] = []
     try:
         with temporary_folder(experiment.name) as folder:
@@ -27,4 +23,4 @@ def run_local(experiment: Experiment[Any], request: Request, say: Callable[[str]
                     say(f"store {number}/{len(trials)}  {line}")
     except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:
         return Outcome([], [f"{experiment.unmeasured}: {error}"])
-    return Outcome(experiment.finish(trials, rows, Claim(experiment.name)), [])
+    return Outcome(rows)

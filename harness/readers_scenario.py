@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from harness import profiles
 from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.readers.trial import Trial
 from harness.faults.registry import check_known
 from harness.mutants.registry import fitting
+from harness.scenario_files import Scenario
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends
 
 
 @dataclass(frozen=True)
-class ReadersScenario:
+class ReadersScenario(Scenario):
     """Readers at each level, beside a writer that commits and rolls back, see nothing that their level does not show.
 
     ``backends`` None means all; a durability level that one of them does not carry is left out for it. Each is read for
@@ -21,6 +23,7 @@ class ReadersScenario:
     into a backend with a strategy that it fits, and must be detected.
     """
 
+    experiment = "readers"
     backends: tuple[str, ...] | None = None
     durabilities: tuple[str, ...] = ("CHANGELOG",)
     seconds: float = 2.0
@@ -47,6 +50,11 @@ class ReadersScenario:
         if not trials:
             raise ConfigError("this scenario has nothing to do: none of its backends carries its durabilities")
         return trials
+
+    def scaled(self, profile: str) -> ReadersScenario:
+        """Return the scenario with the seconds of a profile."""
+        scale = profiles.profile(profile).scale
+        return self if scale is None else replace(self, seconds=scale.seconds or scale.seconds_times * self.seconds)
 
     def _check(self) -> None:
         for name in ("backends", "durabilities", "mutants"):

@@ -7,12 +7,14 @@ validates nothing, so that a mistake is reported and not raised while the file i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 from warnings import warn
 
+from harness import profiles
+from harness.experiment import Failure, Figure, Figures
 from harness.experiments.crash.admission import admitted
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import LOG_FAILPOINTS, crash_matrix
@@ -22,8 +24,9 @@ from harness.faults import Fault, Kill, failpoint_of, steps
 from harness.faults.registry import check_known
 from harness.mutants import registry as mutants
 from harness.mutants.old_names import present_fault, present_name
+from harness.scenario_files import Scenario
 from harness.typed_maps import IN_TURN, PLAIN
-from harness.workloads.event_log import EVENT_LOG
+from harness.workloads.event_log import EVENT_LOG, EventLog
 from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint
 from stores.interface import Durability
@@ -44,7 +47,7 @@ class KillAtEach:
 
 
 @dataclass(frozen=True)
-class CrashScenario:
+class CrashScenario(Scenario):
     """A claim about crashes: every trial of ``faults`` x ``backends`` x ``durabilities`` x ``seeds`` ends valid.
 
     ``backends`` None means all. A fault whose failpoints a backend does not have is left out for it, and so are a
@@ -54,6 +57,7 @@ class CrashScenario:
     least one trial, and every other backend must still be valid.
     """
 
+    experiment = "crash"
     faults: tuple[Fault | KillAtEach, ...]
     backends: tuple[str, ...] | None = None
     durabilities: tuple[str, ...] = ("CHANGELOG",)
@@ -97,6 +101,13 @@ class CrashScenario:
     def expected(self, trial: Trial) -> str:
         """Return ``anomaly`` for a backend in which the mutant must be detected, else ``valid``."""
         return "anomaly" if trial.backend in _canonical(self.caught) else "valid"
+
+    def scaled(self, profile: str) -> CrashScenario:
+        """Return the scenario with the seeds of a profile."""
+        scale = profiles.profile(profile).scale
+        if scale is None or (scale.seeds and self.mutant):
+            return self  # A mutant shows with some of its seeds only.
+        return replace(self, seeds=scale.seeds or scale.seeds_times * self.seeds)
 
     def _check(self) -> None:
         _check_types(self)
@@ -155,7 +166,7 @@ class AtLeast:
 
 
 @dataclass(frozen=True)
-class ThroughputScenario:
+class ThroughputScenario(Scenario):
     """A claim about throughput, or only a comparison: every combination of the lists is measured ``repeats`` times.
 
     It holds if every end state is what Spark SQL computes from the same events, and every ratio in ``at_least`` is
@@ -163,6 +174,7 @@ class ThroughputScenario:
     ``events`` is their number (None: all), and ``backends`` None means all.
     """
 
+    experiment = "throughput"
     workload: str
     backends: tuple[str, ...] | None = None
     durabilities: tuple[str, ...] = ("CHANGELOG",)
@@ -191,14 +203,34 @@ class ThroughputScenario:
         )
         return batches([replace(sweep, partitions=number) for number in self.partitions], seed)
 
+    def scaled(self, profile: str) -> ThroughputScenario:
+        """Return the scenario with the events and repeats of a profile, and with its ratios if it checks them."""
+        scale = profiles.profile(profile).scale
+        if scale is None:
+            return self
+        events = self.events and scale.events_times * self.events
+        if scale.events_max is not None:
+            events = min(events or scale.events_max, scale.events_max)
+        repeats = scale.repeats_max or max(scale.repeats_min, self.repeats)
+        return replace(self, events=events, repeats=repeats, at_least=self.at_least if scale.checks_ratios else ())
 
-Scenario = CrashScenario | ThroughputScenario
+    def check_events(self, log: EventLog | None) -> None:
+        """Raise ConfigError if the scenario needs events of the user's own that are not given or not readable."""
+        if self.workload != EVENT_LOG:
+            return
+        if log is None:
+            raise ConfigError("this scenario needs your events: give --events PATH and --key COLUMN, or EVENTS and KEY")
+        log.format()
+
+    def missed(self, figures: Figures) -> list[Failure]:
+        """Return each ratio that is not reached."""
+        return [Failure(line) for wanted in self.at_least for line in _missed(wanted, figures["throughput"])]
 
 
 _PLAIN: Mapping[str, type] = MappingProxyType({"str": str, "int": int, "Mix": Mix, "AtLeast": AtLeast})
 
 
-def _check_types(scenario: Scenario) -> None:
+def _check_types(scenario: CrashScenario | ThroughputScenario) -> None:
     """Raise ConfigError if a setting, or one of its items, has another type than declared: a mistake in a file."""
     for setting in fields(scenario):
         value, type_ = getattr(scenario, setting.name), str(setting.type)
@@ -235,3 +267,29 @@ def _part_killed(fault: Fault) -> Part | None:
 def _known_failpoints() -> list[str]:
     of_backends = {name for backend in backends().values() for name in backend.failpoints}
     return sorted(of_backends | {*task.FAILPOINTS, *LOG_FAILPOINTS, *mutants.FAILPOINTS})
+
+
+def _missed(wanted: AtLeast, figures: Sequence[Figure]) -> list[str]:
+    """Return a sentence for each place where the subject is slower than claimed, or that nothing could be compared.
+
+    The fastest repeat of each counts, because other work on the machine makes a repeat slower, never faster.
+    """
+
+    def rates(backend: str) -> dict[tuple[Any, ...], float]:
+        same = ("workload", "durability", "partitions", "records_per_commit")
+        return {
+            tuple(each[name] for name in same): each["records_per_s_high"]
+            for each in figures
+            if each["backend"] == backend
+        }
+
+    subject, yardstick = rates(wanted.subject), rates(wanted.yardstick)
+    shared = sorted(subject.keys() & yardstick.keys())
+    if not shared:
+        return [f"{wanted.subject} was never measured beside {wanted.yardstick}"]
+    return [
+        f"{wanted.subject} reaches {subject[place] / yardstick[place]:.2f} of {wanted.yardstick}, not {wanted.ratio:g}"
+        f", with {place[-1]:,} records per commit at level {place[1]}, each in its fastest repeat"
+        for place in shared
+        if subject[place] < wanted.ratio * yardstick[place]
+    ]

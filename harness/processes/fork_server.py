@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import harness
+from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
+from stores.errors import ConfigError
 
 CLOCK_TIMES = 6
 """A child that sleeps is killed after this many times its deadline, measured by the clock."""
@@ -221,6 +223,20 @@ class ForkServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def fork_server(*, preload: bool) -> Iterator[ForkServer | None]:
+    """Yield a fork server that lives as long as the block; None where it is not possible."""
+    try:
+        if not preload and sys.platform != "linux":
+            raise ConfigError("processes are forked on Linux only")
+        made = ForkServer(preload=preload, within=quick_folder())
+    except ConfigError:
+        yield None
+        return
+    with made:
+        yield made
 
 
 def _environment() -> dict[str, str]:

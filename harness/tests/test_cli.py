@@ -59,7 +59,8 @@ def harness(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedP
         ["scenario", "no-such-file.py"],
         ["scenario", "your_event_log"],
         ["report", "--run", "no-such-run"],
-        ["trial", "{}"],
+        ["repeat", "crash", "{}"],
+        ["repeat", "crahs", "{}"],
     ],
 )
 def test_a_mistake_is_one_sentence_and_status_2(
@@ -144,7 +145,7 @@ def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_tria
     )
     run = harness(tmp_path, "-m", "harness", "scenario", str(file), "--runs", "runs", **shared_jvm.variables)
     assert run.returncode == 1, run.stdout + run.stderr
-    assert "python -m harness trial" in run.stdout
+    assert "python -m harness repeat crash" in run.stdout
     assert run.stdout.splitlines()[-1] == "mine does not hold (seed 1)."
 
 

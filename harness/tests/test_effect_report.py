@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness import bench
+from harness import run
 from harness.answer.results import all_failures, all_figures, all_pages
 from harness.answer.write import write_report
 from harness.cli import main
@@ -289,12 +289,12 @@ def test_without_a_compiler_a_bench_skips_the_stage_and_a_scenario_says_so(
     def refuse() -> Path:
         raise ConfigError("no C compiler works here")
 
-    for module in ("harness.bench", "harness.proof", "harness.experiments.iofaults.command"):
-        monkeypatch.setattr(f"{module}.recorder_library", refuse)
-    assert bench._cannot_steer(bench.Request(only=("effects",))) == "no C compiler works here"
-    assert bench._cannot_steer(bench.Request(only=("crash",))) == ""
+    for module in ("experiment", "command"):
+        monkeypatch.setattr(f"harness.experiments.iofaults.{module}.recorder_library", refuse)
+    assert run.BenchRequest(only=("effects",)).skipped() == {"effects": "no C compiler works here"}
+    assert run.BenchRequest(only=("crash",)).skipped() == {}
     case = '{"case":{"subject":"checkpoint-file","level":"DISK","fault":"kill"},"point":0,"seed":1}'
-    for command in (["scenario", "torn_write", "--runs", str(tmp_path / "runs")], ["effect", case]):
+    for command in (["scenario", "torn_write", "--runs", str(tmp_path / "runs")], ["repeat", "iofaults", case]):
         assert main(command) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
@@ -318,7 +318,7 @@ def test_without_a_compiler_a_bench_skips_the_stage_and_a_scenario_says_so(
 def test_a_trial_that_does_not_exist_is_one_sentence_and_status_2(
     case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["effect", case]) == 2
+    assert main(["repeat", "iofaults", case]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

@@ -8,9 +8,9 @@ import pytest
 
 from harness.effect_scenario import EffectScenario
 from harness.faults import KillAfter
-from harness.proof import read_claim, scenario_file, scenario_names
-from harness.scale import PROFILES, scaled
+from harness.profiles import PROFILES
 from harness.scenario import AtLeast, CrashScenario, ThroughputScenario
+from harness.scenario_files import read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
 
 CRASH = CrashScenario((KillAfter(13),), backends=("lmdb",), seeds=3)
@@ -22,35 +22,35 @@ EFFECT = EffectScenario(("power gate",), points_max=64, states_per_position=4)
 def test_the_default_is_what_the_file_says_and_an_unknown_profile_a_mistake(
     scenario: CrashScenario | ThroughputScenario | EffectScenario,
 ) -> None:
-    assert scaled(scenario, "default") == scenario
+    assert scenario.scaled("default") == scenario
     with pytest.raises(ConfigError):
-        scaled(scenario, "smokes")
+        scenario.scaled("smokes")
 
 
 def test_the_profile_smoke_compares_no_speeds() -> None:
-    assert scaled(CRASH, "smoke") == replace(CRASH, seeds=1)
-    assert scaled(SPEED, "smoke") == replace(SPEED, events=10_000, repeats=1, at_least=())
-    assert scaled(EFFECT, "smoke") == replace(EFFECT, points_max=4, states_per_position=2)
+    assert CRASH.scaled("smoke") == replace(CRASH, seeds=1)
+    assert SPEED.scaled("smoke") == replace(SPEED, events=10_000, repeats=1, at_least=())
+    assert EFFECT.scaled("smoke") == replace(EFFECT, points_max=4, states_per_position=2)
 
 
 def test_full_leaves_nothing_out() -> None:
-    assert scaled(CRASH, "full") == replace(CRASH, seeds=15)
-    assert scaled(SPEED, "full") == replace(SPEED, events=500_000, repeats=5)
-    assert scaled(EFFECT, "full") == replace(EFFECT, points_max=None, states_per_position=None)
+    assert CRASH.scaled("full") == replace(CRASH, seeds=15)
+    assert SPEED.scaled("full") == replace(SPEED, events=500_000, repeats=5)
+    assert EFFECT.scaled("full") == replace(EFFECT, points_max=None, states_per_position=None)
 
 
 def test_events_that_have_an_end_of_their_own_stay_all_of_them() -> None:
     flights = ThroughputScenario("flights")
-    assert scaled(flights, "full") == replace(flights, repeats=5)
+    assert flights.scaled("full") == replace(flights, repeats=5)
 
 
 def test_a_defect_that_must_be_caught_keeps_its_seeds() -> None:
     scenario = replace(CRASH, mutant="skipped-wipe", seeds=4)
-    assert scaled(scenario, "smoke") == scenario
+    assert scenario.scaled("smoke") == scenario
 
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_every_scenario_of_the_project_can_be_planned_at_every_profile(name: str) -> None:
-    scenario = read_claim(scenario_file(name)).scenario
+    scenario = read_scenario(scenario_file(name)).scenario
     for profile in PROFILES:
-        assert scaled(scenario, profile).plan(1)
+        assert scenario.scaled(profile).plan(1)

@@ -10,8 +10,8 @@ import pytest
 
 from harness.experiments.crash.plan import LOG_FAILPOINTS
 from harness.faults import Kill, KillAfter
-from harness.proof import read_claim, scenario_file, scenario_names
 from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario
+from harness.scenario_files import read_scenario, scenario_file, scenario_names
 from stores.errors import ConfigError
 from stores.failpoints import failpoint as declaration
 from stores.registry import backends
@@ -54,7 +54,7 @@ def test_a_mistake_is_a_config_error_when_planned_and_not_before(scenario: Crash
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_every_scenario_of_the_project_states_a_claim_and_can_be_planned(name: str) -> None:
-    claim = read_claim(scenario_file(name))
+    claim = read_scenario(scenario_file(name))
     assert claim.name == name
     assert claim.text.count("\n") >= 2
     assert claim.scenario.plan(1)
@@ -62,7 +62,7 @@ def test_every_scenario_of_the_project_states_a_claim_and_can_be_planned(name: s
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_the_same_seed_gives_the_same_plan_and_another_one_another(name: str) -> None:
-    scenario = read_claim(scenario_file(name)).scenario
+    scenario = read_scenario(scenario_file(name)).scenario
     assert scenario.plan(1) == scenario.plan(1)
     assert scenario.plan(1) != scenario.plan(1000)
 
@@ -106,9 +106,9 @@ def test_a_file_that_holds_no_scenario_is_a_config_error(tmp_path: Path, content
     file = tmp_path / "mine.py"
     file.write_text(content)
     with pytest.raises(ConfigError):
-        read_claim(file)
+        read_scenario(file)
     with pytest.raises(ConfigError):
-        read_claim(tmp_path / "missing.py")
+        read_scenario(tmp_path / "missing.py")
 
 
 def test_the_old_name_of_a_scenario_s_mutant_is_accepted_with_a_warning() -> None:

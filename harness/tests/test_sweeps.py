@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import tempfile
@@ -14,10 +15,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from harness import replay
 from harness.checkers.prefix import Demand, Finding, Found, Promised
+from harness.cli import main
 from harness.experiments.iofaults import workload
-from harness.experiments.iofaults.case import VARIANTS, Case, from_json, repeat_command, to_json
-from harness.experiments.iofaults.command import main, read_asked
+from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
+from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
 from harness.experiments.iofaults.subjects import (
@@ -301,9 +304,9 @@ def test_a_slice_has_the_rows_it_has_among_all() -> None:
 def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
     case = Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename")
     row = next(row for row in explore(case, places=6, width=3) if row["result"] == Found.LOST)
-    asked = row["repeat"].removeprefix("python -m harness effect ").strip("'")
+    asked = row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'")
     assert read_asked(asked).only == row["only"]
-    assert main([asked]) == 1
+    assert main(["repeat", "iofaults", asked]) == 1
     assert row["description"] in capsys.readouterr().out
 
 
@@ -312,7 +315,7 @@ def test_a_command_without_a_point_repeats_the_whole_case_and_tells_what_is_wron
 ) -> None:
     for mutant, status in (("", 0), ("unsynced-rename", 1)):
         case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant=mutant, states_per_position=2)
-        assert main([repeat_command(case, None, SEED).removeprefix("python -m harness effect ").strip("'")]) == status
+        assert main(shlex.split(repeat_command(case, None, SEED))[3:]) == status
         *wrong, last = capsys.readouterr().out.splitlines()
         assert bool(wrong) == bool(status)
         assert int(last.split()[0]) == len(list(sweep(case, points_of(case, SEED), SEED)))
@@ -340,7 +343,7 @@ def test_a_command_without_a_point_repeats_the_whole_case_and_tells_what_is_wron
     ],
 )
 def test_what_is_no_trial_is_refused_with_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([text]) == 2
+    assert main(["repeat", "iofaults", text]) == 2
     assert capsys.readouterr().err
 
 
@@ -348,7 +351,7 @@ def test_a_case_comes_back_from_its_json() -> None:
     for fault, variants in VARIANTS.items():
         for variant in variants:
             case = Case(CHECKPOINT, "DISK", fault, variant, commits=4, states_per_position=5)
-            assert from_json(json.loads(json.dumps(to_json(case)))) == case
+            assert replay.from_text(Case, replay.text_of(case)) == case
     with pytest.raises(ConfigError):
         Case(CHECKPOINT, "DISK", "power", "no-such-model")
 
@@ -374,7 +377,7 @@ def test_a_find_keeps_its_recording_and_nothing_else_is_left(tmp_path: Path, mon
     with Workshop(Case(CHECKPOINT, "DISK", "power", commits=2), SEED, kept=tmp_path / "kept") as shop:
         recording = shop.recording()
         row = shop.row(1, "", "made up", Promised(), Finding(Found.TORN, None, False))
-    kept = Path(read_asked(row["repeat"].removeprefix("python -m harness effect ").strip("'")).case.recording)
+    kept = Path(read_asked(row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'")).case.recording)
     assert kept.parent == tmp_path / "kept"
     assert read_recording(kept) == recording
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [kept]
@@ -391,7 +394,7 @@ def test_a_trial_that_can_not_be_made_here_is_one_sentence_and_no_verdict(
 
     monkeypatch.setattr(Workshop, "writer", refuse)
     asked = json.dumps({"case": {"subject": CHECKPOINT, "level": "DISK", "fault": "power"}, "point": 0})
-    assert main([asked]) == 2
+    assert main(["repeat", "iofaults", asked]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -406,8 +409,8 @@ def test_a_recording_that_is_not_whole_or_of_another_writer_is_refused(
     Path(cut.recording).write_bytes(raw[: len(raw) // 2])
     Path(garbled.recording).write_bytes(raw[: len(raw) // 2] + bytes(300) + raw[len(raw) // 2 :])
     for promises, seed in ((case, SEED + 1), (replace(case, commits=3), SEED), (cut, SEED), (garbled, SEED)):
-        asked = json.dumps({"case": to_json(promises), "point": 1, "seed": seed})
-        assert main([asked]) == 2
+        asked = json.dumps({"case": replay.to_json(promises), "point": 1, "seed": seed})
+        assert main(["repeat", "iofaults", asked]) == 2
         assert capsys.readouterr().err
 
 
@@ -496,7 +499,7 @@ def test_what_only_verifying_notices_is_read_without_it_as_well(monkeypatch: pyt
 
 def test_the_repeat_command_names_one_trial() -> None:
     case = Case(CHECKPOINT, "DISK", "tear")
-    promises = json.loads(repeat_command(case, 4, SEED, "7").split(" ", 4)[4].strip("'"))
+    promises = json.loads(shlex.split(repeat_command(case, 4, SEED, "7"))[5])
     assert promises == {
         "case": {"subject": CHECKPOINT, "level": "DISK", "fault": "tear"},
         "point": 4,

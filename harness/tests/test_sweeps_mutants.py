@@ -9,7 +9,7 @@ import pytest
 from harness import cli
 from harness.checkers.prefix import Found, Remains
 from harness.experiments.iofaults import measuring
-from harness.experiments.iofaults.case import VARIANTS, to_json
+from harness.experiments.iofaults.case import VARIANTS
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import detect, trials_of
 from harness.experiments.iofaults.drawing import commits, groups
@@ -117,7 +117,7 @@ def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str
     assert detection.row is not None
     assert detection.row["result"] in RESULTS[mutant]
     assert detection.states >= 1
-    asked = read_asked(detection.row["repeat"].removeprefix("python -m harness effect ").strip("'"))
+    asked = read_asked(detection.row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'"))
     assert (asked.case.mutant, asked.point, asked.seed) == (mutant, detection.row["point"], SEED)
 
 
@@ -140,7 +140,7 @@ def test_kills_can_not_see_that_nothing_is_synced() -> None:
 def test_without_a_verdict_nothing_is_shown_about_a_mutant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workshop, "look", lambda *given, **named: Remains(trouble="died"))
     wanted = Convicted("unsynced-rename", CHECKPOINT, fault, SEED, found=fault == "power", points_max=4)
-    (row,) = explore(Slice(0, "", SEED, to_json(case_of(wanted.mutant, CHECKPOINT, fault)), convicted=wanted))
+    (row,) = explore(Slice(0, "", SEED, case_of(wanted.mutant, CHECKPOINT, fault), convicted=wanted))
     assert (row["result"], row["expected"], row["states"]) == (Found.HARNESS_ERROR, False, 0)
     assert is_wrong(row)
 

@@ -13,13 +13,13 @@ import pytest
 
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults import slices
-from harness.experiments.iofaults.case import VARIANTS, Case, from_json
+from harness.experiments.iofaults.case import VARIANTS, Asked, Case
 from harness.experiments.iofaults.columns import KINDS
-from harness.experiments.iofaults.command import Asked, read_asked
+from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.gate import is_wrong
 from harness.experiments.iofaults.mutated import subjects_with
-from harness.experiments.iofaults.plan import Swept, convictions, cut, measured_seeds, picked, profile
+from harness.experiments.iofaults.plan import Swept, convictions, cut, measured_seeds, picked, planned_cases
 from harness.experiments.iofaults.slices import Recorded, Writer, explore, make_recording, slices_of
 from harness.experiments.iofaults.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
@@ -37,7 +37,7 @@ def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
     """The subjects and levels of which a profile tries every point."""
     return {
         (swept.case.subject, swept.case.level)
-        for swept in profile(name, 1)
+        for swept in planned_cases(name, 1)
         if (swept.case.fault, swept.case.variant) == (fault, variant) and swept.points_max is None
     }
 
@@ -47,11 +47,11 @@ def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_l
     assert covered("default", "kill", "") == at_disk
     power = {
         (swept.case.subject, swept.case.level)
-        for swept in profile("default", 1)
+        for swept in planned_cases("default", 1)
         if (swept.case.fault, swept.case.variant) == ("power", "gate")
     }
     assert power == EVERYWHERE
-    assert all(swept.case.commits == 20 for swept in profile("default", 1))
+    assert all(swept.case.commits == 20 for swept in planned_cases("default", 1))
 
 
 def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss() -> None:
@@ -59,12 +59,12 @@ def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss
         for variant in variants:
             if fault != "power_twice":
                 assert covered("full", fault, variant) == EVERYWHERE - VARIATIONS
-    assert {swept.case.fault for swept in profile("full", 1)} == set(VARIANTS)
+    assert {swept.case.fault for swept in planned_cases("full", 1)} == set(VARIANTS)
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_no_profile_tries_a_case_twice(name: str) -> None:
-    planned = profile(name, 1)
+    planned = planned_cases(name, 1)
     assert len({(each.case.subject, each.case.level, each.case.fault, each.case.variant) for each in planned}) == len(
         planned
     )
@@ -102,7 +102,7 @@ def test_the_gate_is_measured_by_the_trials_that_it_makes_of_sound_code() -> Non
             }
             assert made == {
                 (replace(swept.case, records=by.records or swept.case.records), swept.points_max)
-                for swept in profile("default", 7)
+                for swept in planned_cases("default", 7)
                 if (swept.case.subject, swept.case.fault, swept.case.level) == (subject, by.fault, "DISK")
             }
             assert made
@@ -110,7 +110,7 @@ def test_the_gate_is_measured_by_the_trials_that_it_makes_of_sound_code() -> Non
 
 def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_and_add_no_trial() -> None:
     for name in ("default", "full"):
-        of_backends = [swept.case for swept in profile(name, 1) if swept.case.subject in backends()]
+        of_backends = [swept.case for swept in planned_cases(name, 1) if swept.case.subject in backends()]
         kinds = Counter(case.records for case in of_backends)
         assert set(kinds) == set(IN_TURN)
         assert max(kinds.values()) < 2 * min(kinds.values())
@@ -120,11 +120,11 @@ def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_a
     turns = {
         case.records
         for seed in range(1, 5)
-        for case in (swept.case for swept in profile("default", seed))
+        for case in (swept.case for swept in planned_cases("default", seed))
         if (case.subject, case.level, case.fault) == ("lmdb-indexed-batch", "DISK", "kill")
     }
     assert turns == set(IN_TURN)
-    assert not any(swept.case.records for swept in profile("full", 1) if swept.case.subject not in backends())
+    assert not any(swept.case.records for swept in planned_cases("full", 1) if swept.case.subject not in backends())
 
 
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
@@ -135,16 +135,18 @@ def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
 
 def test_a_task_is_tried_everywhere_but_at_every_point_in_full_alone() -> None:
     for name, most, kills in (("smoke", 2, 2), ("default", 24, 80)):
-        of_task = [swept for swept in profile(name, 1) if swept.case.subject == TASKS[0]]
+        of_task = [swept for swept in planned_cases(name, 1) if swept.case.subject == TASKS[0]]
         assert {swept.case.fault for swept in of_task} >= {"kill", "power", "error"}
         for swept in of_task:
             assert 0 < (swept.points_max or 0) <= (kills if swept.case.fault == "kill" else most)
-    assert [swept for swept in profile("full", 1) if swept.case.subject == TASKS[0] and swept.points_max is None]
+    assert [swept for swept in planned_cases("full", 1) if swept.case.subject == TASKS[0] and swept.points_max is None]
 
 
 def test_pairs_of_engines_and_levels_of_a_task_are_killed_at_200_points_and_lose_power_at_100() -> None:
     for fault, fewest in (("kill", 200), ("power", 100)):
-        swept = [each for each in profile("default", 1) if each.case.subject in TASKS and each.case.fault == fault]
+        swept = [
+            each for each in planned_cases("default", 1) if each.case.subject in TASKS and each.case.fault == fault
+        ]
         assert {(each.case.subject, each.case.level) for each in swept} == {
             (name, level) for name in TASKS for level in ("CHANGELOG", "PROCESS", "DISK")
         }
@@ -155,13 +157,13 @@ def test_an_offset_import_is_tried_on_two_engines_and_at_every_level() -> None:
     for fault in ("kill", "power"):
         assert {
             (each.case.subject, each.case.level)
-            for each in profile("default", 1)
+            for each in planned_cases("default", 1)
             if each.case.subject in ADOPTIONS and each.case.fault == fault
         } == {(name, level) for name in ADOPTIONS for level in ("CHANGELOG", "PROCESS", "DISK")}
 
 
 def test_who_chooses_backends_gets_no_other() -> None:
-    planned = [*profile("default", 1, ["lmdb-indexed-batch"])]
+    planned = [*planned_cases("default", 1, ["lmdb-indexed-batch"])]
     assert {each.case.subject for each in planned} == {"lmdb-indexed-batch"}
     assert {each.subject for each in convictions("default", 1, ["lmdb-indexed-batch"])} == {"lmdb-indexed-batch"}
 
@@ -194,8 +196,8 @@ def test_each_slice_names_the_recording_that_its_fault_needs(tmp_path: Path) -> 
     assert Writer.of(wanted[0]) == Writer.of(wanted[1])
     kill, power = slices_of(wanted, recorded, tmp_path)
     assert list(kill.points) == list(power.points) == list(range(10))
-    assert from_json(kill.case).recording == ""
-    assert from_json(power.case).recording == power.recording == str(tmp_path / Writer.of(wanted[0]).name)
+    assert kill.case.recording == ""
+    assert power.case.recording == power.recording == str(tmp_path / Writer.of(wanted[0]).name)
 
 
 def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
@@ -237,7 +239,7 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
 
 def asked_by(row: Mapping[str, Any]) -> str:
     """The JSON in the command that a row prints."""
-    return str(row["repeat"]).removeprefix("python -m harness effect ").strip("'")
+    return str(row["repeat"]).removeprefix("python -m harness repeat iofaults ").strip("'")
 
 
 def row(**settings: Any) -> dict[str, Any]:

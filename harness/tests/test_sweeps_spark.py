@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.cli import main
+from harness.experiment import Claim
 from harness.experiments.iofaults.case import Case
-from harness.experiments.iofaults.command import main
+from harness.experiments.iofaults.experiment import IoFaults
 from harness.experiments.iofaults.plan import Convicted, Swept
 from harness.experiments.iofaults.slices import Writer
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.workshop import Row
 from harness.io_trace import library as recorder
+from harness.spark.runner import finished_trials, run_trials
 from harness.spark.session import SHIPPED_SUFFIXES, session
-from harness.spark.sweeps import finished_slices, run_sweeps
 from harness.tests.exploring import points_of, sweep
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
@@ -34,6 +37,13 @@ POWER = Swept(Case(CHECKPOINT, "DISK", "power", commits=3), SEED)
 def spark(joined_jvm: SharedJvm) -> Iterator[SparkSession]:
     with session("sweeps test", "local[2]", max_failures=3) as started:
         yield started
+
+
+def run_sweeps(
+    spark: SparkSession, planned: Sequence[Swept | Convicted], folder: Path, *, points_per_slice: int | None = None
+) -> list[Row]:
+    experiment = IoFaults(points_per_slice)
+    return experiment.finish(planned, run_trials(spark, experiment, planned, folder).rows, Claim(""))
 
 
 def of_kind(rows: list[Row], kind: str) -> list[Row]:
@@ -64,7 +74,7 @@ def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSessio
     counts = [sum(row["states"] for row in of_kind(rows, "effect_slice")) for rows in (whole, parts)]
     assert counts[0] == counts[1] > len(of_kind(whole, "effect"))
     assert not [row for row in (*whole, *parts) if row["kind"] == "effect" and not row["expected"]]
-    assert [path.name for path in (tmp_path / "one").iterdir()] == ["effects.parquet"]
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["trials.parquet"]
 
 
 def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
@@ -77,7 +87,7 @@ def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
     assert [path.name for path in (tmp_path / "recordings").iterdir()] == [
         f"{CHECKPOINT}-DISK-3-{SEED}-unsynced-rename"
     ]
-    assert main([lost[0]["repeat"].partition("effect ")[2].strip("'")]) == 1
+    assert main(shlex.split(lost[0]["repeat"])[3:]) == 1
     assert lost[0]["description"] in capsys.readouterr().out
 
 
@@ -97,7 +107,7 @@ def test_what_the_recorder_is_built_from_goes_to_executors_that_have_never_heard
 
 def test_a_folder_is_for_one_run_and_nothing_planned_is_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert run_sweeps(spark, [], tmp_path) == []
-    (tmp_path / "effects.parquet").mkdir()
+    (tmp_path / "trials.parquet").mkdir()
     with pytest.raises(ConfigError):
         run_sweeps(spark, [KILLS], tmp_path)
 
@@ -123,7 +133,7 @@ def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -
     """Run small slices, and call ``strike`` once the first of them are done, until it finds a process."""
 
     def wait_and_strike() -> None:
-        while finished_slices(folder)[0] < 2 and not over.wait(0.02):
+        while finished_trials(folder)[0] < 2 and not over.wait(0.02):
             pass
         while not over.wait(0.01):
             if strike():

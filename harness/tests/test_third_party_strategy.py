@@ -77,7 +77,7 @@ def test_a_recovery_is_killed_twice_where_its_declaration_says_so(python: Path, 
 @pytest.mark.parametrize("failpoint", [NOTED, APPLIED, OPENED, REPEATED])
 def test_a_trial_of_their_strategy_ends_valid(python: Path, tmp_path: Path, failpoint: str) -> None:
     text = next(text for text in planned(python, tmp_path) if failpoint in text)
-    done = run(python, tmp_path, "-m", "harness", "trial", text)
+    done = run(python, tmp_path, "-m", "harness", "repeat", "crash", text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -5,19 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiments.opening.opening import OpeningTrial, openings
+from harness.experiment import Request
+from harness.experiments.opening.experiment import Opening
+from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.throughput.configuration import Measurement, log_durability
+from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.measurement import histogram
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
-from harness.experiments.throughput.plan import PROFILES, Sweep, batches, profile
-from harness.experiments.throughput.progress import Progress, note_progress
+from harness.experiments.throughput.plan import Batch, Sweep, batches
 from harness.experiments.throughput.totals import throughput_row
+from harness.profiles import PROFILES
+from harness.progress_file import ProgressFile, note_progress
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backends
 
 BACKEND = "memory-indexed-batch"
 MEASUREMENT = Measurement(BACKEND, Durability.CHANGELOG, "count", 100, 2, 0, 7)
+
+
+def profile(name: str, seed: int) -> list[Batch]:
+    return Throughput().plan(Request(name, seed))
 
 
 def figures(**changed: object) -> dict[str, object]:
@@ -90,7 +98,7 @@ def test_repeats_of_a_configuration_lie_apart() -> None:
         lambda: Sweep("count", 100, records_per_commit=(0,)),
         lambda: batches([Sweep("count", 100, options=(("no_such_option", 1),))], 1),
         lambda: profile("quick", 1),
-        lambda: openings("quick", 1),
+        lambda: Opening().plan(Request("quick", 1)),
         lambda: OpeningTrial(BACKEND, Durability.CHANGELOG, 100, 1, 1),
     ],
 )
@@ -127,7 +135,7 @@ def test_a_partition_without_events_has_no_rate() -> None:
 
 def test_progress_is_said_line_by_line_and_in_order(tmp_path: Path) -> None:
     said: list[str] = []
-    with Progress(tmp_path / "progress", said.append) as progress:
+    with ProgressFile(tmp_path / "progress", said.append) as progress:
         for number in range(3):
             note_progress(progress.path, f"line {number}")
         note_progress(tmp_path / "elsewhere", "lost")

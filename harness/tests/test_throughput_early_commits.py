@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.answer.results import all_figures
+from harness.experiment import Request, Worker
 from harness.experiments.memory import early_commits
-from harness.experiments.memory.early_commits import early_commit_rows, over_limit
+from harness.experiments.memory.early_commits import over_limit
+from harness.experiments.memory.experiment import EarlyCommits
 from harness.experiments.registry import kinds
 
 LIMIT_BYTES = 64 << 10
@@ -18,9 +22,11 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early_commits, "EVENTS", 4_000)
 
 
-def test_a_task_without_an_interval_commits_before_each_limit_and_only_for_it() -> None:
+def test_a_task_without_an_interval_commits_before_each_limit_and_only_for_it(tmp_path: Path) -> None:
     """Source: KIP-892, "In-memory Transaction Buffers"; the commit before the limit is beyond it."""
-    rows = early_commit_rows("smoke", None, 1)
+    experiment = EarlyCommits()
+    planned = experiment.plan(Request("smoke"))
+    rows = [row for trial in planned for row in experiment.run(trial, Worker(tmp_path))]
     assert set(rows[0]) == {*kinds()["early_commit"], "kind", "seed"}
     found = {row["limit_bytes"]: row for row in rows}
     free, bounded = found[None], found[LIMIT_BYTES]
@@ -38,7 +44,7 @@ def test_an_exceeded_limit_is_reported() -> None:
 
 
 def test_backends_that_were_not_asked_for_are_left_out() -> None:
-    assert early_commit_rows("default", ["lmdb-indexed-batch"], 1) == []
+    assert EarlyCommits().plan(Request(backends=("lmdb-indexed-batch",))) == []
 
 
 def test_a_rate_is_compared_with_the_same_backend_without_a_limit() -> None:

@@ -13,17 +13,20 @@ import psutil
 import pytest
 
 from harness.answer.results import all_figures
+from harness.experiment import Request
+from harness.experiments.memory.experiment import LargeSteps
 from harness.experiments.memory.failures import wrong_step_lines
 from harness.experiments.memory.figures import memory_findings
-from harness.experiments.memory.large_steps import LIMIT_BYTES, STEPS, bound_bytes, large_step_rows, measured
+from harness.experiments.memory.large_steps import LIMIT_BYTES, bound_bytes, measured
 from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.memory.tables import large_step_tables
 from harness.experiments.registry import kinds
+from harness.profiles import PROFILES
 from harness.tests.made_up_rows import made_up_rows
 from stores.config import StoreConfig
 from stores.registry import backends
 
-STEP_BYTES = STEPS["default"][0]
+STEP_BYTES = PROFILES["default"].large_steps_bytes[0]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process has is asked of Linux")
 
 
@@ -88,7 +91,7 @@ def test_a_backend_that_keeps_nothing_apart_may_show_a_step_before_its_commit() 
 
 
 def test_backends_that_were_not_asked_for_are_left_out() -> None:
-    assert large_step_rows("default", [], 1) == []
+    assert LargeSteps().plan(Request(backends=())) == []
 
 
 def wait_for_samples() -> None:

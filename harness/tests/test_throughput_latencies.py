@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.answer.results import all_figures
-from harness.experiments.latencies.latencies import COMMITS, RECORDS_PER_COMMIT, latency_rows, percentiles_us, timed
+from harness.experiment import Request, Worker
+from harness.experiments.latencies.experiment import Latencies
+from harness.experiments.latencies.latencies import RECORDS_PER_COMMIT, percentiles_us, timed
 from harness.experiments.latencies.report import latency_tables, page
 from harness.experiments.registry import kinds
+from harness.profiles import PROFILES
 from harness.report.drawing import Looks, draw
 from stores.registry import open_store
 
@@ -28,9 +31,10 @@ def test_percentiles_are_right_to_three_digits() -> None:
     assert all(abs(told[name] / wanted[name] - 1) < 0.002 for name in wanted)
 
 
-def test_there_is_a_row_for_the_puts_and_one_for_the_commits_of_a_backend() -> None:
-    rows = latency_rows("smoke", ["memory-indexed-batch"], 1)
-    number = COMMITS["smoke"]
+def test_there_is_a_row_for_the_puts_and_one_for_the_commits_of_a_backend(tmp_path: Path) -> None:
+    (trial,) = Latencies().plan(Request("smoke", backends=("memory-indexed-batch",)))
+    rows = list(Latencies().run(trial, Worker(tmp_path)))
+    number = PROFILES["smoke"].latency_commits
     assert [(row["operation"], row["operations"]) for row in rows] == [
         ("put", number * RECORDS_PER_COMMIT),
         ("commit", number),

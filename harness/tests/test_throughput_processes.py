@@ -15,7 +15,8 @@ from harness.experiments.throughput import measurement
 from harness.experiments.throughput.configuration import Measurement
 from harness.experiments.throughput.job import Job
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
-from harness.experiments.throughput.run import MeasurementFailedError, figures_of, run
+from harness.experiments.throughput.run import run
+from harness.processes.measured import MeasurementFailedError, figures_of
 from harness.workloads.count import Count
 from stores.interface import Durability
 from stores.registry import backends

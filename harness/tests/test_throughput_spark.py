@@ -10,13 +10,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from harness.experiment import Outcome
+from harness.experiments.opening.experiment import Opening
 from harness.experiments.opening.opening import OpeningTrial
 from harness.experiments.throughput.plan import Batch, Sweep, batches
-from harness.spark import events, throughput
+from harness.spark import events, gang
 from harness.spark.expected import expected_state
-from harness.spark.opening import measure_openings
+from harness.spark.gang import batch_events, measure
+from harness.spark.runner import run_trials
 from harness.spark.session import session
-from harness.spark.throughput import Outcome, batch_events, measure
 from harness.tests.shared_jvm import SharedJvm
 from harness.workloads.event_log import EventLog
 from stores.errors import ConfigError
@@ -65,9 +67,10 @@ def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: Spa
 def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outcome = measured(spark, Sweep("count", EVENTS, backends=TWO[:1]))
-    openings = measure_openings(spark, [OpeningTrial(TWO[0], Durability.CHANGELOG, 1_000, 1, 1)], say=quiet)
+    trials = [OpeningTrial(TWO[0], Durability.CHANGELOG, 1_000, 1, 1)]
+    openings = run_trials(spark, Opening(), trials, tmp_path / "run")
     assert outcome.problems == openings.problems == []
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("workload", ["flights", "flights_by_hour", "aircraft_sessions"])
@@ -93,7 +96,7 @@ def test_a_state_that_differs_in_one_key_is_found(spark: SparkSession, monkeypat
         last = state.where("partition = 1").agg(F.max("key")).collect()[0][0]
         return state.where(F.col("key") != F.lit(bytes(last)))
 
-    monkeypatch.setattr(throughput, "expected_state", wrong)
+    monkeypatch.setattr(gang, "expected_state", wrong)
     outcome = measured(spark, Sweep("count", EVENTS, backends=TWO))
     assert [row["end_state"] for row in outcome.rows] == ["different", "different"]
     assert len(outcome.problems) == 2
@@ -118,9 +121,9 @@ def test_a_workload_without_events_of_its_own_asks_for_them(spark: SparkSession)
         measured(spark, Sweep("event_log", 10, backends=TWO))
 
 
-def test_opening_trials_come_back_in_their_order(spark: SparkSession) -> None:
+def test_opening_trials_come_back_in_their_order(spark: SparkSession, tmp_path: Path) -> None:
     trials = [OpeningTrial(backend, Durability.CHANGELOG, 2_000, 2, 1) for backend in ("lmdb-indexed-batch", TWO[0])]
-    outcome = measure_openings(spark, trials, say=quiet)
+    outcome = run_trials(spark, Opening(), trials, tmp_path)
     assert outcome.problems == []
     assert [(row["kind"], row["backend"], row["repeat"]) for row in outcome.rows] == [
         ("opening", trial.backend, repeat) for trial in trials for repeat in range(2)

@@ -7,8 +7,11 @@ from statistics import median
 
 import pytest
 
+from harness.experiment import Request, Worker
 from harness.experiments.registry import kinds
-from harness.experiments.visibility.visibility import INTERVALS_S, seen, seen_of_task, visibility_rows
+from harness.experiments.visibility.experiment import Visibility
+from harness.experiments.visibility.visibility import seen, seen_of_task
+from harness.profiles import PROFILES
 from stores.interface import IsolationLevel
 from stores.registry import open_store
 
@@ -38,15 +41,16 @@ def test_what_a_task_writes_is_seen_with_the_commit_by_its_interval_or_at_once(t
     assert median(lags_s[UNCOMMITTED]) < 0.1
 
 
-def test_there_is_a_row_for_each_interval_and_level() -> None:
-    rows = visibility_rows("smoke", None)
+def test_there_is_a_row_for_each_interval_and_level(tmp_path: Path) -> None:
+    (trial,) = Visibility().plan(Request("smoke"))
+    rows = list(Visibility().run(trial, Worker(tmp_path)))
     assert [(row["commit_interval_s"], row["committed_by"], row["isolation_level"]) for row in rows] == [
         (interval_s, committed_by, str(level))
-        for interval_s in INTERVALS_S["smoke"]
+        for interval_s in PROFILES["smoke"].visibility_intervals_s
         for committed_by in ("writer", "task")
         for level in IsolationLevel
     ]
     for row in rows:
         assert set(row) == {*kinds()["visibility"], "kind"}
         assert 0 <= row["lag_p50_s"] <= row["lag_p99_s"] <= row["lag_max_s"]
-    assert visibility_rows("smoke", ["lmdb-indexed-batch"]) == []
+    assert Visibility().plan(Request("smoke", backends=("lmdb-indexed-batch",))) == []

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from harness import replay
 from harness.checkers import CHECKERS, Result
-from harness.experiments.crash.command import main
+from harness.cli import main
 from harness.experiments.crash.history import read_history
 from harness.experiments.crash.layout import TRIAL_FILE, history_file
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import UNDER_PRESSURE
 from harness.experiments.crash.row import failures, row
 from harness.experiments.crash.run import Outcome, examine
-from harness.experiments.crash.trial import Trial, repeat_command
+from harness.experiments.crash.trial import Trial
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.mutants.registry import CRASH_TRIALS
 from harness.processes.child import ORPHANED, run_child, run_forked
@@ -230,15 +231,20 @@ def test_a_process_at_its_deadline_is_killed_and_waited_for(tmp_path: Path) -> N
 
 
 def test_the_command_runs_a_trial_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main([Trial(SOUND, Stop(10), mix=SMALL).text, "--keep", str(tmp_path / "kept")]) == 0
+    assert main(["repeat", "crash", Trial(SOUND, Stop(10), mix=SMALL).text, "--keep", str(tmp_path / "kept")]) == 0
     assert (tmp_path / "kept" / TRIAL_FILE).exists()
     assert capsys.readouterr().err == ""
 
 
 def test_the_command_fails_with_a_failed_trial_and_prints_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     trial = replace(MUTATED["torn-commit"], mutant="torn-commit")
-    assert main([trial.text]) == 1
-    assert repeat_command(trial) in capsys.readouterr().err
+    assert main(["repeat", "crash", trial.text]) == 1
+    assert replay.command("crash", trial) in capsys.readouterr().err
+
+
+def test_an_old_name_of_the_command_works_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trial", Trial(SOUND, Stop(10), mix=SMALL).text]) == 0
+    assert capsys.readouterr().err == "trial is an old name of: repeat crash\n"
 
 
 @pytest.mark.parametrize(
@@ -252,13 +258,13 @@ def test_the_command_fails_with_a_failed_trial_and_prints_how_to_repeat_it(capsy
     ],
 )
 def test_the_command_refuses_what_is_no_trial(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([text]) == 2
+    assert main(["repeat", "crash", text]) == 2
     assert capsys.readouterr().out == ""
 
 
 def test_the_command_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    assert main([Trial(SOUND, Stop(1)).text, "--keep", str(tmp_path)]) == 2
+    assert main(["repeat", "crash", Trial(SOUND, Stop(1)).text, "--keep", str(tmp_path)]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.experiments.crash.experiment import Crash
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.row import Row, row
 from harness.experiments.crash.run import examine
@@ -19,9 +20,9 @@ from harness.experiments.crash.trial import Trial
 from harness.experiments.readers import trial as readers
 from harness.experiments.readers.experiment import Readers
 from harness.faults import Kill, KillAfter, Stop
-from harness.spark.readers import run_readers
+from harness.spark import runner
+from harness.spark.runner import finished_trials
 from harness.spark.session import session
-from harness.spark.trials import finished_trials, run_trials
 from harness.tests.comparison import comparable
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
@@ -29,6 +30,11 @@ from stores.errors import ConfigError
 BACKEND = "sqlite-indexed-batch"
 SMALL = Mix(records=48)
 TRIALS = [Trial(BACKEND, KillAfter(number), mix=SMALL, commit_every=6, seed=number) for number in range(1, 25)]
+
+
+def run_trials(spark: SparkSession, trials: list[Trial], folder: Path) -> list[Row]:
+    """The rows of crash trials, in the order of the trials' ids."""
+    return sorted(runner.run_trials(spark, Crash(), trials, folder).rows, key=lambda row: str(row["trial"]))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,14 +87,13 @@ def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -
     """Run the trials, and strike once when the first of them are done."""
 
     def wait_and_strike() -> None:
-        while finished_trials(folder) < 2:
+        while finished_trials(folder)[0] < 2:
             if over.wait(0.05):
                 return
         struck.append(strike())
 
     struck: list[object] = []
     over = threading.Event()
-    (folder / "finished").mkdir()
     striker = threading.Thread(target=wait_and_strike)
     striker.start()
     try:
@@ -151,10 +156,10 @@ def test_readers_beside_a_writer_come_back_as_one_row_each(spark: SparkSession, 
         readers.Trial("memory-indexed-batch", seconds=0.3, seed=2),
         readers.Trial("memory-indexed-batch", seconds=20, mutant="torn-commit"),
     ]
-    rows = run_readers(spark, trials, tmp_path)
+    rows = runner.run_trials(spark, Readers(), trials, tmp_path).rows
     assert [(row["trial"], row["result"]) for row in rows] == [(trials[0].id, "valid"), (trials[1].id, "anomaly")]
     assert Readers().failures({}, {"isolation": rows}) == []
     assert rows[0]["committed_answers"] > 0
-    assert [path.name for path in tmp_path.iterdir()] == ["isolation.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["trials.parquet"]
     with pytest.raises(ConfigError):
-        run_readers(spark, trials, tmp_path)
+        runner.run_trials(spark, Readers(), trials, tmp_path)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import faults
+from harness import faults, replay
 from harness.experiments.crash.history import History, read_history
 from harness.experiments.crash.operations import Mix, decoded, encoded, inputs
 from harness.experiments.crash.oracle import expected
-from harness.experiments.crash.trial import Trial, from_text, repeat_command
+from harness.experiments.crash.trial import Trial
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.mutants.registry import CRASH_TRIALS
 from stores.errors import ConfigError
@@ -88,7 +88,7 @@ def test_a_trial_is_the_same_after_a_round_trip_through_its_text() -> None:
             mutant="skipped-wipe",
             uncommitted_max_bytes=1000,
         )
-        again = from_text(trial.text)
+        again = replay.from_text(Trial, trial.text)
         assert again == trial
         assert again.id == trial.id
 
@@ -99,8 +99,8 @@ def test_a_trial_with_the_old_names_of_a_mutant_is_read() -> None:
         '"sabotage.half_written"}, "again": [{"fault": "kill", "failpoint": "sabotage.between"}]}, "sabotage": "%s"}'
     )
     fault = KillInRecovery(Kill("mutant.half_written"), (Kill("mutant.between"),))
-    assert from_text(old % "torn_commit") == Trial("b", fault, mutant="torn-commit")
-    assert from_text(old % "segments_apart").mutant in CRASH_TRIALS
+    assert replay.from_text(Trial, old % "torn_commit") == Trial("b", fault, mutant="torn-commit")
+    assert replay.from_text(Trial, old % "segments_apart").mutant in CRASH_TRIALS
 
 
 def test_trials_that_differ_in_anything_have_different_ids() -> None:
@@ -139,14 +139,14 @@ def test_trials_that_differ_in_anything_have_different_ids() -> None:
 )
 def test_a_text_that_is_no_trial_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        from_text(text)
+        replay.from_text(Trial, text)
 
 
 def test_the_repeat_command_carries_the_whole_trial() -> None:
     import shlex
 
     trial = Trial("rocksdb-direct", EVERY_KIND[-1], seed=3)
-    assert from_text(shlex.split(repeat_command(trial))[-1]) == trial
+    assert replay.from_text(Trial, shlex.split(replay.command("crash", trial))[-1]) == trial
 
 
 def test_the_same_seed_gives_the_same_input_and_another_seed_another() -> None:

@@ -251,7 +251,7 @@ def results_written(modules: Mapping[str, Module]) -> Iterator[str]:
 
 def rooms_of_the_report(modules: Mapping[str, Module]) -> Iterator[str]:
     """A report is made of parts that know no experiment; experiments use them, and the answer uses experiments."""
-    above = ("harness.experiment", "harness.experiments", "harness.answer", "harness.bench", "harness.proof")
+    above = ("harness.experiment", "harness.experiments", "harness.answer", "harness.run", "harness.scenario")
     for module in modules.values():
         for target in sorted(module.imports):
             if module.within("harness.report") and any(is_within(target, part) for part in above):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.experiments.throughput.apart import figures_apart, measure
+from harness.processes.measured import figures_apart, measure
 from harness.workloads.payload import Values, keys_of
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.interface import Durability, KeyValueStore

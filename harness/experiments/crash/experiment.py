@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from random import Random
 from types import MappingProxyType
 from typing import Any
 
+from harness import profiles, replay
 from harness.experiment import (
+    Again,
     Claim,
     Columns,
+    Each,
     Experiment,
     Failure,
     Figure,
     Figures,
+    Forks,
     Placement,
     Request,
     Row,
     Rows,
     Worker,
 )
+from harness.experiments.crash.admission import admitted
 from harness.experiments.crash.figures import crash, crash_trials
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.report import page
-from harness.experiments.crash.row import row
-from harness.experiments.crash.run import examine
-from harness.experiments.crash.trial import Trial, repeat_command
+from harness.experiments.crash.row import failures, row
+from harness.experiments.crash.run import DEADLINE_S, Outcome, examine
+from harness.experiments.crash.tables import crash_tables
+from harness.experiments.crash.trial import Trial
 from harness.faults import failpoint_of, fault_text
 from harness.report.page import Page
-
-SEEDS: Mapping[str, int] = MappingProxyType({"smoke": 1, "default": 3, "full": 5})
-"""The number of seeds in a profile's crash matrix."""
+from harness.report.table import Table
 
 
 class Crash(Experiment[Trial]):
@@ -39,8 +45,10 @@ class Crash(Experiment[Trial]):
     name = "crash"
     title = "crash trials"
     stage = "crash"
+    claim = "crash matrix"
     trial = Trial
     placement = Placement.SPREAD
+    forks = Forks.PLAIN
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "crash": {
@@ -64,13 +72,39 @@ class Crash(Experiment[Trial]):
 
     def plan(self, request: Request) -> list[Trial]:
         """Return the crash matrix of a profile."""
-        seeds = range(request.seed, request.seed + SEEDS[request.profile])
+        seeds = range(request.seed, request.seed + profiles.profile(request.profile).crash_seeds)
         return crash_matrix(request.backends, seeds=seeds, profile=request.profile)
+
+    def prepare(self, trials: Sequence[Trial], kept: Path, each: Each) -> list[Trial]:
+        """Return each trial once, shuffled with a fixed seed: neighbours are alike, and slow ones must not meet."""
+        texts = {trial.text: trial for trial in trials}
+        names = sorted(texts)
+        Random(len(names)).shuffle(names)
+        return [texts[name] for name in names]
 
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial, with the verdicts of all checkers."""
-        outcome = examine(trial, work=worker.folder, code=worker.code, fork_server=worker.fork_server)
-        return [row(outcome, worker.attempt)]
+        return [row(self._outcome(trial, worker), worker.attempt)]
+
+    def read(self, text: str) -> Trial:
+        """Return the trial, with its backend's full name. Raises: ConfigError for an unknown name in it."""
+        return admitted(replay.from_text(Trial, text))
+
+    def repeat(self, trial: Trial, worker: Worker) -> Again:
+        """Run the trial, and return its verdicts."""
+        outcome = self._outcome(trial, worker)
+        verdicts = [f"  {each.checker:16} {each.result:8} {each.detail}".rstrip() for each in outcome.verdicts]
+        first = f"trial {trial.id}, seed {trial.seed}: {outcome.result}, {outcome.seconds:.1f} s"
+        return Again([first, *verdicts], failures([row(outcome)]), outcome.result == "valid")
+
+    def _outcome(self, trial: Trial, worker: Worker) -> Outcome:
+        return examine(
+            trial,
+            work=worker.folder,
+            code=worker.code,
+            deadline_s=worker.deadline_s or DEADLINE_S,
+            fork_server=worker.fork_server,
+        )
 
     def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return a row for each trial and checker."""
@@ -88,7 +122,7 @@ class Crash(Experiment[Trial]):
                 "failpoint": failpoint_of(trial.fault),
                 "seed": trial.seed,
                 "expected": claim.expected(trial),
-                "repeat_command": repeat_command(trial),
+                "repeat_command": replay.command("crash", trial),
                 **{name: verdict[name] for name in ("checker", "result", "detail")},
             }
             for trial in dict.fromkeys(trials)
@@ -98,6 +132,15 @@ class Crash(Experiment[Trial]):
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return a figure for each cell of the crash matrix: its trials by result."""
         return {"crash": crash(rows.get("crash", ()))}
+
+    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+        """Return the crash matrix, and that of the mutants."""
+        return [*crash_tables(figures, expected="valid"), *crash_tables(figures, expected="anomaly")]
+
+    def closing(self, figures: Figures, rows: Rows, *, all_right: bool) -> str:
+        """Return a sentence if nothing failed."""
+        told = "Every crash trial ended as expected, and every end state is right."
+        return told if rows.get("crash") and all_right else ""
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every trial with an unexpected result."""

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from harness import replay
 from harness.experiments.crash.run import Outcome
-from harness.experiments.crash.trial import repeat_command
 from harness.faults import failpoint_of, name_of
 
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ def row(outcome: Outcome, attempt: int = 0) -> Row:
         "attempt": attempt,
         "seconds": outcome.seconds,
         "complaint": outcome.complaint,
-        "repeat": repeat_command(trial),
+        "repeat": replay.command("crash", trial),
     }
 
 

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from harness import replay
 from harness.experiments.crash.history import History
 from harness.experiments.crash.job import INPUT, TASK, Job, arm, changelog_partition, dump, store_options
 from harness.experiments.crash.layout import FOUND_FOLDER, STATE_FOLDER, STORES, TRIAL_FILE, history_file
-from harness.experiments.crash.trial import Trial, from_text
+from harness.experiments.crash.trial import Trial
 from harness.faults import steps
 from harness.mutants.registry import patch
 from harness.processes.child import end_with_starter
@@ -26,7 +27,7 @@ from stores.tasks import StateDirectory
 def work(number: int) -> None:
     """Note the state that is found, continue from it, and note the final state."""
     folder = Path.cwd()
-    trial = from_text((folder / TRIAL_FILE).read_text())
+    trial = replay.from_text(Trial, (folder / TRIAL_FILE).read_text())
     planned = steps(trial.fault)
     step = planned[number] if number < len(planned) else None
     patch(trial.mutant, backend_named(trial.backend).name)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from harness import faults
+from harness import replay
 from harness.experiments.crash.operations import Mix
 from harness.faults import Fault
 from harness.faults.registry import check_known
@@ -43,6 +40,11 @@ class Trial:
     uncommitted_max_bytes: int = -1
     records: str = PLAIN
 
+    @staticmethod
+    def present(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the JSON of a trial with the old key ``sabotage`` as it is written today."""
+        return present_trial(row)
+
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of bounds or of a wrong type; a trial may come from a user's file."""
         for name, type_ in (("backend", str), ("seed", int), ("commit_every", int), ("uncommitted_max_bytes", int)):
@@ -63,79 +65,14 @@ class Trial:
     @property
     def id(self) -> str:
         """A short name derived from all parameters of the trial, the same in every process and on every machine."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        return replay.id_of(self)
 
     @property
     def text(self) -> str:
         """The trial as one line of JSON, settings at their defaults left out."""
-        return json.dumps(to_json(self), sort_keys=True, separators=(",", ":"))
+        return replay.text_of(self)
 
     @property
     def exactly_once(self) -> bool:
         """True if the task promises to process each input exactly once."""
         return self.guarantee == "exactly_once"
-
-
-def to_json(trial: Trial) -> dict[str, Any]:
-    """Return a trial as plain JSON values. Settings at their defaults are left out."""
-    row: dict[str, Any] = {"backend": trial.backend, "fault": faults.to_json(trial.fault)}
-    for name in ("durability", "guarantee", "seed", "commit_every", "mutant", "uncommitted_max_bytes", "records"):
-        value = getattr(trial, name)
-        if value != _defaults(Trial)[name]:
-            row[name] = value
-    mix = {
-        name: getattr(trial.mix, name)
-        for name, default in _defaults(Mix).items()
-        if getattr(trial.mix, name) != default
-    }
-    if mix:
-        row["mix"] = mix
-    if trial.options:
-        row["options"] = dict(trial.options)
-    return row
-
-
-def from_json(row: object) -> Trial:
-    """Return the trial that ``to_json`` wrote. The old key ``sabotage`` is read as ``mutant``.
-
-    Raises: ConfigError for a setting that is unknown, missing or out of bounds.
-    """
-    if not isinstance(row, Mapping):
-        raise ConfigError(f"a trial is a JSON object, not {row!r}")
-    row = present_trial(row)
-    _check_names("a trial", row, Trial)
-    for name in ("backend", "fault"):
-        if name not in row:
-            raise ConfigError(f"a trial needs {name!r}")
-    for name in ("mix", "options"):
-        if not isinstance(row.get(name, {}), Mapping):
-            raise ConfigError(f"a trial's {name!r} is an object, not {row[name]!r}")
-    settings = dict(row)
-    settings["fault"] = faults.from_json(row["fault"])
-    settings["options"] = tuple(sorted(row.get("options", {}).items()))
-    _check_names("a trial's mix", row.get("mix", {}), Mix)
-    settings["mix"] = Mix(**row.get("mix", {}))
-    return Trial(**settings)
-
-
-def from_text(text: str) -> Trial:
-    """Return the trial of one line of JSON. Raises: ConfigError."""
-    try:
-        return from_json(json.loads(text))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"a trial is given as JSON: {error}") from error
-
-
-def repeat_command(trial: Trial) -> str:
-    """Return the command that runs ``trial`` again."""
-    return f"python -m harness trial {shlex.quote(trial.text)}"
-
-
-def _check_names(what: str, row: Mapping[str, Any], kind: type[Trial] | type[Mix]) -> None:
-    check_known(f"setting of {what} called", [setting.name for setting in fields(kind)], *row)
-
-
-def _defaults(kind: type[Trial] | type[Mix]) -> dict[str, Any]:
-    return {setting.name: setting.default for setting in fields(kind) if setting.default is not MISSING}

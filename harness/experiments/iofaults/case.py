@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
+from harness import replay
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
 from harness.faults.registry import unknown
@@ -30,6 +28,9 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "damage": ("flipped", "truncated", "missing"),
 }
 """Every fault with its variants. The first variant is the default."""
+_SEVERAL_AT_A_POINT = ("tear", "kill_twice", "power", "power_twice", "failed_sync")
+_NUMBER_MAX = (1 << 63) - 1
+"""The largest number that the recorder can hold."""
 COMMITS_MAX = 10_000
 """The largest number of commits: the states after all commits are kept in memory."""
 
@@ -82,28 +83,24 @@ class Case:
                 raise ConfigError(f"{name} of a case is a number, not {value!r}")
 
 
-def to_json(case: Case) -> dict[str, Any]:
-    """Return a case as plain JSON values. Settings at their defaults are left out."""
-    defaults = {setting.name: setting.default for setting in fields(Case)}
-    return {name: value for name, value in asdict(case).items() if value != defaults[name]}
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The trials that a command asks for: ``only`` at ``point`` of ``case``, all there, or all of the case."""
 
+    case: Case
+    point: int | None = None
+    seed: int = 1
+    only: str = ""
 
-def from_json(row: object) -> Case:
-    """Return the case that ``to_json`` wrote. Raises: ConfigError for an unknown or missing setting."""
-    if not isinstance(row, Mapping):
-        raise ConfigError(f"a case is a JSON object, not {row!r}")
-    known = [setting.name for setting in fields(Case)]
-    for name in row:
-        if name not in known:
-            raise unknown("setting of a case called", name, known)
-    try:
-        return Case(**row)
-    except TypeError as error:
-        raise ConfigError(f"case: {error}") from error
+    def __post_init__(self) -> None:
+        for name in ("point", "seed"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= _NUMBER_MAX:
+                raise ConfigError(f"{name} of a trial is a number from 0 to {_NUMBER_MAX}, not {value!r}")
+        if self.only and self.case.fault not in _SEVERAL_AT_A_POINT:
+            raise ConfigError(f"{self.case.fault} is one trial at each point: leave out only {self.only!r}")
 
 
 def repeat_command(case: Case, point: int | None, seed: int, only: str = "") -> str:
     """Return the command that repeats one trial of ``case``, or all of its trials if ``point`` is None."""
-    asked: dict[str, Any] = {"case": to_json(case), "seed": seed}
-    asked |= ({} if point is None else {"point": point}) | ({"only": only} if only else {})
-    return f"python -m harness effect {shlex.quote(json.dumps(asked, separators=(',', ':')))}"
+    return replay.command("iofaults", Asked(case, point, seed, only))

@@ -1,90 +1,52 @@
-"""The command that repeats one trial of fault injection: ``python -m harness effect '<JSON>'``."""
+"""The repetition of one trial of fault injection, or of all trials of a case."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from harness.experiments.iofaults.case import Case, from_json
+from harness import replay
+from harness.experiment import Again
+from harness.experiments.iofaults.case import Asked
 from harness.experiments.iofaults.power import UnseenWritesError
 from harness.experiments.iofaults.slices import FROM_RECORDING
 from harness.experiments.iofaults.sweep import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
-from harness.faults.registry import unknown
 from harness.folders import ROOT
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServerError
 from stores.errors import ConfigError
 
-_SETTINGS = ("case", "point", "seed", "only")
-_SEVERAL_AT_A_POINT = ("tear", "kill_twice", "power", "power_twice", "failed_sync")
-_NUMBER_MAX = (1 << 63) - 1
-"""The largest number that the recorder can hold."""
 
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The trials that a command asks for: ``only`` at ``point`` of ``case``, all there, or all of the case."""
-
-    case: Case
-    point: int | None
-    seed: int
-    only: str = ""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the trials of the JSON argument. Return 0 if all are as promised, 1 if not, 2 if they cannot be run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m harness effect", description="Run one trial below the process again."
-    )
-    parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
-    given = parser.parse_args(argv)
+def repeat(asked: Asked) -> Again:
+    """Run the trials, and return what came of them. Raises: ConfigError if they cannot be run here."""
     try:
-        asked = read_asked(sys.stdin.read() if given.trial == "-" else given.trial)
         rows = run(asked)
-    except (ConfigError, ForkServerError, UnseenWritesError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    except (ForkServerError, UnseenWritesError) as error:
+        raise ConfigError(str(error)) from error
     except OSError as error:
-        print(f"this trial can't be made here: {error}. Make room or correct that, and run it again", file=sys.stderr)
-        return 2
+        raise ConfigError(
+            f"this trial can't be made here: {error}. Make room or correct that, and run it again"
+        ) from error
     wrong = [row for row in rows if not row["expected"]]
-    for row in wrong if asked.point is None else rows:
-        print(f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}")
-        print(f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}")
-        if row["detail"]:
-            print(f"  {row['detail']}")
+    lines = [line for row in (wrong if asked.point is None else rows) for line in _lines(row)]
     if asked.point is None:
-        print(f"{len(rows):,} trials, {len(wrong):,} of them not as promised")
-    return 1 if wrong else 0
+        lines.append(f"{len(rows):,} trials, {len(wrong):,} of them not as promised")
+    return Again(lines, ok=not wrong)
+
+
+def _lines(row: Row) -> list[str]:
+    first = f"{row['backend']} at {row['durability']}, {row['description']}, seed {row['seed']}: {row['result']}"
+    found = f"  acknowledged {row['acknowledged']}, found {row['state']}, attempted {row['attempted']}"
+    return [first, found, *([f"  {row['detail']}"] if row["detail"] else [])]
 
 
 def read_asked(text: str) -> Asked:
     """Parse the JSON of a command. Raises: ConfigError if it describes no trial."""
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"a trial is a JSON object, and this is no JSON: {error}") from error
-    if not isinstance(parsed, Mapping):
-        raise ConfigError(f"a trial is a JSON object, not {parsed!r}")
-    for name in parsed:
-        if name not in _SETTINGS:
-            raise unknown("setting of a trial called", name, _SETTINGS)
-    case = from_json(parsed.get("case"))
-    if case.recording:
-        case = replace(case, recording=str(_found(Path(case.recording))))
-    point = _number(parsed, "point", 0) if "point" in parsed else None
-    only = parsed.get("only", "")
-    if not isinstance(only, str):
-        raise ConfigError(f"only of a trial is a text, not {only!r}")
-    if only and case.fault not in _SEVERAL_AT_A_POINT:
-        raise ConfigError(f"{case.fault} is one trial at each point: leave out only {only!r}")
-    return Asked(case, point, _number(parsed, "seed", 1), only)
+    asked = replay.from_text(Asked, text)
+    if not asked.case.recording:
+        return asked
+    return replace(asked, case=replace(asked.case, recording=str(_found(Path(asked.case.recording)))))
 
 
 def run(asked: Asked) -> list[Row]:
@@ -117,10 +79,3 @@ def _found(recording: Path) -> Path:
         if place.is_file():
             return place.absolute()
     raise ConfigError(f"the recording {recording} is gone: leave it out of the command, and a new one is made")
-
-
-def _number(parsed: Mapping[str, Any], name: str, default: int) -> int:
-    value = parsed.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _NUMBER_MAX:
-        raise ConfigError(f"{name} of a trial is a number from 0 to {_NUMBER_MAX}, not {value!r}")
-    return value

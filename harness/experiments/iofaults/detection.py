@@ -16,7 +16,7 @@ from harness.experiments.iofaults.drawing import groups
 from harness.experiments.iofaults.full_detection import DetectionResult, in_parts
 from harness.experiments.iofaults.gate import is_wrong
 from harness.experiments.iofaults.mutated import LEVEL
-from harness.experiments.iofaults.plan import Swept, in_turn, profile
+from harness.experiments.iofaults.plan import Swept, in_turn, planned_cases
 from harness.experiments.iofaults.sweep import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
@@ -32,7 +32,7 @@ def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[S
     by = IO_FAULTS[mutant]
     made = [
         replace(swept, case=replace(swept.case, mutant=mutant, records=by.records or swept.case.records))
-        for swept in profile(profile_name, seed, [subject])
+        for swept in planned_cases(profile_name, seed, [subject])
         if (swept.case.fault, swept.case.level) == (by.fault, LEVEL)
     ]
     return sorted(made, key=lambda swept: bool(by.variant) and swept.case.variant != by.variant)

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.experiment import (
+    Again,
+    Claim,
     Columns,
     Each,
     Experiment,
     Failure,
     Figure,
     Figures,
+    Forks,
     Placement,
     Request,
     Row,
@@ -22,15 +25,19 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.iofaults import plan
+from harness.experiments.iofaults.case import Asked
 from harness.experiments.iofaults.columns import KINDS
+from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.figures import detections, effects, mutants
 from harness.experiments.iofaults.gate import is_wrong
 from harness.experiments.iofaults.plan import Convicted, Swept
 from harness.experiments.iofaults.report import SKIPPED, page
 from harness.experiments.iofaults.slices import Recorded, Slice, Writer, explore, make_recording, slices_of
+from harness.experiments.iofaults.tables import effect_tables, left_out, promise_table
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
 from harness.report.page import Page
+from harness.report.table import Table
 from stores.errors import ConfigError
 
 IoTrial = Swept | Convicted | Slice
@@ -44,7 +51,12 @@ class IoFaults(Experiment[IoTrial]):
     stage = "effects"
     trial: type[IoTrial] = Slice
     placement = Placement.SPREAD
+    forks = Forks.RECORDED
+    unit = "slices"
     columns: Mapping[str, Columns] = KINDS
+
+    def __init__(self, points_per_slice: int | None = None) -> None:
+        self._points_per_slice = points_per_slice
 
     def missing(self) -> str:
         """Return the reason why I/O faults cannot be injected on this machine, or ""."""
@@ -57,7 +69,7 @@ class IoFaults(Experiment[IoTrial]):
     def plan(self, request: Request) -> list[IoTrial]:
         """Return the cases of a profile, and its mutants."""
         return [
-            *plan.profile(request.profile, request.seed, request.backends),
+            *plan.planned_cases(request.profile, request.seed, request.backends),
             *plan.convictions(request.profile, request.seed, request.backends),
         ]
 
@@ -67,12 +79,38 @@ class IoFaults(Experiment[IoTrial]):
         writers = list(dict.fromkeys(Writer.of(trial) for trial in wanted if isinstance(trial, Swept)))
         made = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, made, strict=True)}
-        return list(slices_of(wanted, recorded, kept))
+        return list(slices_of(wanted, recorded, kept, self._points_per_slice))
 
     def run(self, trial: IoTrial, worker: Worker) -> Iterable[Row]:
         """Return the rows of some points of a case, or of a mutant."""
         assert isinstance(trial, Slice)
         return [row | {"attempt": worker.attempt} for row in explore(trial, worker.fork_server)]
+
+    def finish(self, trials: Sequence[IoTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
+        """Return the rows with the columns of their kinds, in the order of their points."""
+        ordered = sorted(rows, key=lambda row: (row["slice"], row["kind"], row.get("point") or 0))
+        return [{name: row.get(name) for name in ("kind", *KINDS[row["kind"]])} for row in ordered]
+
+    def tidy(self, kept: Path, rows: Sequence[Row]) -> None:
+        """Remove the recordings that no command of an unexpected trial needs."""
+        commands = [row["repeat"] for row in rows if row.get("repeat")]
+        for file in kept.iterdir():
+            # A command contains the name at the end of a path in JSON.
+            if not any(f'/{file.name}"' in command for command in commands):
+                # After an interruption, tasks may still use this folder.
+                file.unlink(missing_ok=True)
+
+    def subject(self, trial: IoTrial) -> str:
+        """Return the number of the slice."""
+        return f"slice {trial.number if isinstance(trial, Slice) else trial}"
+
+    def read(self, text: str) -> Asked:
+        """Return the trials that a command asks for. Raises: ConfigError if it asks for none that exists."""
+        return read_asked(text)
+
+    def repeat(self, trial: Asked, worker: Worker) -> Again:
+        """Run one trial, all trials at a point, or all trials of a case. Raises: ConfigError if it cannot run here."""
+        return repeat(trial)
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the trials by level, fault, variant and backend; the mutants; how often mutants are detected."""
@@ -82,6 +120,18 @@ class IoFaults(Experiment[IoTrial]):
             "mutant": mutants(tried),
             "detection": detections(tried),
         }
+
+    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+        """Return all tables that have rows."""
+        return effect_tables(figures)
+
+    def left_out(self, figures: Figures) -> str:
+        """Return the number of points that were explored, unless all were."""
+        return left_out(figures)
+
+    def closing(self, figures: Figures, rows: Rows, *, all_right: bool) -> str:
+        """Return the table of promises."""
+        return promise_table(figures).plain() if rows.get("effect") else ""
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every broken promise, every missing verdict, and every mutant that was missed."""

@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
-from harness.experiments.iofaults.case import VARIANTS, Case, from_json, repeat_command, to_json
+from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
 from harness.experiments.iofaults.damage import plan as damage_plan
 from harness.experiments.iofaults.detection import detect
 from harness.experiments.iofaults.drawing import Group, groups
@@ -96,7 +95,7 @@ class Slice:
     number: int
     scenario: str
     seed: int
-    case: Mapping[str, Any]
+    case: Case
     recording: str = ""
     points: Sequence[int] = ()
     points_in_all: int = 0
@@ -142,7 +141,7 @@ def slices_of(
     wanted = list(planned)
     for each in wanted:
         if isinstance(each, Convicted):
-            mutant = to_json(case_of(each.mutant, each.subject, each.fault))
+            mutant = case_of(each.mutant, each.subject, each.fault)
             found.append(Slice(len(found), each.scenario, each.seed, mutant, convicted=each))
     for each in wanted:
         if isinstance(each, Swept):
@@ -161,7 +160,7 @@ def slices_of(
                     len(found) + place,
                     each.scenario,
                     each.seed,
-                    to_json(case),
+                    case,
                     recording,
                     tuple(points),
                     len(in_all),
@@ -186,7 +185,7 @@ def explore(slice_: Slice, fork_server: ForkServer | None = None) -> list[Row]:
         rows.append(
             {
                 "kind": "effect_slice",
-                **_named(from_json(slice_.case)),
+                **_named(slice_.case),
                 "points": len(slice_.points),
                 "points_in_all": slice_.points_in_all,
                 "states": sum(row["states"] for row in rows),
@@ -203,7 +202,7 @@ def explore(slice_: Slice, fork_server: ForkServer | None = None) -> list[Row]:
 
 
 def _trials(slice_: Slice, fork_server: ForkServer | None) -> list[Row]:
-    case = from_json(slice_.case)
+    case = slice_.case
     rows: list[Row] = []
     trouble = slice_.error
     if not trouble:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.latencies import latencies
 from harness.experiments.latencies.report import latency, page
-from harness.experiments.throughput.apart import figures_apart
+from harness.processes.measured import figures_apart
 from harness.report.page import Page
 from stores.registry import backends
 
@@ -53,7 +54,7 @@ class Latencies(Experiment[Trial]):
     def plan(self, request: Request) -> list[Trial]:
         """Return a trial for each backend."""
         names = backends() if request.backends is None else request.backends
-        return [Trial(name, latencies.COMMITS[request.profile], request.seed) for name in names]
+        return [Trial(name, profiles.profile(request.profile).latency_commits, request.seed) for name in names]
 
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
         """Return a row for the puts and one for the commits. Raises: MeasurementFailedError."""

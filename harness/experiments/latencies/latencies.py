@@ -16,11 +16,10 @@ from random import Random
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from harness.experiments.throughput.apart import figures_apart, measure
+from harness.processes.measured import measure
 from stores.interface import Durability, KeyValueStore, TopicPartition
-from stores.registry import backends, open_store
+from stores.registry import open_store
 
-COMMITS: Mapping[str, int] = {"smoke": 20, "default": 100, "full": 500}
 RECORDS_PER_COMMIT = 1_000
 PERCENTILES: Mapping[str, float] = {"p50_us": 50.0, "p90_us": 90.0, "p99_us": 99.0, "p999_us": 99.9, "max_us": 100.0}
 DEADLINE_S = 300
@@ -35,19 +34,6 @@ class Timed(NamedTuple):
 
     puts_ns: array[int]
     commits_ns: array[int]
-
-
-def latency_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
-    """Return rows of kind "latency": one for each backend's puts, one for its commits. ``chosen`` excludes others.
-
-    Raises: MeasurementFailedError.
-    """
-    rows = []
-    for backend in backends() if chosen is None else chosen:
-        arguments = {"backend": backend, "commits": COMMITS[profile], "seed": seed}
-        found = figures_apart(__name__, "latencies", arguments, DEADLINE_S)
-        rows += [{"kind": "latency", **row} for row in found["rows"]]
-    return rows
 
 
 def timed(store: KeyValueStore, commits: int, seed: int) -> Timed:

@@ -10,26 +10,21 @@ Source: KIP-892, "In-memory Transaction Buffers" (``statestore.uncommitted.max.b
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from random import Random
 from time import perf_counter_ns
 from typing import Any
 
 from harness.experiments.throughput.configuration import Measurement
-from harness.experiments.throughput.job import Job, read_figures, write_figures
+from harness.experiments.throughput.job import Job
 from harness.experiments.throughput.measurement import peak_memory_bytes
 from harness.experiments.throughput.pairs import write_pairs
-from harness.experiments.throughput.run import figures_of
-from harness.folders import temporary_folder
-from harness.processes.child import end_with_starter
+from harness.processes.measured import figures_apart, measure
 from harness.workloads.count import Count
 from stores import failpoints
-from stores.config import StoreConfig
 from stores.interface import Durability
-from stores.registry import backends
 from stores.tasks import BudgetShare, MemoryBudget
 
 LIMITS = (64 << 10, 256 << 10, 1 << 20, 4 << 20, -1)
@@ -38,25 +33,8 @@ EVENTS = 50_000
 """The number of measured events: more than 4 MiB of distinct keys and their values."""
 WARM_UP_EVENTS = 5_000
 DEADLINE_S = 60
-REPEATS: Mapping[str, int] = {"smoke": 1, "default": 2, "full": 5}
-_ORDER_FILE, _EVENTS_FILE, _FIGURES_FILE = "limits", "events", "bounded"
+_EVENTS_FILE = "events"
 _BEFORE_COMMIT = "task.before_log_commit"
-
-
-def early_commit_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
-    """Return rows of kind "early_commit" at level CHANGELOG, one per backend, limit and repeat; no limit is null.
-
-    Only the default backend is measured; in the full profile all are. ``chosen`` excludes others.
-    Raises: MeasurementFailedError.
-    """
-    names = backends() if profile == "full" else [StoreConfig().backend]
-    subjects = [name for name in names if chosen is None or name in chosen]
-    planned = []
-    for repeat in range(REPEATS[profile]):
-        round_ = [(name, limit, repeat) for name in subjects for limit in LIMITS]
-        Random(f"{seed} {repeat}").shuffle(round_)
-        planned += round_
-    return [measured(name, limit, repeat, seed) for name, limit, repeat in planned]
 
 
 def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -123,15 +101,10 @@ class _Peak:
 
 
 def measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str, Any]:
-    workload = Count()
-    asked = Measurement(backend, Durability.CHANGELOG, workload.name, EVENTS, 1, repeat, seed)
-    with temporary_folder("early-commits") as folder:
-        events = write_pairs(folder / _EVENTS_FILE, workload.events(seed, WARM_UP_EVENTS + EVENTS))
-        Job(asked, workload, 0, folder / _EVENTS_FILE, events).write(folder)
-        write_figures(folder / _ORDER_FILE, {"limit_bytes": limit_bytes})
-        figures = figures_of(
-            __name__, [str(folder)], folder=folder, deadline_s=DEADLINE_S, status=0, file=_FIGURES_FILE
-        )
+    """Return a row of kind "early_commit" at level CHANGELOG; no limit (-1) is null. Raises: MeasurementFailedError."""
+    asked = Measurement(backend, Durability.CHANGELOG, Count().name, EVENTS, 1, repeat, seed)
+    arguments = {"limit_bytes": limit_bytes}
+    figures = figures_apart(__name__, "early-commits", arguments, DEADLINE_S, partial(_put_job, asked))
     return {
         "kind": "early_commit",
         "backend": backend,
@@ -144,12 +117,16 @@ def measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str
     }
 
 
+def _put_job(asked: Measurement, folder: Path) -> None:
+    # Made here: the memory that this takes is no part of what is measured.
+    workload = Count()
+    events = write_pairs(folder / _EVENTS_FILE, workload.events(asked.seed, WARM_UP_EVENTS + EVENTS))
+    Job(asked, workload, 0, folder / _EVENTS_FILE, events).write(folder)
+
+
 def main() -> None:
     """Run the measuring process."""
-    end_with_starter()
-    folder = Path(sys.argv[1])
-    limit_bytes = read_figures(folder / _ORDER_FILE)["limit_bytes"]
-    write_figures(folder / _FIGURES_FILE, bounded(Job.read(folder), folder, limit_bytes))
+    measure(lambda folder, limit_bytes: bounded(Job.read(folder), folder, limit_bytes))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
+from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.memory import early_commits, large_steps
 from harness.experiments.memory.failures import wrong_step_lines
@@ -59,10 +60,11 @@ class EarlyCommits(Experiment[EarlyCommitTrial]):
 
     def plan(self, request: Request) -> list[EarlyCommitTrial]:
         """Return a trial for each backend, limit and repeat. Repeats of one configuration are not adjacent."""
-        names = backends() if request.profile == "full" else [StoreConfig().backend]
+        profile = profiles.profile(request.profile)
+        names = backends() if profile.every_backend else [StoreConfig().backend]
         subjects = [name for name in names if request.backends is None or name in request.backends]
         planned = []
-        for repeat in range(early_commits.REPEATS[request.profile]):
+        for repeat in range(profile.early_commit_repeats):
             round_ = [(name, limit) for name in subjects for limit in early_commits.LIMITS]
             Random(f"{request.seed} {repeat}").shuffle(round_)
             planned += [EarlyCommitTrial(name, limit, repeat, request.seed) for name, limit in round_]
@@ -122,9 +124,10 @@ class LargeSteps(Experiment[LargeStepTrial]):
 
     def plan(self, request: Request) -> list[LargeStepTrial]:
         """Return a trial for each backend and size, and one larger step of the default backend."""
-        planned = [(name, size) for name in backends() for size in large_steps.STEPS[request.profile]]
-        if request.profile in large_steps.LARGER:
-            planned.append((StoreConfig().backend, large_steps.LARGER[request.profile]))
+        profile = profiles.profile(request.profile)
+        planned = [(name, size) for name in backends() for size in profile.large_steps_bytes]
+        if profile.larger_step_bytes is not None:
+            planned.append((StoreConfig().backend, profile.larger_step_bytes))
         Random(request.seed).shuffle(planned)
         return [
             LargeStepTrial(name, size, request.seed)

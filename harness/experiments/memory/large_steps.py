@@ -12,34 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from time import perf_counter
 from typing import Any
 
 from harness.experiments.memory.memory_watch import MemoryWatch
-from harness.experiments.throughput.apart import figures_apart, measure
 from harness.experiments.throughput.configuration import log_durability
 from harness.experiments.throughput.job import STATE_FOLDER
 from harness.experiments.throughput.reopening import bytes_on_disk
+from harness.processes.measured import figures_apart, measure
 from harness.workloads.payload import Values
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.changelog.producer import PENDING_BYTES_MAX
 from stores.interface import Durability, IsolationLevel, TopicPartition
-from stores.registry import Backend, backend_named, backends
+from stores.registry import Backend, backend_named
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StoreConfig, StreamTask, TaskContext, TaskId
 
 LIMIT_BYTES = 16 << 20
 _MIB = 1 << 20
-STEPS: Mapping[str, Sequence[int]] = {
-    "smoke": (32 * _MIB,),
-    "default": (64 * _MIB,),
-    "full": (64 * _MIB, 256 * _MIB, 1024 * _MIB),
-}
-"""The size of a step's keys and values in bytes, for every backend."""
-LARGER: Mapping[str, int] = {"default": 128 * _MIB}
-"""One more size, for the default backend alone."""
 VALUE_BYTES = 8_000
 OPTIONS: Mapping[str, int] = {
     "write_buffer_size_bytes": 4 * _MIB,
@@ -67,19 +58,6 @@ _INPUT, _STORE = TopicPartition("steps", 0), "pairs"
 _KEY_BYTES, _SCATTER, _LOOKED_AT_EVERY = 16, 0x9E3779B97F4A7C15, 64
 _WARM_UP_PAIRS = 64
 _BEFORE_COMMIT = "task.before_log_commit"
-
-
-def large_step_rows(profile: str, chosen: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
-    """Return rows of kind "large_step" at level CHANGELOG, one per backend and size. Raises: MeasurementFailedError.
-
-    ``peak_bytes`` is the memory above that before the step. ``staged_disk_bytes`` is the growth of the task's folder
-    until the commit began. ``seen_early`` counts the keys of the step that a reader of committed data saw by then.
-    """
-    planned = [(name, size) for name in backends() for size in STEPS[profile]]
-    if profile in LARGER:
-        planned.append((StoreConfig().backend, LARGER[profile]))
-    Random(seed).shuffle(planned)
-    return [measured(name, size, seed) for name, size in planned if chosen is None or name in chosen]
 
 
 def measured(backend: str, step_bytes: int, seed: int, spill_above: int = LIMIT_BYTES) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from random import Random
 from typing import Any
 
 import harness
+from harness import profiles
 from harness.experiments.microbench.case import Case, cases
 from harness.experiments.microbench.claim import claims, ratios
 from harness.folders import temporary_folder
-from stores.errors import ConfigError
 
-REPEATS: Mapping[str, int] = {"smoke": 1, "default": 1, "full": 5}
 CLAIMED_REPEATS = 3
 """The factor of repeats for cases of a claim, so that a slow minute of the machine does not decide it."""
 TIMEOUT_S = 600
@@ -31,14 +30,13 @@ def planned(profile: str, seed: int, backends: Collection[str] | None = None) ->
 
     ``backends``, if given, excludes the cases of other backends. Raises: ConfigError for an unknown profile.
     """
-    if profile not in REPEATS:
-        raise ConfigError(f"no profile {profile!r}; there are: {', '.join(REPEATS)}")
+    repeats = profiles.profile(profile).microbench_repeats
     chosen = [
         case
         for case in cases(profile)
         if backends is None or case.subject in backends or case.subject.startswith("plain-")
     ]
-    return _plan(chosen, REPEATS[profile], Random(seed))
+    return _plan(chosen, repeats, Random(seed))
 
 
 def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:

@@ -16,19 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
 from harness.experiments.opening import steps as opening_steps
 from harness.experiments.opening.steps import ORDER_FILE, figures_file
-from harness.experiments.throughput.job import write_figures
-from harness.experiments.throughput.run import figures_of
 from harness.folders import temporary_folder
-from harness.workloads.suggestion import nearest
-from stores.config import StoreConfig
+from harness.processes.measured import figures_of, write_figures
 from stores.errors import ConfigError
 from stores.interface import Durability
-from stores.registry import backend_named, backends
+from stores.registry import backend_named
 
 DEADLINE_S = 180
 DEADLINE_PER_RECORD_S = 0.0002
@@ -50,39 +46,6 @@ class OpeningTrial:
             raise ConfigError(f"{self.backend} at {self.durability} keeps nothing to open: choose another")
         if min(self.records, self.repeats) < 1:
             raise ConfigError("records and repeats count from 1")
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    all_backends: tuple[int, ...]
-    default_backend: tuple[int, ...]
-    repeats: int
-
-
-_SIZES: Mapping[str, _Sizes] = MappingProxyType(
-    {
-        "smoke": _Sizes((20_000,), (), 1),
-        "default": _Sizes((50_000, 500_000), (5_000_000,), 3),
-        "full": _Sizes((50_000, 500_000, 5_000_000), (), 5),
-    }
-)
-
-
-def openings(profile: str, seed: int) -> list[OpeningTrial]:
-    """Return the trials of a profile, at CHANGELOG, the longest first; the same ones for the same seed.
-
-    The largest sizes are measured with the default backend only, except in the full profile. Raises: ConfigError for an
-    unknown profile.
-    """
-    if profile not in _SIZES:
-        raise ConfigError(f"no profile {profile!r}: there are {', '.join(_SIZES)}{nearest(profile, _SIZES)}")
-    sizes, default = _SIZES[profile], StoreConfig().backend
-    trials = []
-    for name, backend in backends().items():
-        for records in (*sizes.all_backends, *(sizes.default_backend if name == default else ())):
-            if backend.persistent:
-                trials.append(OpeningTrial(name, Durability.CHANGELOG, records, sizes.repeats, seed))
-    return sorted(trials, key=lambda trial: -trial.records)
 
 
 def run_opening(trial: OpeningTrial, *, code: str | None = None, within: Path | None = None) -> list[dict[str, Any]]:

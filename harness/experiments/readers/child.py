@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from harness import replay
 from harness.experiments.readers.trial import Trial, run
 from harness.processes.child import end_with_starter
 
@@ -16,7 +17,7 @@ OUTCOME_FILE = "outcome.json"
 def main() -> None:
     """Run the trial, and write its outcome to ``OUTCOME_FILE``."""
     work = Path.cwd()
-    outcome = run(Trial(**json.loads(sys.argv[1])), work / "stores")
+    outcome = run(replay.from_text(Trial, sys.argv[1]), work / "stores")
     (work / OUTCOME_FILE).write_text(json.dumps(asdict(outcome)))
 
 

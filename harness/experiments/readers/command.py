@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.experiments.readers.row import repeat_command
+from harness import replay
 from harness.experiments.readers.trial import Trial, run
 from harness.folders import quick_folder, temporary_folder
 from harness.mutants.registry import fitting
@@ -48,6 +48,6 @@ def soak(names: Sequence[str] | None, durability: str | None, seconds: float, se
         )
         failed += [(trial, anomaly) for anomaly in outcome.anomalies]
     for trial, anomaly in failed:
-        print(f"{trial.id}: {anomaly}\n  repeat it with: {repeat_command(trial)}", file=sys.stderr)
+        print(f"{trial.id}: {anomaly}\n  repeat it with: {replay.command('readers', trial)}", file=sys.stderr)
     print(f"{answers:,} answers checked in {len(planned)} stores, {len(failed)} wrong.")
     return 1 if failed else 0

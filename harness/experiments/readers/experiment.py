@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
-from harness.experiments.readers.report import isolation, page
+from harness.experiments.readers.report import isolation, page, reader_table
 from harness.experiments.readers.row import COLUMNS, examine
 from harness.experiments.readers.trial import Trial
 from harness.report.page import Page
+from harness.report.table import Table
 from stores.registry import backend_named, backends
 
 
@@ -39,6 +40,10 @@ class Readers(Experiment[Trial]):
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return the trials, in order."""
         return {"isolation": isolation(rows.get("isolation", ()))}
+
+    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+        """Return a line for each trial."""
+        return [reader_table(rows["isolation"])] if rows.get("isolation") else []
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return every trial with an unexpected result."""

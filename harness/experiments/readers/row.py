@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness import replay
 from harness.experiments.readers.child import OUTCOME_FILE
 from harness.experiments.readers.trial import Trial
 from harness.processes.child import run_child
@@ -28,7 +27,7 @@ def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
     """Run a trial in the folder ``work``. Return its row: ``valid``, ``anomaly``, or ``unknown`` if it did not end."""
     work.mkdir(parents=True)
     ending = run_child(
-        "harness.experiments.readers.child", [json.dumps(asdict(trial))], work, trial.seconds + DEADLINE_S, code=code
+        "harness.experiments.readers.child", [replay.text_of(trial)], work, trial.seconds + DEADLINE_S, code=code
     )
     told = work / OUTCOME_FILE
     outcome: Mapping[str, Any] = json.loads(told.read_text()) if told.exists() else {}
@@ -46,7 +45,7 @@ def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
         "expected": "anomaly" if trial.mutant else "valid",
         "result": result,
         "detail": detail,
-        "repeat_command": repeat_command(trial),
+        "repeat_command": replay.command("readers", trial),
         "seed": trial.seed,
         "rounds": outcome.get("rounds", 0),
         "operations": outcome.get("operations", 0),
@@ -54,10 +53,3 @@ def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
         "committed_answers": answers.get("READ_COMMITTED", 0),
         "uncommitted_answers": answers.get("READ_UNCOMMITTED", 0),
     }
-
-
-def repeat_command(trial: Trial) -> str:
-    """Return the command that repeats a trial. Threads are not synchronized, so an anomaly may take another time."""
-    command = ["python", "-m", "harness", "readers", "--backends", trial.backend, "--durability", trial.durability]
-    command += ["--seconds", f"{trial.seconds:g}", "--seed", str(trial.seed)]
-    return shlex.join([*command, *(["--mutant", trial.mutant] if trial.mutant else [])])

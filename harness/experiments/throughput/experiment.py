@@ -7,13 +7,19 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from harness import profiles
+from harness.datasets.new_york_flights import departures
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
 from harness.experiments.throughput.plan import Batch, Sweep
 from harness.experiments.throughput.report import page
+from harness.experiments.throughput.tables import throughput_tables
 from harness.report.page import Page
+from harness.report.table import Table
+from harness.workloads.departures import Departures
 from harness.workloads.event_log import EVENT_LOG
+from harness.workloads.registry import workload
 
 
 class Throughput(Experiment[Batch]):
@@ -24,6 +30,7 @@ class Throughput(Experiment[Batch]):
     stage = "throughput"
     trial = Batch
     placement = Placement.GANG
+    unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
             "throughput": {
@@ -52,9 +59,10 @@ class Throughput(Experiment[Batch]):
 
     def plan(self, request: Request) -> list[Batch]:
         """Return the measurements of a profile, or those over a user's events."""
-        sweeps: Sequence[Sweep] = plan.PROFILES[request.profile]
+        profile = profiles.profile(request.profile)
+        sweeps: Sequence[Sweep] = profile.grids
         if request.log is not None:
-            repeats = {"smoke": 1, "default": 3, "full": 5}[request.profile]
+            repeats = profile.event_log_repeats
             sweeps = [Sweep(EVENT_LOG, None, records_per_commit=(100, 1_000, 10_000), repeats=repeats)]
         return plan.batches([replace(sweep, backends=request.backends) for sweep in sweeps], request.seed)
 
@@ -65,6 +73,19 @@ class Throughput(Experiment[Batch]):
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return medians over repeats, and the spread of the rate."""
         return {"throughput": throughput(rows.get("throughput", ()))}
+
+    def check(self, trials: Sequence[Batch]) -> None:
+        """Raise ConfigError if the data set of flights is needed and missing: now, not after the first stages."""
+        if any(isinstance(workload(batch.workload), Departures) for batch in trials):
+            departures()
+
+    def slots(self, trials: Sequence[Batch]) -> int:
+        """Return the largest number of partitions: they run at the same time."""
+        return max((batch.partitions for batch in trials), default=1)
+
+    def tables(self, figures: Figures, rows: Rows) -> list[Table]:
+        """Return one table per workload, level and number of partitions."""
+        return throughput_tables(figures)
 
     def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
         """Return a sentence for each configuration whose end state is not the one that Spark SQL computes."""

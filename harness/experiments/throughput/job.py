@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.experiments.throughput.configuration import Measurement, log_durability
 from harness.experiments.throughput.pairs import read_pairs
@@ -90,15 +88,3 @@ class Job:
             commit_every_records=None,
             memory=memory,
         )
-
-
-def write_figures(path: Path, figures: dict[str, Any]) -> None:
-    """Write a process's figures for the process that started it."""
-    path.write_text(json.dumps(figures))
-
-
-def read_figures(path: Path) -> dict[str, Any]:
-    """Return the figures that a process wrote. Raises: FileNotFoundError if it wrote none."""
-    figures = json.loads(path.read_text())
-    assert isinstance(figures, dict)
-    return figures

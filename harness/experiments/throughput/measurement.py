@@ -15,8 +15,9 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns, sleep
 
-from harness.experiments.throughput.job import Job, write_figures
+from harness.experiments.throughput.job import Job
 from harness.processes.child import end_with_starter
+from harness.processes.measured import write_figures
 from stores import failpoints
 from stores.changelog.interface import Record
 from stores.interface import TopicPartition

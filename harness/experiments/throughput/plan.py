@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from harness.experiments.throughput.configuration import Measurement, Options
 from harness.workloads.departures import Departures
 from harness.workloads.registry import workload
-from harness.workloads.suggestion import nearest
 from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 from stores.interface import Durability
@@ -55,45 +53,6 @@ class Batch:
     events: int | None
     partitions: int
     measurements: tuple[Measurement, ...]
-
-
-_EACH = (Durability.CHANGELOG, Durability.PROCESS, Durability.DISK)
-_SYNCED = (Durability.PROCESS, Durability.DISK)
-
-PROFILES: Mapping[str, tuple[Sweep, ...]] = MappingProxyType(
-    {
-        "smoke": (
-            Sweep("flights", 10_000),
-            Sweep("flights_by_hour", 4_000),
-            Sweep("aircraft_sessions", 4_000),
-            Sweep("count", 10_000),
-        ),
-        "default": (
-            Sweep("flights", None),
-            Sweep("flights_by_hour", 20_000),
-            Sweep("aircraft_sessions", 20_000),
-            Sweep("count", 30_000, records_per_commit=(100, 10_000)),
-            Sweep("count", 30_000, repeats=2),
-            Sweep("count", 30_000, durabilities=_SYNCED),
-        ),
-        "full": (
-            Sweep("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
-            Sweep("flights_by_hour", None, durabilities=_EACH),
-            Sweep("aircraft_sessions", None, durabilities=_EACH),
-            Sweep("flights", None, partitions=1, repeats=5),
-            Sweep("flights", None, partitions=4, repeats=5),
-            Sweep("count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000, 100_000), repeats=5),
-        ),
-    }
-)
-"""The grids of each profile, which take from about half a minute to hours on two cores."""
-
-
-def profile(name: str, seed: int) -> list[Batch]:
-    """Return the measurements of a profile. Raises: ConfigError for an unknown one."""
-    if name not in PROFILES:
-        raise ConfigError(f"no profile {name!r}: there are {', '.join(PROFILES)}{nearest(name, PROFILES)}")
-    return batches(PROFILES[name], seed)
 
 
 def batches(sweeps: Iterable[Sweep], seed: int) -> list[Batch]:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
-from harness.experiments.throughput.job import DUMP_FILE, STATE_FOLDER, Job, write_figures
+from harness.experiments.throughput.job import DUMP_FILE, STATE_FOLDER, Job
 from harness.experiments.throughput.pairs import write_pairs
 from harness.processes.child import end_with_starter
+from harness.processes.measured import write_figures
 from harness.workloads.typed_state import plain_pairs
 from harness.workloads.workload import records_of
 from stores.tasks import StreamTask

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.experiments.throughput import measurement, reopening
-from harness.experiments.throughput.job import DUMP_FILE, Job, read_figures
+from harness.experiments.throughput.job import DUMP_FILE, Job
 from harness.folders import temporary_folder
-from harness.processes.child import Ending, run_child
+from harness.processes.measured import figures_of
 
 DEADLINE_S = 180
 DEADLINE_PER_EVENT_S = 0.005
-
-
-class MeasurementFailedError(Exception):
-    """A process of a measurement failed. The message names the process and its last complaint."""
 
 
 def run(
@@ -42,30 +38,3 @@ def run(
         if keep_dump is not None:
             keep_dump(reopened["state_digest"], folder / DUMP_FILE)
         return {**worked, **reopened}
-
-
-def figures_of(
-    module: str,
-    arguments: list[str],
-    *,
-    folder: Path,
-    deadline_s: float,
-    status: int,
-    file: str | None,
-    code: str | None = None,
-) -> dict[str, Any]:
-    """Run a process that must end with ``status``, and return the figures that it writes to ``file``, if any.
-
-    Raises: MeasurementFailedError.
-    """
-    ending = run_child(module, arguments, folder, deadline_s, code)
-    if ending.status != status or not (file is None or (folder / file).exists()):
-        raise MeasurementFailedError(f"{' '.join([module, *arguments[:-1]])} {_how(ending, deadline_s)}")
-    return {} if file is None else read_figures(folder / file)
-
-
-def _how(ending: Ending, deadline_s: float) -> str:
-    if ending.status is None:
-        return f"did not end within {deadline_s:.0f} s"
-    how = f"was killed by signal {-ending.status}" if ending.status < 0 else f"ended with status {ending.status}"
-    return f"{how}: {ending.complaint}" if ending.complaint else how

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness import profiles
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
-from harness.experiments.throughput.apart import figures_apart
 from harness.experiments.visibility import visibility
 from harness.experiments.visibility.report import lags, page
+from harness.processes.measured import figures_apart
 from harness.report.page import Page
 from stores.config import StoreConfig
 from stores.registry import backends
@@ -52,10 +53,10 @@ class Visibility(Experiment[Trial]):
 
     def plan(self, request: Request) -> list[Trial]:
         """Return a trial for each backend."""
-        intervals_s = tuple(visibility.INTERVALS_S[request.profile])
+        profile = profiles.profile(request.profile)
         return [
-            Trial(name, intervals_s, visibility.COMMITS[request.profile])
-            for name in (backends() if request.profile == "full" else [StoreConfig().backend])
+            Trial(name, profile.visibility_intervals_s, profile.visibility_commits)
+            for name in (backends() if profile.every_backend else [StoreConfig().backend])
             if request.backends is None or name in request.backends
         ]
 

@@ -19,18 +19,14 @@ from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 
-from harness.experiments.throughput.apart import figures_apart, measure
+from harness.processes.measured import measure
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, TopicPartition
-from stores.registry import backends, open_store
+from stores.registry import open_store
 from stores.tasks import StreamTask, TaskContext, TaskId
 
-INTERVALS_S: Mapping[str, Sequence[float]] = {"smoke": (0.05,), "default": (0.02, 0.1), "full": (0.02, 0.1, 1.0)}
-"""Commit intervals. 0.1 s is the default of Kafka Streams under exactly once (``commit.interval.ms``)."""
-COMMITS = {"smoke": 10, "default": 20, "full": 50}
-"""The number of intervals that are measured."""
 SECONDS_AT_LEAST = 1.0
 SEEN_WITHIN_S = 10.0
 """The longest wait for the last commit to be seen."""
@@ -39,22 +35,6 @@ _WRITE_EVERY_S, _LOOK_EVERY_S = 2e-3, 2e-4
 _KEY = b"latest"
 _CHANGELOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
 _STORE = "store"
-
-
-def visibility_rows(profile: str, chosen: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return rows of kind "visibility" at level CHANGELOG, one per backend, interval, committer and isolation level.
-
-    Only the default backend is measured; in the full profile all are. ``chosen`` excludes others.
-    Raises: MeasurementFailedError.
-    """
-    rows = []
-    for backend in backends() if profile == "full" else [StoreConfig().backend]:
-        if chosen is not None and backend not in chosen:
-            continue
-        arguments = {"backend": backend, "intervals_s": INTERVALS_S[profile], "commits": COMMITS[profile]}
-        found = figures_apart(__name__, "visibility", arguments, DEADLINE_S)
-        rows += [{"kind": "visibility", **row} for row in found["rows"]]
-    return rows
 
 
 class Looker:

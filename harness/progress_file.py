@@ -12,7 +12,7 @@ from typing import Self
 POLL_S = 1.0
 
 
-class Progress:
+class ProgressFile:
     """Passes each line that is appended to the file ``path`` during a ``with`` block to ``say``."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
@@ -49,7 +49,7 @@ class Progress:
 
 
 def note_progress(path: Path, line: str) -> None:
-    """Append a line to the file of a ``Progress``. Do nothing if that file is not on this machine."""
+    """Append a line to the file of a ``ProgressFile``. Do nothing if that file is not on this machine."""
     if os.access(path, os.W_OK):
         with path.open("a") as file:
             file.write(line.replace("\n", " ") + "\n")

@@ -1,7 +1,8 @@
-"""Throughput on Spark: each partition has one task's events, and measures one configuration after another with them.
+"""Gangs on Spark: throughput of tasks whose partitions run at the same time.
 
-All partitions run at once (a barrier stage) and begin each configuration together. Their results are written once to
-Parquet and read back, so nothing is measured twice, however often the frame is used.
+Each partition has one task's events, and measures one configuration after another with them. All partitions run at once
+(a barrier stage) and begin each configuration together. Their results are written once to Parquet and read back, so
+nothing is measured twice, however often the frame is used.
 """
 
 from __future__ import annotations
@@ -9,29 +10,30 @@ from __future__ import annotations
 import functools
 import json
 import operator
-import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from harness.experiment import Outcome
 from harness.experiments.throughput.configuration import Measurement
 from harness.experiments.throughput.job import Job
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
 from harness.experiments.throughput.plan import Batch
-from harness.experiments.throughput.progress import Progress, note_progress
-from harness.experiments.throughput.run import MeasurementFailedError, run
+from harness.experiments.throughput.run import run
 from harness.experiments.throughput.totals import throughput_row
 from harness.folders import temporary_folder
+from harness.processes.measured import MeasurementFailedError
+from harness.progress_file import ProgressFile, note_progress
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
+from harness.spark.runner import Site
 from harness.spark.session import code_path
 from harness.workloads.departures import Departures
+from harness.workloads.event_log import EVENT_LOG, EventLog
 from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource, Workload
 from stores.errors import ConfigError
@@ -56,29 +58,20 @@ _PAIRS_PER_BATCH = 10_000
 _Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The rows of a kind in the order of their measurement, and the problems, as sentences."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Site:
-    """Folders and code on the driver's machine: scratch, progress, and the code; tasks may run on another machine."""
-
-    scratch: Path
-    progress: Path
-    code: str
-
-    def within(self) -> Path | None:
-        """Return the parent of a task's folders: the driver's, which removes them after a kill, if it is here."""
-        return self.scratch if os.access(self.scratch, os.W_OK | os.X_OK) else None
-
-    def child_code(self) -> str:
-        """Return the import path for a task's children: the driver's folder, if it is here, else the zip file."""
-        return self.code if Path(self.code, "harness").is_dir() else code_path()
+def run_gangs(
+    spark: SparkSession, batches: Sequence[Batch], seed: int, log: EventLog | None, say: Callable[[str], None]
+) -> Outcome:
+    """Run every measurement of the batches. ``log`` has the events of the workload ``event_log``."""
+    done = Outcome()
+    for batch in batches:
+        if batch.workload == EVENT_LOG and log is not None:
+            source = events.event_log(spark, log, batch.partitions, say)
+        else:
+            source = batch_events(spark, batch, seed)
+        part = measure(spark, batch, source, say=say)
+        done.rows.extend(part.rows)
+        done.problems.extend(part.problems)
+    return done
 
 
 def batch_events(spark: SparkSession, batch: Batch, seed: int) -> DataFrame:
@@ -115,7 +108,7 @@ def measure(
         )
     with temporary_folder("throughput") as scratch:
         target = (folder or Path(scratch) / "yield").absolute()
-        with Progress(Path(scratch) / "progress", say) as progress:
+        with ProgressFile(Path(scratch) / "progress", say) as progress:
             site = Site(Path(scratch), progress.path, code_path())
             task = _measurer(batch.measurements, workload(batch.workload), site)
             source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())

@@ -1,0 +1,189 @@
+"""Trials as JSON, and the command that repeats one: ``python -m harness repeat EXPERIMENT '<JSON>'``.
+
+All of it is derived from the fields of the trial's dataclass. Fields at their defaults are left out. A field of pairs,
+such as options, is a JSON object, and so is a dataclass; other tuples are lists. A fault has its name under ``fault``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import shlex
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from harness import faults
+from harness.faults import FAULTS
+from harness.faults.registry import check_known
+from stores.errors import ConfigError
+
+T = TypeVar("T")
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
+def to_json(trial: Any) -> dict[str, Any]:
+    """Return a dataclass as plain JSON values, without the fields that have their defaults."""
+    if type(trial) in FAULTS.values():
+        return faults.to_json(trial)
+    given = {}
+    hints = _hints(type(trial))
+    for setting in fields(trial):
+        value = getattr(trial, setting.name)
+        if setting.default is not MISSING:
+            default: Any = setting.default
+        else:
+            default = setting.default_factory() if setting.default_factory is not MISSING else MISSING
+        if default is MISSING or value != default:
+            given[setting.name] = _plain(value, hints[setting.name])
+    return given
+
+
+def text_of(trial: Any) -> str:
+    """Return a trial as one line of JSON: the same for equal trials."""
+    return json.dumps(to_json(trial), sort_keys=True, separators=(",", ":"))
+
+
+def id_of(trial: Any) -> str:
+    """Return a short name derived from all parameters of a trial, the same in every process and on every machine."""
+    return hashlib.sha256(text_of(trial).encode()).hexdigest()[:16]
+
+
+def command(experiment: str, trial: Any) -> str:
+    """Return the command that repeats ``trial`` of the experiment with that name."""
+    return f"python -m harness repeat {experiment} {shlex.quote(text_of(trial))}"
+
+
+def from_json(kind: type[T], row: object, what: str = "a trial") -> T:
+    """Return the dataclass ``kind`` that ``to_json`` wrote.
+
+    If ``kind`` has a function ``present``, that brings JSON of earlier versions up to date first.
+
+    Raises: ConfigError for a setting that is unknown, missing, of a wrong type or out of bounds.
+    """
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"{what} is a JSON object, not {row!r}")
+    row = getattr(kind, "present", dict)(row)
+    settings = fields(kind)  # type: ignore[arg-type]
+    check_known(f"setting of {what} called", [setting.name for setting in settings], *row)
+    for setting in settings:
+        if setting.default is MISSING and setting.default_factory is MISSING and setting.name not in row:
+            raise ConfigError(f"{what} needs {setting.name!r}")
+    hints = _hints(kind)
+    return kind(**{name: _read(value, hints[name], f"{name!r} of {what}") for name, value in row.items()})
+
+
+def from_text(kind: type[T], text: str, what: str = "a trial") -> T:
+    """Return the dataclass of one line of JSON. Raises: ConfigError, as ``from_json``."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{what} is a JSON object, and this is no JSON: {error}") from error
+    return from_json(kind, row, what)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one trial again, and print its result. Return 0 if it is as it should be, else 1; 2 for a bad trial."""
+    from harness.experiment import Worker
+    from harness.experiments.registry import experiment_named
+
+    parser = argparse.ArgumentParser(prog="python -m harness repeat", description="Run one trial again.")
+    parser.add_argument("experiment", help="its name, as `python -m harness list` shows it")
+    parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave it")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for each of its processes")
+    given = parser.parse_args(argv)
+    if given.keep is not None and given.keep.exists() and any(given.keep.iterdir()):
+        raise ConfigError(f"{given.keep} is not empty: choose another folder")
+    experiment = experiment_named(given.experiment)
+    trial = experiment.read(sys.stdin.read() if given.trial == "-" else given.trial)
+    if given.keep is not None:
+        again = experiment.repeat(trial, Worker(given.keep.absolute(), deadline_s=given.deadline))
+    else:
+        with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
+            again = experiment.repeat(trial, Worker(Path(folder) / "trial", deadline_s=given.deadline))
+    for line in again.lines:
+        print(line)
+    for failure in again.failures:
+        print(failure, file=sys.stderr)
+    return 0 if again.ok else 1
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    if kind not in _HINTS:
+        _HINTS[kind] = get_type_hints(kind)
+    return _HINTS[kind]
+
+
+def _plain(value: Any, hint: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_json(value)
+    if _is_pairs(hint):
+        return dict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [_plain(each, None) for each in value]
+    return value
+
+
+def _is_pairs(hint: Any) -> bool:
+    """Return True for a tuple of pairs whose first is a text."""
+    inner = get_args(hint)
+    return (
+        get_origin(hint) is tuple
+        and len(inner) == 2
+        and inner[1] is Ellipsis
+        and get_origin(inner[0]) is tuple
+        and get_args(inner[0])[0] is str
+    )
+
+
+def _read(value: Any, hint: Any, what: str) -> Any:
+    if _is_fault(hint):
+        return faults.from_json(value)
+    if get_origin(hint) in (Union, types.UnionType):
+        return _read_one_of(value, get_args(hint), what)
+    if is_dataclass(hint):
+        return from_json(hint, value, what)  # type: ignore[arg-type]
+    if _is_pairs(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{what} is an object, not {value!r}")
+        return tuple(sorted(value.items()))
+    if get_origin(hint) in (tuple, Sequence):
+        if not isinstance(value, list):
+            raise ConfigError(f"{what} is a list, not {value!r}")
+        return tuple(_read(each, get_args(hint)[0], what) for each in value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        check_known(what, [each.value for each in hint], value)
+        return hint(value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if isinstance(hint, type) and type(value) is not hint:
+        raise ConfigError(f"{what} is of type {hint.__name__}, not {value!r}")
+    return value
+
+
+def _read_one_of(value: Any, hints: Sequence[Any], what: str) -> Any:
+    if value is None and type(None) in hints:
+        return None
+    others = [hint for hint in hints if hint is not type(None)]
+    read: Callable[[Any], Any] = functools.partial(_read, value, what=what)
+    for hint in others[:-1]:
+        try:
+            return read(hint)
+        except ConfigError:
+            continue
+    return read(others[-1])
+
+
+def _is_fault(hint: Any) -> bool:
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return all(member in FAULTS.values() for member in members)

@@ -1,0 +1,230 @@
+"""A bench runs all experiments and writes the report. A scenario runs one, for one claim, and prints its tables."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from harness import profiles
+from harness.answer.results import all_failures, all_figures
+from harness.answer.summary import summary_table
+from harness.answer.write import publish
+from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
+from harness.experiments.registry import experiments, kinds, stages
+from harness.folders import RUNS
+from harness.java import find_java
+from harness.local import run_local
+from harness.progress import Progress
+from harness.report.environment import environment
+from harness.report.ratios import ratio_table
+from harness.report.rows import by_kind, name_latest, new_run, read_all, write_facts, write_rows
+from harness.scenario_files import ScenarioFile
+from harness.spark.application import Session, SparkFailedError, local_master, spark_session
+from harness.spark.gang import run_gangs
+from harness.spark.runner import run_trials
+from harness.workloads.event_log import EventLog
+from harness.workloads.suggestion import nearest
+from stores.errors import ConfigError
+from stores.registry import backend_named
+
+PROBLEMS_SHOWN = 20
+"""The number of problems that a scenario prints."""
+Plan = Mapping[str, Sequence[Any]]
+"""The trials of each experiment, by its name."""
+
+
+@dataclass(frozen=True)
+class BenchRequest(Request):
+    """The options of `make bench`. ``only`` are the stages that run; empty means all."""
+
+    only: tuple[str, ...] = ()
+    master: str | None = None
+    strict: bool = False
+    runs: Path = RUNS
+    results: Path | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """True if nothing was left out, so that the report can represent the project."""
+        everything = set(self.chosen_stages) == set(stages()) and self.backends is None and self.log is None
+        return self.profile in profiles.WHOLE and everything
+
+    @property
+    def chosen_stages(self) -> tuple[str, ...]:
+        """The stages that run."""
+        return self.only or stages()
+
+    def checked(self) -> BenchRequest:
+        """Return the request with the backends' full names. Raises: ConfigError for an unknown name."""
+        profiles.profile(self.profile)
+        for stage in self.only:
+            if stage not in stages():
+                raise ConfigError(f"no stage {stage!r}: there are {', '.join(stages())}{nearest(stage, stages())}")
+        if self.log is not None:
+            self.log.format()
+        names = None if self.backends is None else tuple(backend_named(name).name for name in self.backends)
+        return replace(self, backends=names)
+
+    def chosen(self) -> Iterator[Experiment[Any]]:
+        """Yield the experiments whose stages run, in their order."""
+        return (each for each in experiments().values() if each.stage in self.chosen_stages)
+
+    def skipped(self) -> dict[str, str]:
+        """Return the reasons why stages cannot run on this machine, by stage."""
+        return {each.stage: reason for each in self.chosen() if (reason := each.missing())}
+
+
+def bench(request: BenchRequest) -> int:
+    """Run all that was requested, and print the main table. Return 0 if every promise was kept, else 1.
+
+    Raises: ConfigError for a request that cannot be met, before anything is measured.
+    """
+    request = request.checked()
+    find_java()
+    skipped = request.skipped()
+    plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
+    for name, trials in plan.items():
+        experiments()[name].check(trials)
+    progress = Progress()
+    started = datetime.now(UTC)
+    facts: dict[str, Any] = {
+        "profile": request.profile,
+        "seed": request.seed,
+        "started": f"{started:%Y-%m-%d %H:%M} UTC",
+        "whole": request.is_whole,
+        **{f"{stage}_skipped": reason for stage, reason in skipped.items()},
+    }
+    run_folder = new_run(request.runs, request.profile, facts, started)
+    print(f"Profile {request.profile}, seed {request.seed}. Rows go to {run_folder}.", flush=True)
+    problems = _measure(request, plan, run_folder, progress)
+    progress.stage("report")
+    ran_on = environment(Path(tempfile.gettempdir()))
+    write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
+    name_latest(run_folder)
+    report = publish(run_folder, request.results)
+    status = _conclude(request, read_all(run_folder, kinds()), ran_on["backends"], problems)
+    for each in request.chosen():
+        if each.stage in skipped:
+            print(f"{each.title} were skipped: {skipped[each.stage]}")
+    print(f"The report is {report}.")
+    return status
+
+
+def _measure(request: BenchRequest, plan: Plan, run_folder: Path, progress: Progress) -> list[str]:
+    """Run the experiments, the local ones first, while no JVM runs beside them. Return the problems."""
+    problems: list[str] = []
+    local = [name for name in plan if experiments()[name].placement is Placement.LOCAL]
+
+    def run(names: Sequence[str], spark: Session | None) -> None:
+        for title, group in groupby(names, key=lambda name: experiments()[name].title):
+            progress.stage(title)
+            for name in group:
+                claim = Claim(experiments()[name].claim)
+                done = _outcome(name, plan[name], request, claim, run_folder, progress.say, spark)
+                _keep(run_folder, done.rows)
+                problems.extend(done.problems)
+
+    run(local, None)
+    spread = [name for name in plan if name not in local]
+    if spread:
+        progress.stage("starting Spark")
+        master = request.master or local_master(experiments()[name].slots(plan[name]) for name in spread)
+        try:
+            with spark_session("bench", master, run_folder) as spark:
+                run(spread, spark)
+        except SparkFailedError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _outcome(
+    name: str,
+    trials: Sequence[Any],
+    request: Request,
+    claim: Claim,
+    run_folder: Path,
+    say: Callable[[str], None],
+    spark: Session | None,
+) -> Outcome:
+    """Run the trials of an experiment where it says, and return the rows for the report."""
+    experiment = experiments()[name]
+    if spark is None:
+        done = run_local(experiment, trials, say)
+    elif experiment.placement is Placement.GANG:
+        done = run_gangs(spark, trials, request.seed, request.log, say)
+    else:
+        done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say)
+    return Outcome(experiment.finish(trials, done.rows, claim), done.problems)
+
+
+def _keep(run_folder: Path, rows: Sequence[Row]) -> Rows:
+    sorted_out = by_kind(rows, kinds())
+    for kind, group in sorted_out.items():
+        write_rows(run_folder, kind, group, kinds())
+    return sorted_out
+
+
+def _conclude(request: BenchRequest, rows: Rows, backends: Mapping[str, Any], problems: Sequence[str]) -> int:
+    """Print the tables and all problems. Return the exit status."""
+    figures = all_figures(rows)
+    print(f"\n{summary_table(figures, backends).plain()}\n")
+    asked = [figure for figure in figures["ratio"] if figure["met"] is not None]
+    missed = [figure for figure in asked if not figure["met"]]
+    if figures["ratio"]:
+        print(ratio_table({**figures, "ratio": missed or figures["ratio"]}).plain())
+        print(f"Ratios missed: {len(missed)} of {len(asked)}.\n" if missed else "All ratios are reached.\n")
+    wrong = [*problems, *(str(failure) for failure in all_failures(figures, rows))]
+    for line in wrong:
+        print(f"WRONG  {line}")
+    for each in experiments().values():
+        if closing := each.closing(figures, rows, all_right=not wrong):
+            print(closing)
+    return 1 if wrong or (missed and request.strict) else 0
+
+
+def prove(
+    file: ScenarioFile,
+    *,
+    seed: int,
+    master: str | None,
+    log: EventLog | None = None,
+    runs: Path = RUNS,
+    profile: str = "default",
+) -> bool:
+    """Run the scenario as ``profile`` scales it, print its results, and return True if the claim holds.
+
+    Raises: ConfigError for an unknown name in the scenario, before Spark starts.
+    """
+    file.scenario.plan(seed)  # A mistake in the file is told as it stands there.
+    scenario = file.scenario.scaled(profile)
+    scenario.check_events(log)
+    experiment = experiments()[scenario.experiment]
+    trials = scenario.plan(seed)
+    if reason := experiment.missing():
+        raise ConfigError(reason)
+    print(f"{file.name}\n\n{file.text}\n\nSeed {seed}, profile {profile}.\n", flush=True)
+    folder = new_run(runs, f"scenario-{file.name}", {"profile": f"scenario {file.name}, {profile}", "seed": seed})
+    progress = Progress()
+    progress.stage("starting Spark")
+    with spark_session(file.name, master or local_master([experiment.slots(trials)]), folder) as spark:
+        progress.stage(file.name)
+        request, claim = Request(profile, seed, None, log), Claim(file.name, scenario.expected)
+        done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
+    rows = _keep(folder, done.rows)
+    figures = all_figures(rows)
+    print("\n\n".join(table.plain() for table in experiment.tables(figures, rows)), end="\n\n")
+    if bounded := experiment.left_out(figures):
+        print(f"{bounded} With --profile full (make: PROFILE=full) it is all of them.\n")
+    failures = [*experiment.failures(figures, rows), *scenario.missed(figures)]
+    problems = [*done.problems, *map(str, failures)]
+    for problem in problems[:PROBLEMS_SHOWN]:
+        print(problem)
+    if len(problems) > PROBLEMS_SHOWN:
+        print(f"and {len(problems) - PROBLEMS_SHOWN:,} more, with all rows in {folder}")
+    print(f"{file.name} {'does not hold' if problems else 'holds'} (seed {seed}).")
+    return not problems

@@ -1,0 +1,235 @@
+"""Trials spread over Spark: each Spark task runs some, one after the other.
+
+A finished trial leaves its rows in a file, by a rename. A task that is repeated because its executor was killed reads
+these files, and runs only the missing trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from harness.experiment import Experiment, Outcome, Row, Worker
+from harness.folders import temporary_folder
+from harness.processes.fork_server import ForkServer, fork_server
+from harness.processes.measured import MeasurementFailedError
+from harness.progress_file import ProgressFile, note_progress
+from harness.spark.session import code_path
+from stores.errors import ConfigError
+
+SCHEMA = pa.schema(
+    {
+        "number": pa.int64(),
+        "rows": pa.string(),
+        "failure": pa.string(),
+        "attempt": pa.int64(),
+        "seconds": pa.float64(),
+    }
+)
+_DDL = "number long, rows string, failure string, attempt long, seconds double"
+_RESULT = pa.schema({"number": pa.int64(), "result": pa.string()})
+_RESULT_DDL = "number long, result string"
+TARGET, FINISHED, KEPT, TOTAL = "trials.parquet", "finished", "recordings", "total"
+TASKS_PER_CORE = 12
+SAY_EVERY_S = 10.0
+_Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Folders and code on the driver's machine: scratch, progress, and the code; tasks may run on another machine."""
+
+    scratch: Path
+    progress: Path
+    code: str
+
+    def within(self) -> Path | None:
+        """Return the parent of a task's folders: the driver's, which removes them after a kill, if it is here."""
+        return self.scratch if os.access(self.scratch, os.W_OK | os.X_OK) else None
+
+    def child_code(self) -> str:
+        """Return the import path for a task's children: the driver's folder, if it is here, else the zip file."""
+        return self.code if Path(self.code, "harness").is_dir() else code_path()
+
+
+def run_trials(
+    spark: SparkSession,
+    experiment: Experiment[Any],
+    trials: Sequence[Any],
+    folder: Path,
+    say: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Run every trial once, and return the rows in the order in which ``experiment.prepare`` puts the trials.
+
+    ``folder`` gets ``trials.parquet`` with one row per trial, and what the experiment keeps in ``recordings``. A run
+    needs its own folder, which all executors must see. ``say`` gets lines of progress.
+
+    Raises: ConfigError if the folder has an earlier run.
+    """
+    folder = folder.absolute()
+    target, finished, kept = folder / TARGET, folder / FINISHED, folder / KEPT
+    if target.exists():
+        raise ConfigError(f"{target} is there already: give each run a folder of its own")
+    if not trials:
+        return Outcome()
+    for made in (finished, kept):
+        # They are from a run whose driver was killed; its trials may differ.
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+    outcome = Outcome()
+    try:
+        with temporary_folder(experiment.name) as scratch, ProgressFile(scratch / "progress", say) as progress:
+            site = Site(scratch, progress.path, code_path())
+            with _counting(experiment, folder, say):
+                prepared = experiment.prepare(trials, kept, _Distributed(spark, experiment, site))
+                (folder / TOTAL).write_text(str(len(prepared)))
+                _run(spark, experiment, prepared, target, site)
+        for found in sorted(pq.read_table(target).to_pylist(), key=lambda row: row["number"]):
+            outcome.rows.extend(json.loads(found["rows"]))
+            if found["failure"]:
+                outcome.problems.append(f"{experiment.subject(prepared[found['number']])}: {found['failure']}")
+    finally:
+        shutil.rmtree(finished, ignore_errors=True)
+        (folder / TOTAL).unlink(missing_ok=True)
+        experiment.tidy(kept, outcome.rows)
+        with contextlib.suppress(OSError):
+            kept.rmdir()
+    return outcome
+
+
+def finished_trials(folder: Path) -> tuple[int, int]:
+    """Return how many trials of the run in ``folder`` are finished, and their total; 0, 0 while they are prepared."""
+    try:
+        total = int((folder / TOTAL).read_text())
+    except (OSError, ValueError):
+        return 0, 0
+    return sum(1 for _ in (folder / FINISHED).glob("*.json")), total
+
+
+def _run(spark: SparkSession, experiment: Experiment[Any], trials: Sequence[Any], target: Path, site: Site) -> None:
+    finished = target.with_name(FINISHED)
+
+    def run(batches: _Batches) -> _Batches:
+        context = TaskContext.get()
+        attempt, task = (context.attemptNumber(), context.taskAttemptId()) if context else (0, 0)
+        with _surroundings(experiment, site) as (server, work):
+            for batch in batches:
+                for place in batch.column(0).to_pylist():
+                    number = order[place]
+                    worker = Worker(work / f"{number}-{task}", site.child_code(), attempt, server)
+                    made = _once(experiment, trials[number], number, worker, finished, site.progress)
+                    yield pa.RecordBatch.from_pylist([made], schema=SCHEMA)
+
+    tasks = max(1, min(len(trials), TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
+    # Trials are dealt out, because neighbours are alike: no task gets all slow ones, and each begins with early ones.
+    order = [number for task in range(tasks) for number in range(len(trials))[task::tasks]]
+    # Written once and read back: every action on the frame itself would run the trials again.
+    spark.range(0, len(trials), 1, tasks).mapInArrow(run, _DDL).write.parquet(target.as_uri())
+
+
+@contextlib.contextmanager
+def _surroundings(experiment: Experiment[Any], site: Site) -> Iterator[tuple[ForkServer | None, Path]]:
+    """Yield one fork server for all trials of a task, because a start takes long, and a folder for their folders."""
+    with contextlib.ExitStack() as stack:
+        server = None
+        if experiment.forks is not None:
+            server = stack.enter_context(fork_server(preload=experiment.forks.preload))
+        # The folder of a fork server is removed even if this process is killed.
+        yield server, server.folder if server else stack.enter_context(temporary_folder("trials", site.within()))
+
+
+def _once(
+    experiment: Experiment[Any], trial: Any, number: int, worker: Worker, finished: Path, progress: Path
+) -> dict[str, Any]:
+    """Return the rows of a trial as one row: that of an earlier attempt if it finished, else run the trial."""
+    target = finished / f"{number}.json"
+    if target.exists():
+        earlier: dict[str, Any] = json.loads(target.read_text())
+        return earlier
+    begun = time.monotonic()
+    rows: list[Row] = []
+    failure = ""
+    try:
+        rows = list(experiment.run(trial, worker))
+    except MeasurementFailedError as error:
+        failure = str(error)
+    finally:
+        shutil.rmtree(worker.folder, ignore_errors=True)
+    if line := f"failed: {failure}" if failure else experiment.line(trial, rows):
+        note_progress(progress, f"{experiment.subject(trial)}: {line}")
+    seconds = time.monotonic() - begun
+    made = {
+        "number": number,
+        "rows": json.dumps(rows),
+        "failure": failure,
+        "attempt": worker.attempt,
+        "seconds": seconds,
+    }
+    beside = target.with_name(f"{worker.folder.name}.new")
+    beside.write_text(json.dumps(made))
+    beside.replace(target)
+    return made
+
+
+@dataclass(frozen=True)
+class _Distributed:
+    """Calls a function with every item in Spark tasks, see ``harness.experiment.Each``."""
+
+    spark: SparkSession
+    experiment: Experiment[Any]
+    site: Site
+
+    def __call__(self, function: Callable[[Any, ForkServer | None], Any], items: Sequence[Any]) -> list[Any]:
+        if not items:
+            return []
+        experiment, site = self.experiment, self.site
+
+        def run(batches: _Batches) -> _Batches:
+            with _surroundings(experiment, site) as (server, _):
+                for batch in batches:
+                    for number in batch.column(0).to_pylist():
+                        result = json.dumps(function(items[number], server))
+                        yield pa.RecordBatch.from_pylist([{"number": number, "result": result}], schema=_RESULT)
+
+        tasks = min(len(items), TASKS_PER_CORE * self.spark.sparkContext.defaultParallelism)
+        rows = self.spark.range(0, len(items), 1, tasks).mapInArrow(run, _RESULT_DDL).collect()
+        return [json.loads(row["result"]) for row in sorted(rows, key=lambda row: row["number"])]
+
+
+@contextlib.contextmanager
+def _counting(experiment: Experiment[Any], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Say how many trials are finished, rarely, because counting takes time from the trials."""
+    ended = threading.Event()
+
+    def count() -> str:
+        done, total = finished_trials(folder)
+        return f"{done}/{total} {experiment.unit}" if total else "recording"
+
+    def watch() -> None:
+        while not ended.wait(SAY_EVERY_S):
+            say(count())
+
+    if not experiment.unit:
+        yield
+        return
+    watcher = threading.Thread(target=watch, name="count", daemon=True)
+    watcher.start()
+    try:
+        yield
+        say(count())
+    finally:
+        ended.set()
+        watcher.join()
