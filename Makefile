@@ -54,7 +54,7 @@ help: ## list these targets
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
 test: $(STAMP) java ## run every test of stores and harness, two files at a time; ARGS="-k name" passes on to pytest
-	@$(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
 	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(SOME) $(OWN_EVENTS) $(ARGS)

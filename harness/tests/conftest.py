@@ -8,8 +8,13 @@ import pytest
 
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
+from harness.tests.file_order import place
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: place(item.nodeid))
 
 
 @pytest.fixture(scope="module")
