@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from harness.folders import ROOT
+from harness.tests.conftest import pytest_collection_modifyitems
 from harness.tests.file_order import LONG_FILES
 
 
@@ -16,13 +16,11 @@ def test_each_long_file_exists_and_is_named_once() -> None:
 
 
 def test_long_files_come_first_and_the_tests_of_a_file_stay_in_their_order() -> None:
-    short = Path(__file__).relative_to(ROOT).as_posix()
-    longer, long = LONG_FILES[0], LONG_FILES[2]
+    def tests_of(*files: str) -> list[str]:
+        return [f"{file}::test_{name}" for file in files for name in "cab"]
 
-    def collected(*files: str) -> list[str]:
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-        return [line for line in done.stdout.splitlines() if "::" in line]
-
-    alone = [collected(file) for file in (longer, long, short)]
-    assert collected(short, long, longer) == [name for names in alone for name in names]
+    collected = tests_of("stores/tests/test_b.py", LONG_FILES[2], "stores/tests/test_a.py", LONG_FILES[0])
+    items: list[Any] = [SimpleNamespace(nodeid=nodeid) for nodeid in collected]
+    pytest_collection_modifyitems(items)
+    expected = tests_of(LONG_FILES[0], LONG_FILES[2], "stores/tests/test_b.py", "stores/tests/test_a.py")
+    assert [item.nodeid for item in items] == expected
