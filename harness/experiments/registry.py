@@ -17,6 +17,7 @@ _CLASSES = (
     "harness.experiments.memory.experiment.LargeSteps",
     "harness.experiments.visibility.experiment.Visibility",
     "harness.experiments.latencies.experiment.Latencies",
+    "harness.experiments.cold_cache.experiment.ColdCache",
     "harness.experiments.microbench.experiment.Microbench",
     "harness.experiments.throughput.experiment.Throughput",
     "harness.experiments.opening.experiment.Opening",
