@@ -74,8 +74,11 @@ def folders_of(patches: Patches, engine: type[Engine]) -> Mapping[Engine, Path]:
         return opened
 
     def closed(self: Engine) -> None:
-        folders.pop(self, None)
-        close(self)
+        # Closing may use the engine once more.
+        try:
+            close(self)
+        finally:
+            folders.pop(self, None)
 
     patches.replace(engine, "open", classmethod(mutated))
     patches.replace(engine, "close", closed)
