@@ -27,10 +27,12 @@ from stores.interface import Durability, IsolationLevel, KeyValueStore
 from stores.process.forks import keep_for_good, watch
 from stores.strategies.forked import disown
 from stores.strategies.refusals import close_refused, note_opened
-from stores.strategies.store import EngineStore, Traits
+from stores.strategies.staging import Traits
+from stores.strategies.store_opening import open_over
 
 if TYPE_CHECKING:
     from stores.engines.engine import Engine
+    from stores.strategies.staging import Staging
 
 _ENGINES: Mapping[str, str] = {
     "rocksdb": "stores.engines.rocksdb:RocksDBEngine",
@@ -39,10 +41,10 @@ _ENGINES: Mapping[str, str] = {
     "memory": "stores.engines.memory:MemoryEngine",
 }
 _STRATEGIES: Mapping[str, str] = {
-    "direct": "stores.strategies.direct:DirectStore",
-    "indexed-batch": "stores.strategies.indexed_batch:IndexedBatchStore",
-    "dual-store": "stores.strategies.dual_store:DualStore",
-    "native": "stores.strategies.native:NativeStore",
+    "direct": "stores.strategies.direct:DirectStaging",
+    "indexed-batch": "stores.strategies.indexed_batch:IndexedBatchStaging",
+    "dual-store": "stores.strategies.dual_store:DualStoreStaging",
+    "native": "stores.strategies.native:NativeStaging",
 }
 _BACKENDS = (
     ("rocksdb", "direct"),
@@ -67,7 +69,7 @@ class Backend:
 
     name: str
     load_engine: Callable[[], type[Engine]]
-    load_strategy: Callable[[], type[EngineStore]]
+    load_strategy: Callable[[], type[Staging]]
 
     @property
     def engine(self) -> str:
@@ -135,7 +137,7 @@ class Backend:
 
     def open(self, path: Path, options: Mapping[str, object], traits: Traits) -> KeyValueStore:
         """Open a store. ``options`` are the given ones, all of them known. Raises: as ``open_store``."""
-        store = self.load_strategy().open(self.load_engine(), path, {**self.options, **options}, traits)
+        store = open_over(self.load_strategy(), self.load_engine(), path, {**self.options, **options}, traits)
         watch(store, disown)
         return store
 
@@ -164,7 +166,7 @@ class StoreBackend(Backend):
     """
 
     load_engine: Callable[[], type[Engine]] = _none
-    load_strategy: Callable[[], type[EngineStore]] = _none
+    load_strategy: Callable[[], type[Staging]] = _none
     load_store: Callable[[], type[KeyValueStore]] = field(kw_only=True)
 
     @property
@@ -367,7 +369,7 @@ def check_options(backend: Backend, given: Mapping[str, object]) -> None:
             raise ConfigError(f"option {option!r} of {backend.name} can't be {value!r}: it is one of {allowed}")
 
 
-def _constant(kind: type[KeyValueStore], name: str) -> bool:
+def _constant(kind: type, name: str) -> bool:
     """Return what the class ``kind`` declares for all its stores: an attribute, or a property that is a constant."""
     declared = getattr(kind, name)
     return bool(declared.__get__(object.__new__(kind)) if isinstance(declared, property) else declared)

@@ -30,7 +30,7 @@ from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailab
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
 from stores.registry import Backend
-from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.indexed_batch import IndexedBatchStaging
 
 FILE = "engine.log"
 Pairs = dict[bytes, bytes]
@@ -234,7 +234,7 @@ def _bytes(given: str | None) -> bytes | None:
     return None if given is None else bytes.fromhex(given)
 
 
-BACKEND = Backend("log-indexed-batch", lambda: LogEngine, lambda: IndexedBatchStore)
+BACKEND = Backend("log-indexed-batch", lambda: LogEngine, lambda: IndexedBatchStaging)
 
 
 def main() -> None:

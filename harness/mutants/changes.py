@@ -16,7 +16,6 @@ from harness.mutants.seams import (
     Write,
     before_opening,
     every_engine,
-    every_store,
     folders_of,
     instead_of_replacing,
     instead_of_writes,
@@ -28,7 +27,7 @@ from stores.files.plain_files import replace_file, sync_tree
 from stores.interface import Durability, TopicPartition
 from stores.position import OFFSET
 from stores.registry import backends
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE
 from stores.tasks.directory.state_directory import CHECKPOINT_FILE
@@ -76,18 +75,13 @@ def _swapped_without_note(patches: Patches, subject: str) -> None:
 
 def _stepped_offset_first(patches: Patches, subject: str) -> None:
     """Write the offset of a restore's step into the store before the step's records."""
-    for store in every_store():
-        _restoring_offset_first(patches, store)
+    restore = Store.restore
 
-
-def _restoring_offset_first(patches: Patches, store: type[EngineStore]) -> None:
-    restore = store.restore
-
-    def mutated(self: EngineStore, pairs: Any, offsets: Any, position: Any = None, marks: Any = None) -> None:
+    def mutated(self: Store, pairs: Any, offsets: Any, position: Any = None, marks: Any = None) -> None:
         restore(self, [], offsets, position, marks)
         restore(self, pairs, {})
 
-    patches.replace(store, "restore", mutated)
+    patches.replace(Store, "restore", mutated)
 
 
 def _import_noted_first(patches: Patches, subject: str) -> None:

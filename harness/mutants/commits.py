@@ -8,13 +8,13 @@ from typing import Any, cast
 
 from harness.mutants.mutant import CrashTrial, IoFault, Mutant, ReaderTrial, isolates
 from harness.mutants.patches import Patches
-from harness.mutants.seams import Meta, Write, engine_of, folders_of, instead_of_writes, opened_with, store_of
+from harness.mutants.seams import Meta, Write, engine_of, folders_of, instead_of_writes, opened_with
 from stores.engines.engine import Engine, Transaction, TransactionalEngine, Writes
 from stores.errors import CommitFailedError
 from stores.failpoints import Part, declare, failpoint, reach
 from stores.interface import Durability, TopicPartition
 from stores.registry import backends
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 SEGMENT_BYTES = 8
 """The length of the prefix of a key in a window or session store that names its segment."""
@@ -27,43 +27,41 @@ def _no_sync(patches: Patches, subject: str) -> None:
 
 
 def _early_acknowledgement(patches: Patches, subject: str) -> None:
-    store = store_of(subject)
-    commit = store.commit
+    commit = Store.commit
     asked: dict[str, int] = {}
 
-    def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+    def mutated(self: Store, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         asked[self.name] = asked.get(self.name, 0) + 1
         if asked[self.name] % 2 == 0:
             commit(self, changelog_offsets)
 
-    patches.replace(store, "commit", mutated)
+    patches.replace(Store, "commit", mutated)
 
 
 def _swallowed_error(patches: Patches, subject: str) -> None:
-    store = store_of(subject)
-    commit = store.commit
+    commit = Store.commit
 
-    def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+    def mutated(self: Store, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         try:
             commit(self, changelog_offsets)
         except CommitFailedError:
             self.rollback()
 
-    patches.replace(store, "commit", mutated)
+    patches.replace(Store, "commit", mutated)
 
 
 def _write_through(patches: Patches, subject: str) -> None:
-    engine, store = engine_of(subject), store_of(subject)
+    engine = engine_of(subject)
     folders = folders_of(patches, engine)
-    put = store.put
+    put = Store.put
 
-    def mutated(self: EngineStore, key: bytes, value: bytes | None) -> None:
+    def mutated(self: Store, key: bytes, value: bytes | None) -> None:
         put(self, key, value)
         for opened, folder in folders.items():
             if folder.name == "data" and self.name in folder.parts:
                 opened.put(key, value)
 
-    patches.replace(store, "put", mutated)
+    patches.replace(Store, "put", mutated)
 
 
 class _OneWrite(Transaction):

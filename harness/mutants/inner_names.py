@@ -13,8 +13,8 @@ from harness.mutants.patches import Patches
 from stores.batch.buffer import IndexedBatch, Layer
 from stores.changelog import checksum, sqlite
 from stores.files import store_directory
-from stores.strategies.native import NativeStore
-from stores.strategies.spilling import SpillingStore
+from stores.strategies.batch_staging import BatchStaging
+from stores.strategies.native import NativeStaging
 from stores.tasks.stores import store_format
 
 
@@ -41,7 +41,7 @@ def _parts_in_sight(patches: Patches, subject: str) -> None:
 
     No seam: readers of the regular store and of the staging store make the same calls, with and without the mutant.
     """
-    patches.replace_inner(SpillingStore, "_shown_as_committed", lambda self: nullcontext())
+    patches.replace_inner(BatchStaging, "shown_as_committed", lambda self: nullcontext())
 
 
 def _nothing_noted(patches: Patches, subject: str) -> None:
@@ -49,7 +49,7 @@ def _nothing_noted(patches: Patches, subject: str) -> None:
 
     No seam: the undo log is a part of a store. The engine sees a lookup before the write, which also serves metrics.
     """
-    patches.replace_inner(NativeStore, "_note", lambda self, transaction, key: None)
+    patches.replace_inner(NativeStaging, "_note", lambda self, transaction, key: None)
 
 
 def _tombstone_unchecked(patches: Patches, subject: str) -> None:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from harness.mutants.mutant import Mutant, ReaderTrial
 from harness.mutants.patches import Patches
-from harness.mutants.seams import View, store_of, with_views
+from harness.mutants.seams import View, with_views
 from stores.interface import (
     IsolationLevel,
     KeyValueIterator,
@@ -19,6 +19,7 @@ from stores.interface import (
     PositionBound,
     TopicPartition,
 )
+from stores.strategies.store import Store
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 
@@ -59,25 +60,24 @@ class _Cached(View):
 
 
 def _keys_one_by_one(patches: Patches, subject: str) -> None:
-    with_views(patches, store_of(subject), _KeysOneByOne)
+    with_views(patches, _KeysOneByOne)
 
 
 def _dirty_read(patches: Patches, subject: str) -> None:
-    with_views(patches, store_of(subject), _DirtyGet)
+    with_views(patches, _DirtyGet)
 
 
 def _open_transaction(patches: Patches, subject: str) -> None:
-    with_views(patches, store_of(subject), _DirtyLookups)
+    with_views(patches, _DirtyLookups)
 
 
 def _old_lookups(patches: Patches, subject: str) -> None:
-    with_views(patches, store_of(subject), _Cached)
+    with_views(patches, _Cached)
 
 
 def _position_first(patches: Patches, subject: str) -> None:
     """While a commit runs, report its position, and answer queries that are bound to it."""
-    store = store_of(subject)
-    commit, read_only = store.commit, store.read_only
+    commit, read_only = Store.commit, Store.read_only
     committing: WeakSet[KeyValueStore] = WeakSet()
 
     class Early(View):
@@ -97,8 +97,8 @@ def _position_first(patches: Patches, subject: str) -> None:
         finally:
             committing.discard(self)
 
-    patches.replace(store, "read_only", early)
-    patches.replace(store, "commit", slow)
+    patches.replace(Store, "read_only", early)
+    patches.replace(Store, "commit", slow)
 
 
 class _CutOff(KeyValueIterator):
@@ -121,7 +121,6 @@ class _CutOff(KeyValueIterator):
 
 
 def _cut_off(patches: Patches, subject: str) -> None:
-    store = store_of(subject)
     ended: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
 
     class Short(View):
@@ -132,15 +131,15 @@ def _cut_off(patches: Patches, subject: str) -> None:
             return lambda *given: _CutOff(found(*given), ended, self._store)
 
     def counted(name: str) -> None:
-        end = getattr(store, name)
+        end = getattr(Store, name)
 
         def mutated(self: Any, *given: Any) -> None:
             end(self, *given)
             ended[self] = ended.get(self, 0) + 1
 
-        patches.replace(store, name, mutated)
+        patches.replace(Store, name, mutated)
 
-    with_views(patches, store, Short)
+    with_views(patches, Short)
     counted("commit")
     counted("rollback")
 

@@ -12,7 +12,7 @@ from harness.mutants.patches import Patches
 from stores.engines.engine import Engine, Writes
 from stores.interface import Durability, IsolationLevel, KeyValueStore, KeyValueView, PositionBound
 from stores.registry import backends
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 Meta = Mapping[bytes, bytes | None]
 Write = Callable[..., None]
@@ -23,19 +23,9 @@ def engine_of(subject: str) -> type[Engine]:
     return backends()[subject].load_engine()
 
 
-def store_of(subject: str) -> type[EngineStore]:
-    """Return the class of a backend's stores."""
-    return backends()[subject].load_strategy()
-
-
 def every_engine() -> set[type[Engine]]:
     """Return the engine classes of all backends, for a mutant of a protocol that chooses its own backends."""
     return {backend.load_engine() for backend in backends().values()}
-
-
-def every_store() -> set[type[EngineStore]]:
-    """Return the store classes of all backends."""
-    return {backend.load_strategy() for backend in backends().values()}
 
 
 def before_opening(patches: Patches, engine: type[Engine], act: Callable[[Path], None]) -> None:
@@ -137,11 +127,11 @@ class View:
         return self._level is IsolationLevel.READ_COMMITTED
 
 
-def with_views(patches: Patches, store: type[EngineStore], kind: type[View]) -> None:
+def with_views(patches: Patches, kind: type[View]) -> None:
     """Give readers views of ``kind`` instead of the store's own."""
-    read_only = store.read_only
+    read_only = Store.read_only
 
     def mutated(self: Any, level: IsolationLevel, bound: PositionBound | None = None) -> Any:
         return kind(self, read_only(self, level, bound), level)
 
-    patches.replace(store, "read_only", mutated)
+    patches.replace(Store, "read_only", mutated)

@@ -7,14 +7,13 @@ from typing import Any
 
 from harness.mutants.mutant import CrashTrial, IoFault, LibraryTest, Mutant, only
 from harness.mutants.patches import Patches
-from harness.mutants.seams import every_store, store_of
 from stores.changelog.interface import Record
 from stores.changelog.producer import BufferedProducer
 from stores.changelog.sqlite import SqliteChangelog
 from stores.errors import ChangelogTimeoutError, CommitFailedError, OffsetOutOfRangeError, ProducerFencedError
 from stores.failpoints import declare, reach
 from stores.interface import Position, TopicPartition
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tasks.context import NO_PARTITION, TaskContext
 from stores.tasks.task import StreamTask
 
@@ -24,18 +23,17 @@ Read = Callable[[SqliteChangelog, TopicPartition, int], Iterator[Record]]
 
 
 def _forgetful_restore(patches: Patches, subject: str) -> None:
-    store = store_of(subject)
-    restore = store.restore
+    restore = Store.restore
 
     def mutated(
-        self: EngineStore,
+        self: Store,
         pairs: Iterable[tuple[bytes, bytes | None]],
         changelog_offsets: Mapping[TopicPartition, int],
         position: Position | None = None,
     ) -> None:
         restore(self, list(pairs)[:-1], changelog_offsets, position)
 
-    patches.replace(store, "restore", mutated)
+    patches.replace(Store, "restore", mutated)
 
 
 def _instead_of_replays(
@@ -89,7 +87,7 @@ def _wiped_on_timeout(patches: Patches, subject: str) -> None:
         try:
             return commit(self)
         except ChangelogTimeoutError:
-            patches.replace(store_of(subject), "transactional", False)
+            patches.replace(Store, "transactional", False)
             raise
 
     patches.replace(BufferedProducer, "commit", mutated)
@@ -199,20 +197,15 @@ def _punctuated_outside(patches: Patches, subject: str) -> None:
 
 def _rolled_back_not_reopened(patches: Patches, subject: str) -> None:
     """Report the errors of commits without the request to open the store again."""
-    for store in every_store():
-        _without_reopening(patches, store)
+    commit = Store.commit
 
-
-def _without_reopening(patches: Patches, store: type[EngineStore]) -> None:
-    commit = store.commit
-
-    def mutated(self: EngineStore, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+    def mutated(self: Store, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         try:
             commit(self, changelog_offsets)
         except CommitFailedError as error:
             raise CommitFailedError(str(error)) from error
 
-    patches.replace(store, "commit", mutated)
+    patches.replace(Store, "commit", mutated)
 
 
 def _range_of_512(patches: Patches, subject: str) -> None:

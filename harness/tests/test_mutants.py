@@ -17,7 +17,8 @@ from stores.engines.memory import MemoryEngine
 from stores.errors import ConfigError
 from stores.files import plain_files
 from stores.registry import backends
-from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.indexed_batch import IndexedBatchStaging
+from stores.strategies.store import Store
 
 INNER = "inner_names.py"
 SUBJECT = "sqlite-indexed-batch"
@@ -35,6 +36,7 @@ def test_a_mutant_leaves_nothing_behind(mutant: str) -> None:
     owners = [
         *(backend.load_engine() for backend in backends().values()),
         *(backend.load_strategy() for backend in backends().values()),
+        Store,
         *INTERFACES,
     ]
     before = [dict(vars(owner)) for owner in owners]
@@ -48,7 +50,7 @@ def test_a_mutant_leaves_nothing_behind(mutant: str) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(plain_files, "sync_folder"), (IndexedBatchStore, "_commit"), (os, "system"), (MemoryEngine, "_keys")],
+    [(plain_files, "sync_folder"), (IndexedBatchStaging, "commit"), (os, "system"), (MemoryEngine, "_keys")],
     ids=str,
 )
 def test_a_name_that_nothing_declares_is_refused(owner: object, name: str) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from threading import Lock
 from typing import Final, Protocol
@@ -149,6 +149,8 @@ class IndexedBatch:
         and a reader may freeze the layer."""
         self.deep = False
         """True if there are staged writes below those of the active layer, so that ``put`` must look there."""
+        self.recent: Mapping[bytes, bytes | None] = {}
+        """The writes of the last commit, while the engine has nothing newer: recent writes are often read soon."""
         self._released: deque[tuple[Layer, ...]] = deque()
         self._capacity_bytes = capacity_bytes
         self.room_bytes = 0

@@ -18,26 +18,25 @@ commits, the name goes with them. So ordinary commits need no number, and no wri
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self, cast
+from typing import ClassVar, cast
 
-from stores.engines.engine import Engine
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import translated_system_errors
-from stores.files.store_directory import StoreDirectory
-from stores.interface import RecoveryOutcome, TopicPartition
+from stores.interface import RecoveryOutcome
+from stores.strategies.batch_staging import BUFFER, PART, BatchStaging, CommitProtocol
 from stores.strategies.commit_marker import DamagedMarkerError, Marker
 from stores.strategies.spill_store import SecondStore
-from stores.strategies.spilling import SpillingStore
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Traits
+from stores.strategies.spilled import Spill
+from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened
 
 BEFORE_WRITE = declare("indexed_batch.before_write", "the batch is complete, the engine has seen nothing of it")
 AFTER_WRITE = declare("indexed_batch.after_write", "the engine has taken the batch, the caller does not know yet")
 
-_BUFFER, _PART = "staging_buffer_bytes", "copy_part_bytes"
-_TINY = {_BUFFER: 200, _PART: 200}
+_TINY = {BUFFER: 200, PART: 200}
 """Options that spill nearly every transaction and copy it in several parts."""
 SEALED = declare(
     "indexed_batch.sealed", "the spill is complete and synced, the regular store does not name it", options=_TINY
@@ -71,8 +70,169 @@ _COPYING = b"c"
 """Meta entry: the name of the spill that is being copied."""
 
 
-class IndexedBatchStore(SpillingStore):
-    """A store that keeps up to ``staging_buffer_bytes`` of a transaction in memory and spills the rest to disk.
+class OneWrite(CommitProtocol):
+    """A commit is one write of the engine. Nothing is spilled, and nothing has to be recovered."""
+
+    spills = False
+
+    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
+        return None
+
+    def begin_spill(self, staging: BatchStaging) -> Spill:
+        raise CommitFailedError(f"store {staging.access.name!r} has no folder to spill to: commit what there is")
+
+    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
+        reach(BEFORE_WRITE)
+        batch = staging.batch
+        # Without the lock: staged writes hide the same keys before and after the engine has them, and only this thread
+        # changes a layer.
+        layers = batch.as_writes()
+        if layers or meta:
+            staging.engine.write(layers, meta)
+        reach(AFTER_WRITE)
+        if layers:
+            # Nothing was spilled, so these are all of the bytes, read without a call.
+            num_bytes = batch.granted_bytes - batch.room_bytes
+            small = len(layers) == 1 and not layers[0].ranges and num_bytes <= _RECENT_BYTES_MAX
+            with batch.lock:
+                batch.recent = layers[0].writes if small else {}
+                batch.clear()
+
+    def rollback(self, staging: BatchStaging) -> None:
+        with staging.batch.lock:
+            staging.batch.clear()
+
+    def close(self, staging: BatchStaging) -> None:
+        """Do nothing: there are no other files."""
+
+
+class NameInMetaEntries(OneWrite):
+    """As ``OneWrite``, until a transaction is spilled. Then the commit point is a meta entry that names the spill."""
+
+    spills = True
+    mid_copy: ClassVar[str] = MID_COPY
+
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
+        assert opened.directory is not None
+        self._parent, self._options = opened.directory.staging, opened.options
+        self._retired: list[SecondStore] = []
+        """Spills of ended transactions that still have open scans."""
+
+    def begin_spill(self, staging: BatchStaging) -> SecondStore:
+        self._remove_retired()
+        return SecondStore.begin(
+            staging.engine.kind, self._parent, self._options, staging.part_bytes, split=staging.is_split
+        )
+
+    # Ending
+
+    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
+        if staging.spill is not None:
+            reach(BEFORE_WRITE)
+            self.commit_spilled(staging, cast(SecondStore, staging.spill), meta)
+            return
+        super().commit(staging, meta)
+        if self._retired:
+            self._remove_retired()
+
+    def commit_spilled(self, staging: BatchStaging, spill: SecondStore, meta: Mapping[bytes, bytes | None]) -> None:
+        """Commit a transaction that was spilled."""
+        staging.spill_staged()
+        try:
+            marker = spill.seal(meta)
+        except OSError as error:
+            raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
+        reach(SEALED)
+        # Readers do not wait for these steps. Before the copy they are shown the spill as staged writes, during the
+        # copy as committed ones.
+        staging.decided = True
+        try:
+            staging.engine.write([], {_COPYING: spill.name})
+        except CommitFailedError as error:
+            # If it is unknown whether the name was written, the spill must stay for the next opening.
+            staging.decided = error.reopen
+            raise
+        try:
+            with staging.shown_as_committed():
+                # Atomicity does not need this sync. With it, a crash leads to a roll forward and not to a replay.
+                staging.engine.persist()
+                reach(DECIDED)
+                staging.copy(spill, marker.ranges, _final(marker))
+        except StoreError as error:
+            # This is past the commit point.
+            raise CommitFailedError(
+                f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
+            ) from error
+        reach(COPIED)
+        with staging.batch.lock:
+            staging.batch.recent = {}
+            self._forget(staging)
+        self._remove_retired()
+        reach(AFTER_WRITE)
+
+    def rollback(self, staging: BatchStaging) -> None:
+        with staging.batch.lock:
+            self._forget(staging)
+        self._remove_retired()
+
+    def _forget(self, staging: BatchStaging) -> None:
+        staging.batch.clear()
+        if staging.spill is not None:
+            self._retired.append(cast(SecondStore, staging.spill))
+            staging.spill = None
+
+    def _remove_retired(self) -> None:
+        if self._retired:
+            free = [spill for spill in self._retired if not spill.pins]
+            self._retired = [spill for spill in self._retired if spill.pins]
+            for spill in free:
+                spill.remove()
+
+    def close(self, staging: BatchStaging) -> None:
+        spill, staging.spill = staging.spill, None
+        if spill is not None and staging.decided:
+            cast(SecondStore, spill).close()
+        elif spill is not None:
+            self._retired.append(cast(SecondStore, spill))
+        self._remove_retired()
+
+    # Recovering
+
+    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
+        parent = self._parent
+        name = staging.engine.meta().get(_COPYING)
+        try:
+            if name is not None:
+                self._roll_forward(staging, parent / name.hex())
+        except (CommitFailedError, OSError) as error:
+            raise StoreUnavailableError(
+                f"recovering {parent.parent} was interrupted: {error}. Mend that and open the store again"
+            ) from error
+        with translated_system_errors(parent):
+            left = parent.exists()
+        if left:
+            shutil.rmtree(parent, ignore_errors=True)
+        return None if name is None else RecoveryOutcome.ROLLED_FORWARD
+
+    def _roll_forward(self, staging: BatchStaging, folder: Path) -> None:
+        try:
+            spill = SecondStore.find(staging.engine.kind, folder, self._options, staging.part_bytes)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _gone(folder, error) from error
+        try:
+            marker = spill.sealed()
+            reach(RECOVER_BEFORE_COPY)
+            staging.copy(spill, marker.ranges, _final(marker))
+        except DamagedMarkerError as error:
+            raise _gone(folder, error) from error
+        finally:
+            spill.close()
+        reach(RECOVER_COPIED)
+
+
+class IndexedBatchStaging(BatchStaging):
+    """Keeps up to ``staging_buffer_bytes`` of a transaction in memory and spills the rest to disk.
 
     It spills only over a persistent engine. The commit copies a spill in parts of about ``copy_part_bytes``.
 
@@ -90,159 +250,13 @@ class IndexedBatchStore(SpillingStore):
         RECOVER_BEFORE_COPY,
         RECOVER_COPIED,
     )
-    persistent_options: ClassVar[Mapping[str, object]] = {_BUFFER: 64 << 20, _PART: 4 << 20}
+    persistent_options: ClassVar[Mapping[str, object]] = {BUFFER: 64 << 20, PART: 4 << 20}
     """``staging_buffer_bytes`` follows the limit of uncommitted bytes, if that is set (``StoreConfig``)."""
-    mid_copy: ClassVar[str] = MID_COPY
-
-    def __init__(
-        self,
-        engine: Engine,
-        directory: StoreDirectory | None,
-        traits: Traits,
-        options: Mapping[str, object] | None = None,
-    ) -> None:
-        sizes = {_BUFFER: engine.max_value_bytes, _PART: engine.max_value_bytes, **(options or {})}
-        super().__init__(engine, directory, traits, cast(int, sizes[_BUFFER]), cast(int, sizes[_PART]))
-        self._options = options or {}
-        self._retired: list[SecondStore] = []
-        """Spills of ended transactions that still have open scans."""
-        if directory is not None:
-            self._recover(directory.staging)
+    protocol_type: ClassVar[type[CommitProtocol]] = NameInMetaEntries
 
     @classmethod
-    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
-        return cls(engine, directory, traits, options)
-
-    def _begin_spill(self) -> SecondStore:
-        self._remove_retired()
-        assert self._directory is not None
-        return SecondStore.begin(
-            self._engine.kind, self._directory.staging, self._options, self._part_bytes, split=self.is_split
-        )
-
-    def _spill_staged(self) -> None:
-        # A store in memory has no folder to spill to.
-        if self._directory is not None:
-            super()._spill_staged()
-
-    # Ending
-
-    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
-        reach(BEFORE_WRITE)
-        if self._spill is not None:
-            self._commit_spilled(cast(SecondStore, self._spill), meta)
-            return
-        batch = self._batch
-        # Without the lock: staged writes hide the same keys before and after the engine has them, and only this thread
-        # changes a layer.
-        layers = batch.as_writes()
-        if layers or meta:
-            self._engine.write(layers, meta)
-        reach(AFTER_WRITE)
-        if layers:
-            small = len(layers) == 1 and not layers[0].ranges and batch.num_bytes <= _RECENT_BYTES_MAX
-            with batch.lock:
-                self._recent = layers[0].writes if small else {}
-                batch.clear()
-        if self._retired:
-            self._remove_retired()
-
-    def _commit_spilled(self, spill: SecondStore, meta: Mapping[bytes, bytes | None]) -> None:
-        self._spill_staged()
-        try:
-            marker = spill.seal(meta)
-        except OSError as error:
-            raise CommitFailedError(f"{error.filename or spill.folder}: {error.strerror}: commit again") from error
-        reach(SEALED)
-        # Readers do not wait for these steps. Before the copy they are shown the spill as staged writes, during the
-        # copy as committed ones.
-        self._decided = True
-        try:
-            self._engine.write([], {_COPYING: spill.name})
-        except CommitFailedError as error:
-            # If it is unknown whether the name was written, the spill must stay for the next opening.
-            self._decided = error.reopen
-            raise
-        try:
-            with self._shown_as_committed():
-                # Atomicity does not need this sync. With it, a crash leads to a roll forward and not to a replay.
-                self._engine.persist()
-                reach(DECIDED)
-                self._copy(spill, marker.ranges, _final(marker))
-        except StoreError as error:
-            # This is past the commit point.
-            raise CommitFailedError(
-                f"{error}. Close the store, open it again and go on from its committed offset", reopen=True
-            ) from error
-        reach(COPIED)
-        with self._batch.lock:
-            self._recent = {}
-            self._forget()
-        self._remove_retired()
-        reach(AFTER_WRITE)
-
-    def _rollback(self) -> None:
-        if self._decided:
-            # Opening the store again rolls the commit forward.
-            return
-        with self._batch.lock:
-            self._forget()
-        self._remove_retired()
-
-    def _forget(self) -> None:
-        self._batch.clear()
-        if self._spill is not None:
-            self._retired.append(cast(SecondStore, self._spill))
-            self._spill = None
-
-    def _remove_retired(self) -> None:
-        if self._retired:
-            free = [spill for spill in self._retired if not spill.pins]
-            self._retired = [spill for spill in self._retired if spill.pins]
-            for spill in free:
-                spill.remove()
-
-    def _close_staging(self) -> None:
-        super()._close_staging()
-        spill, self._spill = self._spill, None
-        if spill is not None and self._decided:
-            cast(SecondStore, spill).close()
-        elif spill is not None:
-            self._retired.append(cast(SecondStore, spill))
-        self._remove_retired()
-
-    # Recovering
-
-    def _recover(self, parent: Path) -> None:
-        name = self._engine.meta().get(_COPYING)
-        try:
-            if name is not None:
-                self._roll_forward(parent / name.hex())
-        except (CommitFailedError, OSError) as error:
-            raise StoreUnavailableError(
-                f"recovering {parent.parent} was interrupted: {error}. Mend that and open the store again"
-            ) from error
-        with translated_system_errors(parent):
-            left = parent.exists()
-        if left:
-            shutil.rmtree(parent, ignore_errors=True)
-
-    def _roll_forward(self, folder: Path) -> None:
-        try:
-            spill = SecondStore.find(self._engine.kind, folder, self._options, self._part_bytes)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _gone(folder, error) from error
-        try:
-            marker = spill.sealed()
-            reach(RECOVER_BEFORE_COPY)
-            self._copy(spill, marker.ranges, _final(marker))
-        except DamagedMarkerError as error:
-            raise _gone(folder, error) from error
-        finally:
-            spill.close()
-        reach(RECOVER_COPIED)
-        self._outcome = RecoveryOutcome.ROLLED_FORWARD
-        self._load_meta()
+    def made_protocol(cls, opened: Opened) -> CommitProtocol:
+        return OneWrite(opened) if opened.directory is None else super().made_protocol(opened)
 
 
 def _final(marker: Marker) -> dict[bytes, bytes | None]:
@@ -254,3 +268,14 @@ def _gone(folder: Path, cause: Exception) -> StoreCorruptedError:
         f"the staged writes in {folder} are gone ({cause}), and part of them may be in the store: wipe it and "
         "restore it from its changelog"
     )
+
+
+def __getattr__(name: str) -> object:
+    if name == "IndexedBatchStore":
+        warnings.warn(
+            "stores.strategies.indexed_batch.IndexedBatchStore is deprecated: import IndexedBatchStaging",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return IndexedBatchStaging
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

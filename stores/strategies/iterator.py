@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Lock
 from time import time
+from weakref import WeakSet
 
 from stores.batch.merge import Pair
 from stores.errors import StoreClosedError, StoreUnavailableError
@@ -45,6 +47,37 @@ class Pin:
 
     def __del__(self) -> None:
         self.let_go()
+
+
+class OpenIterators:
+    """The iterators of a store that are in use: their pins."""
+
+    def __init__(self) -> None:
+        self._pins: WeakSet[Pin] = WeakSet()
+        self._lock = Lock()
+
+    def add(self, pin: Pin) -> None:
+        """Add the pin of a new iterator. May be called on any thread."""
+        with self._lock:
+            self._pins.add(pin)
+
+    def open_since(self) -> list[float]:
+        """Return the times since which the iterators are open."""
+        with self._lock:
+            pins = list(self._pins)
+        return [pin.since for pin in pins if pin.held]
+
+    def close(self) -> None:
+        """Close all iterators."""
+        with self._lock:
+            pins = list(self._pins)
+        for pin in pins:
+            pin.close()
+
+    def abandon(self) -> None:
+        """Disable all iterators in the child of a fork. Takes no lock: a thread of the parent may have held it."""
+        for pin in list(self._pins):
+            pin.abandon()
 
 
 class StoreIterator(KeyValueIterator):

@@ -10,24 +10,22 @@ raises ``CommitFailedError`` with ``reopen``: the store must be opened again, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from threading import Lock, current_thread, get_ident
-from typing import ClassVar, Self, cast
+from typing import ClassVar, cast
 from weakref import WeakSet
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, Layer
 from stores.batch.merge import Pair, chunks_of, lay_over, merged
 from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine
-from stores.errors import ConfigError, StoreError, StoreUnavailableError
+from stores.errors import ConfigError, StoreError
 from stores.failpoints import declare, reach
-from stores.files.store_directory import StoreDirectory
-from stores.interface import IsolationLevel, TopicPartition
+from stores.interface import IsolationLevel
 from stores.ordered.ranges import KeyRanges, ScanRange
 from stores.ordered.sorted_map import SortedMap
 from stores.strategies.iterator import Pin
-from stores.strategies.store import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, EngineStore, Traits
+from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Opened, Scanned, Staging
 from stores.strategies.undo_log import LiveScan, Undo
 from stores.strategies.writer_thread import leave_to
 
@@ -35,8 +33,8 @@ BEFORE_COMMIT = declare("native.before_commit", "everything is in the engine's t
 AFTER_COMMIT = declare("native.after_commit", "the engine's transaction is committed, the caller does not know yet")
 
 
-class NativeStore(EngineStore):
-    """A store for transactions as large as the engine allows. The staged keys must fit into memory."""
+class NativeStaging(Staging):
+    """The engine's own transaction, as large as the engine allows. The staged keys must fit into memory."""
 
     strategy: ClassVar[str] = "native"
     failpoints: ClassVar[tuple[str, ...]] = (BEFORE_COMMIT, AFTER_COMMIT, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
@@ -46,14 +44,13 @@ class NativeStore(EngineStore):
         return super().bounds_memory(engine) and issubclass(engine, TransactionalEngine) and engine.spills
 
     @classmethod
-    def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:
+    def check_engine(cls, engine: type[Engine], backend: str) -> None:
         if not issubclass(engine, TransactionalEngine):
-            raise ConfigError(f"{traits.backend}: the engine {engine.name!r} has no transactions of its own")
-        return super().open(engine, path, options, traits)
+            raise ConfigError(f"{backend}: the engine {engine.name!r} has no transactions of its own")
 
-    def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
-        super().__init__(engine, directory, traits)
-        self._thread = current_thread()
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
+        self._thread, self._writer = current_thread(), opened.access.writer
         self._transactions.prepare()
         self._transaction: Transaction | None = None
         # Held during each use of the transaction, and while it begins or ends: readers never see half a change.
@@ -63,7 +60,7 @@ class NativeStore(EngineStore):
 
     @property
     def _transactions(self) -> TransactionalEngine:
-        return cast(TransactionalEngine, self._engine)
+        return cast(TransactionalEngine, self.engine)
 
     def _forget(self) -> None:
         self._lengths: SortedMap[int] = SortedMap()
@@ -78,49 +75,40 @@ class NativeStore(EngineStore):
 
     # Staging
 
-    def put(self, key: bytes, value: bytes | None) -> None:
-        # The hot path: a valid write is staged without calling the checks.
-        if (
-            type(key) is bytes
-            and type(value) is bytes
-            and 0 < len(key) <= self._max_key_bytes
-            and len(value) <= self._max_value_bytes
-            and get_ident() == self._writer
-        ):
-            try:
-                with self._lock:
-                    self._stage_locked(key, value)
-            except StoreError:
-                # The store may have been closed meanwhile, by another thread.
-                self._check_open()
-                raise
-            return
-        super().put(key, value)
-
-    def _stage(self, key: bytes, value: bytes | None) -> None:
+    def stage(self, key: bytes, value: bytes | None) -> None:
+        # The hot path. ``stage_all`` has the same steps: a call for each pair would cost more than they do.
         with self._lock:
-            self._stage_locked(key, value)
+            transaction = self._transaction or self._begin()
+            if self._undo.layers:
+                self._note(transaction, key)
+            transaction.put(key, value)
+            lengths, length = self._lengths.writes, 0 if value is None else len(value)
+            old = lengths.get(key)
+            if old is None:
+                self._num_bytes += len(key) + length
+                self._key_bytes += len(key)
+            else:
+                self._num_bytes += length - old
+            lengths[key] = length
 
-    def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
+    def stage_all(self, writes: dict[bytes, bytes | None]) -> None:
         with self._lock:
+            transaction = self._transaction or self._begin()
+            lengths = self._lengths.writes
             for key, value in writes.items():
-                self._stage_locked(key, value)
+                if self._undo.layers:
+                    self._note(transaction, key)
+                transaction.put(key, value)
+                length = 0 if value is None else len(value)
+                old = lengths.get(key)
+                if old is None:
+                    self._num_bytes += len(key) + length
+                    self._key_bytes += len(key)
+                else:
+                    self._num_bytes += length - old
+                lengths[key] = length
 
-    def _stage_locked(self, key: bytes, value: bytes | None) -> None:
-        transaction = self._transaction or self._begin()
-        if self._undo.layers:
-            self._note(transaction, key)
-        transaction.put(key, value)
-        lengths, length = self._lengths.writes, 0 if value is None else len(value)
-        old = lengths.get(key)
-        if old is None:
-            self._num_bytes += len(key) + length
-            self._key_bytes += len(key)
-        else:
-            self._num_bytes += length - old
-        lengths[key] = length
-
-    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
+    def stage_range(self, start: bytes | None, end: bytes | None) -> None:
         with self._lock:
             transaction = self._transaction or self._begin()
             if self._is_watched():
@@ -135,8 +123,9 @@ class NativeStore(EngineStore):
 
     def _begin(self) -> Transaction:
         # A close on another thread may have ended the last transaction: do not begin one after it.
-        self._check_open()
+        self.access.check_open()
         self._transaction = begun = self._transactions.begin()
+        self.lookup = None
         return begun
 
     def _note(self, transaction: Transaction, key: bytes) -> None:
@@ -144,12 +133,10 @@ class NativeStore(EngineStore):
         if self._undo.layers and not self._undo.is_noted(key):
             self._undo.note(key, transaction.get(key))
 
-    def approximate_num_uncommitted_bytes(self) -> int:
-        self._check_open()
+    def num_bytes(self) -> int:
         return self._num_bytes
 
-    def uncommitted_memory_bytes(self) -> int:
-        self._check_open()
+    def memory_bytes(self) -> int:
         with self._lock:
             return (
                 self._key_bytes
@@ -158,24 +145,24 @@ class NativeStore(EngineStore):
                 + RANGE_MEMORY_BYTES * len(self._ranges)
             )
 
-    def _is_clean(self) -> bool:
+    def is_clean(self) -> bool:
         return self._transaction is None
 
     # Ending
 
-    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         reach(BEFORE_COMMIT)
         with self._lock:
             if self._transaction is not None:
                 self._transaction.commit(meta)
-                self._transaction = None
+                self._end()
                 self._part(None)
                 self._forget()
             elif meta:
-                self._write_at_once([], meta)
+                self.engine.write([], meta)
         reach(AFTER_COMMIT)
 
-    def _rollback(self) -> None:
+    def rollback(self) -> None:
         with self._lock:
             transaction = self._transaction
             if transaction is None:
@@ -188,24 +175,28 @@ class NativeStore(EngineStore):
                     for scan in self._open_scans():
                         scan.rest = _raising(error)
             transaction.abort()
-            self._transaction = None
+            self._end()
             self._forget()
 
-    def _close_engine(self, engine: Engine, *, clean: bool) -> None:
+    def _end(self) -> None:
+        """Look up committed data again: the transaction has ended."""
+        self._transaction = None
+        self.lookup = self.engine.get
+
+    def close(self, close_engine: Callable[..., None], *, clean: bool) -> None:
         with self._lock:
             transaction, self._transaction = self._transaction, None
-        close = super()._close_engine
         if transaction is None:
-            close(engine, clean=clean)
+            close_engine(clean=clean)
             return
 
         def end() -> None:
             try:
                 transaction.abort()
             except BaseException:
-                close(engine, clean=False)
+                close_engine(clean=False)
                 raise
-            close(engine, clean=clean)
+            close_engine(clean=clean)
 
         if transaction.bound_to_thread:
             leave_to(self._thread, end)
@@ -214,23 +205,15 @@ class NativeStore(EngineStore):
 
     # Reading
 
-    def get(self, key: bytes) -> bytes | None:
-        # The writer's hot path, like ``put``.
-        if type(key) is not bytes:
-            return super().get(key)
-        try:
-            if self._transaction is None:
-                return self._engine.get(key)
-            if get_ident() == self._writer:
-                with self._lock:
-                    if self._transaction is not None:
-                        return self._transaction.get(key)
-            return self._get(IsolationLevel.READ_UNCOMMITTED, key)
-        except StoreUnavailableError:
-            self._check_open()
-            raise
+    def look_up(self, key: bytes) -> bytes | None:
+        if get_ident() == self._writer:
+            with self._lock:
+                transaction = self._transaction
+                if transaction is not None:
+                    return transaction.get(key)
+        return self.get(IsolationLevel.READ_UNCOMMITTED, key)
 
-    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+    def get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         if (
             level is IsolationLevel.READ_UNCOMMITTED
             and self._transaction is not None
@@ -240,7 +223,7 @@ class NativeStore(EngineStore):
             with self._lock:
                 if self._transaction is not None:
                     return self._transaction.get(key)
-        return self._engine.get(key)
+        return self.engine.get(key)
 
     def _may_change(self, keys: Sequence[bytes]) -> bool:
         """Return whether one of ``keys`` must be looked up in the open transaction.
@@ -254,31 +237,29 @@ class NativeStore(EngineStore):
         # In this order: a range delete sets the flag before it removes keys from the staged ones.
         return any(key in staged for key in keys) or self._has_ranges
 
-    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
         if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None and self._may_change(keys):
             # The lock makes this a snapshot: nothing is staged or committed while it is held.
             with self._lock:
                 if self._transaction is not None:
                     return list(map(self._transaction.get, keys))
-        return self._engine.get_many(keys)
+        return self.engine.get_many(keys)
 
-    def _scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+    def scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> Scanned:
         if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
-            return super()._scan(level, bounds, reverse=reverse)
+            return super().scan(level, bounds, reverse=reverse)
         start, end, end_open, _ = bounds
-        scan = self._engine.scan(start, end, end_open=end_open, reverse=reverse)
+        scan = self.engine.scan(start, end, end_open=end_open, reverse=reverse)
         return chunks_of(scan), Pin(scan.close)
 
-    def _scans(
-        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
-    ) -> list[tuple[Iterator[list[Pair]], Pin]]:
+    def scans(self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool) -> list[Scanned]:
         if level is IsolationLevel.READ_UNCOMMITTED and self._transaction is not None:
             with self._lock:
                 if self._transaction is not None:
                     return [self._live_scan(each, reverse=reverse) for each in ranges]
-        return [(chunks_of(scan), Pin(scan.close)) for scan in self._engine.scans(ranges, reverse=reverse)]
+        return self.scans_committed(ranges, reverse)
 
-    def _live_scan(self, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
+    def _live_scan(self, bounds: ScanRange, *, reverse: bool) -> Scanned:
         """Return a scan of the open transaction. The caller holds the lock."""
         start, end, end_open, _ = bounds
         live = LiveScan(self._undo.pin(), start, end, end_open=end_open, reverse=reverse)
@@ -340,7 +321,7 @@ class NativeStore(EngineStore):
         for scan in self._open_scans():
             layers = [*([] if copied is None else [copied]), *self._undo.since(scan.layer)]
             try:
-                scan.below = self._engine.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
+                scan.below = self.engine.scan(scan.start, scan.end, end_open=scan.end_open, reverse=scan.reverse)
             except StoreError as error:
                 scan.rest = _raising(error)
                 continue

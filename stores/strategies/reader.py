@@ -3,26 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
 
 from stores.contract.reading import close_answer, of_one_moment
 from stores.errors import StoreUnavailableError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
 from stores.ordered.ranges import ScanRange
+from stores.strategies.access import Access
 from stores.strategies.arguments import as_bytes
-
-if TYPE_CHECKING:
-    from stores.strategies.store import EngineStore
+from stores.strategies.staging import Staging
 
 Answer = TypeVar("Answer")
 _TRIES = 8
 """Number of attempts of a query beside the writer. After that the writer waits for the query."""
 
 
+class Readable(Protocol):
+    """The part of a store that a reader uses."""
+
+    access: Access
+    staging: Staging
+    rollback_turn: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_split(self) -> bool: ...
+
+    @property
+    def transaction(self) -> object: ...
+
+    def position(self, isolation_level: IsolationLevel) -> Position: ...
+
+    def mark_at(self, level: IsolationLevel, name: str) -> bytes | None: ...
+
+    def marks_held(self) -> AbstractContextManager[None]: ...
+
+    def scan(
+        self,
+        level: IsolationLevel,
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        end_open: bool = False,
+        reverse: bool = False,
+    ) -> KeyValueIterator: ...
+
+    def scan_many(
+        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
+    ) -> list[KeyValueIterator]: ...
+
+    def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator: ...
+
+    def approximate_num_entries(self) -> int: ...
+
+
 class StoreReader(KeyValueView):
     """A read-only view of a store at one isolation level, for any thread."""
 
-    def __init__(self, store: EngineStore, level: IsolationLevel) -> None:
+    def __init__(self, store: Readable, level: IsolationLevel) -> None:
         self._store, self._level = store, level
 
     @property
@@ -54,19 +95,19 @@ class StoreReader(KeyValueView):
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            return self._store._get(self._level, as_bytes("key", key))
+            return self._store.staging.get(self._level, as_bytes("key", key))
         except StoreUnavailableError:
             # The writer's thread may have closed the store meanwhile.
-            self._store._check_open()
+            self._store.access.check_open()
             raise
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._store._check_open()
+        self._store.access.check_open()
         checked = [as_bytes("key", key) for key in keys]
         try:
-            return self._store._get_many(self._level, checked)
+            return self._store.staging.get_many(self._level, checked)
         except StoreUnavailableError:
-            self._store._check_open()
+            self._store.access.check_open()
             raise
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
@@ -97,7 +138,7 @@ class BoundedReader(StoreReader):
     Source: KIP-892, "Interactive Query .position Offsets".
     """
 
-    def __init__(self, store: EngineStore, level: IsolationLevel, bound: PositionBound) -> None:
+    def __init__(self, store: Readable, level: IsolationLevel, bound: PositionBound) -> None:
         super().__init__(store, level)
         self._bound = bound
 
@@ -132,13 +173,12 @@ class BoundedReader(StoreReader):
 
     def _answered(self, query: Callable[[], Answer]) -> Answer:
         while True:
-            transaction = self._store._staged_position
+            transaction = self._store.transaction
             self._check_bound()
             answer = query()
-            # Each commit and each rollback replaces this map, a rollback before it drops data: so its identity stands
-            # for the transaction. After a rollback the answer may lack data that the bound check saw. A reader of
-            # committed data needs no second look: a commit only adds to its position.
-            if self._level is IsolationLevel.READ_COMMITTED or self._store._staged_position is transaction:
+            # After a rollback the answer may lack data that the bound check saw. A reader of committed data needs no
+            # second look: a commit only adds to its position.
+            if self._level is IsolationLevel.READ_COMMITTED or self._store.transaction is transaction:
                 return answer
             close_answer(answer)
 

@@ -1,7 +1,7 @@
 """The spill database of an indexed-batch store: same engine, one folder for each transaction that outgrows memory.
 
 It is opened at the highest durability level of the engine, whatever the store's level is. It is written without a sync
-until its commit record: recovery needs the complete spill once the commit point is durable (``IndexedBatchStore``).
+until its commit record: recovery needs the complete spill once the commit point is durable (``NameInMetaEntries``).
 Its keys are those of the store, of the same maximum length. A folder holds one transaction, so keys need no token.
 """
 

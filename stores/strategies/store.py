@@ -1,40 +1,26 @@
-"""The common part of all strategies: the contract's checks, offsets and position, iterators, readers and restore.
+"""A store: the contract's checks, offsets and position, iterators, readers and restore, over a staging.
 
-A strategy defines how a write is staged, how it is read back, and what a commit does.
+The staging (``stores.strategies.staging``) defines how a write is staged, how it is read back, and what a commit does.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
-from threading import Lock, RLock, get_ident
-from typing import ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar, final
-from weakref import WeakSet
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock, get_ident
+from typing import final
 
 from stores import position as positions
-from stores.batch.merge import Pair
 from stores.contract import marks as kept_marks
 from stores.contract.persistence import Persistence
 from stores.engines.engine import Engine, Writes
-from stores.engines.families import BOTH, FAMILIES, SECOND
-from stores.engines.split import SplitEngine, split_or_whole
-from stores.errors import (
-    CommitFailedError,
-    StoreClosedError,
-    StoreCorruptedError,
-    StoreError,
-    StoreUnavailableError,
-    WrongThreadError,
-)
-from stores.failpoints import Part, declare, reach
-from stores.files.plain_files import translated_system_errors
+from stores.errors import StoreClosedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.failpoints import reach
 from stores.files.store_directory import StoreDirectory
 from stores.interface import (
     Durability,
+    HoldsStored,
     IsolationLevel,
     KeyValueIterator,
     KeyValueStore,
@@ -47,252 +33,82 @@ from stores.interface import (
 )
 from stores.metrics import StoreMetrics
 from stores.ordered.ranges import ScanRange, prefix_bounds
+from stores.strategies.access import while_open
 from stores.strategies.arguments import OFFSET_BOUND, as_bytes, check_bounds, check_offset, check_partition
 from stores.strategies.counters import StoreCounters
-from stores.strategies.iterator import Pin, StoreIterator
-from stores.strategies.opening import build_engine, open_data
+from stores.strategies.family_split import split
+from stores.strategies.iterator import OpenIterators, StoreIterator
 from stores.strategies.reader import BoundedReader, StoreReader
-from stores.strategies.writer_thread import catch_up
-
-AnyStore = TypeVar("AnyStore", bound="EngineStore")
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-RESTORE_BEFORE_WRITE = declare(
-    "restore.before_write", "changelog records are about to be written into the engine", part=Part.RESTORE, twice=True
-)
-RESTORE_AFTER_WRITE = declare(
-    "restore.after_write",
-    "changelog records are in the engine together with their offsets",
-    part=Part.RESTORE,
-    twice=True,
-)
-
-SPLIT_BEFORE_WRITE = declare(
-    "split.before_write", "a second data family exists, and no meta entry says that it is in use", part=Part.CHANGE
-)
-SPLIT_AFTER_WRITE = declare(
-    "split.after_write", "the records are of an older format, new ones have their own family", part=Part.CHANGE
-)
-END_SPLIT_BEFORE_WRITE = declare(
-    "split.end.before_write", "opening found the last record of an older format gone", part=Part.CHANGE
-)
-END_SPLIT_AFTER_WRITE = declare(
-    "split.end.after_write", "the second data family has all data, and the first is unused", part=Part.CHANGE
-)
-SPLIT_FAILPOINTS = (SPLIT_BEFORE_WRITE, SPLIT_AFTER_WRITE, END_SPLIT_BEFORE_WRITE, END_SPLIT_AFTER_WRITE)
-"""Failpoints that only an upgrade of a store's records reaches."""
+from stores.strategies.staging import CLOSED, RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE, Scanned, Staging, Traits
 
 
-@dataclass(frozen=True)
-class Traits:
-    """The properties that a store is opened with."""
+@final
+class Store(KeyValueStore):
+    """A store over a staging, which has the engine."""
 
-    name: str
-    backend: str
-    durability: Durability
-    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    """The level of readers that do not ask for one."""
-
-
-def while_open(
-    method: Callable[Concatenate[AnyStore, Arguments], Result],
-) -> Callable[Concatenate[AnyStore, Arguments], Result]:
-    """Make a close on another thread wait until the writer's thread has finished ``method``.
-
-    Raises: StoreClosedError if the store was closed first.
-    """
-
-    @wraps(method)
-    def carried_out(self: AnyStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        # The check methods are called only if a check fails: each range delete and each list passes here.
-        if get_ident() != self._writer:
-            self._check_writer()
-        with self._working:
-            if not self._writer:
-                self._check_open()
-            return method(self, *args, **named)
-
-    return carried_out
-
-
-class EngineStore(KeyValueStore):
-    """A store over an engine. Subclasses are the strategies."""
-
-    strategy: ClassVar[str]
-    """The strategy's part of a backend's name."""
-    failpoints: ClassVar[tuple[str, ...]] = (RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
-    """The failpoints in commits and recoveries of this strategy."""
-    options: ClassVar[Mapping[str, object]] = {}
-    """The strategy's own options, with their defaults."""
-    persistent_failpoints: ClassVar[tuple[str, ...]] = ()
-    """Failpoints that are reached over persistent engines only."""
-    persistent_options: ClassVar[Mapping[str, object]] = {}
-    """Options that exist over persistent engines only."""
-    transactional: ClassVar[bool] = True
-    manages_offsets: ClassVar[bool] = True
-
-    @classmethod
-    def bounds_memory(cls, engine: type[Engine]) -> bool:
-        """Return whether a transaction over ``engine`` takes no more memory than the options allow, however large."""
-        return engine.bounded_memory
-
-    @classmethod
-    def open(cls, engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits) -> Self:
-        """Open the store's folder and engine, and recover. ``options`` has a value for every option."""
-        catch_up()
-        durability = traits.durability
-        if not engine.persistent:
-            return cls(engine.open(path, durability, options), None, traits)
-
-        def build(folder: Path) -> None:
-            cls._build(engine, folder, durability, options)
-
-        settled: list[RecoveryOutcome] = []
-
-        def settle(older: Engine) -> None:
-            store = cls._over(older, directory, options, traits)
-            settled.append(store._outcome)
-            store._close_staging()
-
-        tearable = engine.torn_by_power_loss(durability)
-        directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
-        if directory.clean:
-            try:
-                with translated_system_errors(path):
-                    for folder in cls._folders(directory):
-                        engine.check_closed(folder)
-            except BaseException:
-                # No engine was opened yet: the folder stays cleanly closed, so that the next attempt reports the same.
-                directory.close(clean=True)
-                raise
-        try:
-            opened = open_data(engine, directory, durability, options, settle)
-            try:
-                store = cls._over(opened, directory, options, traits)
-                if RecoveryOutcome.ROLLED_FORWARD in settled:
-                    store._outcome = RecoveryOutcome.ROLLED_FORWARD
-                store._end_split(path)
-                return store
-            except BaseException:
-                # The original error matters more than an error of this close.
-                with suppress(StoreError):
-                    opened.close()
-                raise
-        except BaseException:
-            directory.close(clean=False)
-            raise
-
-    @classmethod
-    def _build(cls, engine: type[Engine], folder: Path, durability: Durability, options: Mapping[str, object]) -> None:
-        """Fill the folder of a new store."""
-        build_engine(engine, folder / "data", durability, options)
-
-    @classmethod
-    def _folders(cls, directory: StoreDirectory) -> Sequence[Path]:
-        """Return the folders of the store's engines."""
-        return (directory.data,)
-
-    @classmethod
-    def _over(cls, engine: Engine, directory: StoreDirectory, options: Mapping[str, object], traits: Traits) -> Self:
-        """Return the store over an open engine."""
-        return cls(engine, directory, traits)
-
-    def __init__(self, engine: Engine, directory: StoreDirectory | None, traits: Traits) -> None:
-        self._engine = split_or_whole(engine)
+    def __init__(
+        self, staging: Staging, directory: StoreDirectory | None, traits: Traits, *, upgraded: bool = False
+    ) -> None:
+        self.staging = staging
+        self.access = staging.access
+        self._batch = staging.batch
+        """The staging's indexed batch: ``put`` and ``get`` use it without a call."""
+        self._writer = self.access.writer
+        """A copy of ``access.writer``, for calls that are made once per record."""
+        self._max_key_bytes = self.access.max_key_bytes
+        """A copy of ``access.max_key_bytes``."""
         self._directory = directory
-        self._name, self._backend = traits.name, traits.backend
-        self._durability, self._isolation_level = traits.durability, traits.isolation_level
-        self._writer = get_ident()
-        self._working = RLock()
-        """Held while the writer's thread uses the engine for more than a lookup, and while the store is closed."""
-        self._persistent = engine.persistent
-        self._max_key_bytes = self._engine.max_key_bytes
-        self._max_value_bytes = engine.max_value_bytes
+        self._traits = traits
         self._counters = StoreCounters()
-        self._pins: WeakSet[Pin] = WeakSet()
-        self._pins_lock = Lock()
-        self._load_meta()
+        self._iterators = OpenIterators()
+        meta = staging.engine.meta()
+        self._offsets = positions.decode(positions.OFFSET, meta)
+        self._position = positions.decode(positions.POSITION, meta)
+        self._marks = kept_marks.decode(meta)
         self._staged_position: dict[TopicPartition, int] = {}
         self._staged_marks: dict[str, bytes | None] = {}
+        self._keeps_offsets = staging.manages_offsets
+        """False if the offsets are in the checkpoint file (KIP-892, ``managesOffsets``)."""
         self._marks_in_doubt = False
         """True while a commit may have changed the engine's marks, and ``_marks`` still has the old ones."""
         self._marks_lock = Lock()
         self._marks_are_held = False
         """True while a reader has the lock: the writer then waits before it changes a mark."""
+        self._marks_at_once = not staging.transactional
+        """True if a mark is written into the engine when it is set."""
+        self._marks_need_care = self._marks_at_once
+        """True if setting a mark takes more than staging it, for one of these two reasons."""
         self.rollback_turn = 0
         """A counter, odd during a rollback: data and marks then belong to different transactions."""
-        self._upgraded = False
+        self._upgraded = upgraded
         unclean = directory is not None and not directory.clean
-        self._outcome = RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO
-
-    def _load_meta(self) -> None:
-        meta = self._engine.meta()
-        self._offsets = positions.decode(positions.OFFSET, meta)
-        self._position = positions.decode(positions.POSITION, meta)
-        self._marks = kept_marks.decode(meta)
-
-    # Hooks of a strategy
-
-    @abstractmethod
-    def _stage(self, key: bytes, value: bytes | None) -> None:
-        """Stage one checked write."""
-
-    @abstractmethod
-    def _stage_all(self, writes: dict[bytes, bytes | None]) -> None:
-        """Stage checked writes: readers see all of them or none. The method takes ownership of ``writes``."""
-
-    @abstractmethod
-    def _stage_range(self, start: bytes | None, end: bytes | None) -> None:
-        """Stage one checked range delete."""
-
-    @abstractmethod
-    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Write the staged writes and the meta entries atomically. After an error, everything is as it was before."""
-
-    @abstractmethod
-    def _rollback(self) -> None:
-        """Discard the staged writes."""
-
-    @abstractmethod
-    def _is_clean(self) -> bool:
-        """Return whether no write is staged."""
-
-    def _scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> tuple[Iterator[list[Pair]], Pin]:
-        """Return a scan of one range, like ``_scans``. A strategy may override it with a cheaper one."""
-        return self._scans(level, [bounds], reverse=reverse)[0]
-
-    @abstractmethod
-    def _scans(
-        self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool
-    ) -> list[tuple[Iterator[list[Pair]], Pin]]:
-        """Return a scan at ``level`` of each of ``ranges``, all of one snapshot, each with the pin of its resources."""
-
-    @abstractmethod
-    def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
-        """Return the value of ``key`` at ``level``. May be called on any thread."""
-
-    @abstractmethod
-    def _get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of ``keys`` at ``level``, all of one snapshot. May be called on any thread."""
+        self._outcome = staging.outcome or (RecoveryOutcome.ROLLED_BACK if unclean else RecoveryOutcome.NOTHING_TO_DO)
 
     # Facts
 
     @property
     def name(self) -> str:
-        return self._name
+        return self._traits.name
 
     @property
     def backend(self) -> str:
-        return self._backend
+        return self._traits.backend
 
     @property
     def durability(self) -> Durability:
-        return self._durability
+        return self._traits.durability
 
     @property
     def persistent(self) -> bool:
-        return self._persistent
+        return self._directory is not None
+
+    @property
+    def transactional(self) -> bool:
+        return self.staging.transactional
+
+    @property
+    def manages_offsets(self) -> bool:
+        return self.staging.manages_offsets
 
     @property
     def takes_timestamps(self) -> bool:
@@ -304,15 +120,15 @@ class EngineStore(KeyValueStore):
 
     @property
     def deletes_ranges_whole(self) -> bool:
-        return self._engine.deletes_ranges_whole
+        return self.staging.engine.deletes_ranges_whole
 
     @property
     def is_split(self) -> bool:
-        return isinstance(self._engine, SplitEngine)
+        return self.staging.is_split
 
     @property
     def can_split(self) -> bool:
-        return self.is_split or self._engine.splits
+        return self.is_split or self.staging.engine.splits
 
     @property
     def is_open(self) -> bool:
@@ -325,50 +141,96 @@ class EngineStore(KeyValueStore):
     # Writing
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        self._check_write(key, value)
-        self._stage_checked(key, value)
+        # The hot path: a valid write of a key with nothing staged in older layers is staged here, without calls.
+        if type(key) is bytes and type(value) is bytes and get_ident() == self._writer:
+            batch = self._batch
+            key_bytes = len(key)
+            if batch is not None:
+                if 0 < key_bytes <= self._max_key_bytes and (num_bytes := key_bytes + len(value)) <= batch.room_bytes:
+                    writes = batch.writes
+                    # ``batch.writes`` is read again for the assignment: a reader may have frozen the layer since.
+                    if key not in writes:
+                        if not batch.deep:
+                            batch.room_bytes -= num_bytes
+                            batch.writes[key] = value
+                            return
+                    elif (old := writes[key]) is not None:
+                        if (grown := len(value) - len(old)) > 0:
+                            batch.room_bytes -= grown
+                        elif grown:
+                            batch.granted_bytes += grown
+                        batch.writes[key] = value
+                        return
+            elif 0 < key_bytes <= self._max_key_bytes and len(value) <= self.access.max_value_bytes:
+                try:
+                    self.staging.stage(key, value)
+                except StoreError:
+                    # Another thread may have closed the store meanwhile.
+                    self.access.check_open()
+                    raise
+                return
+        self.access.check_write(key, value)
+        self._stage(key, value)
+
+    def put_timestamped(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        # The same as ``put``, without the cost of a call.
+        if type(key) is bytes and type(value) is bytes and type(timestamp_ms) is int and not timestamp_ms >> 62:
+            key_bytes = len(key)
+            batch = self._batch
+            if batch is not None and 0 < key_bytes <= self._max_key_bytes and get_ident() == self._writer:
+                num_bytes = key_bytes + len(value) + 8
+                if num_bytes <= batch.room_bytes and key not in batch.writes and not batch.deep:
+                    batch.room_bytes -= num_bytes
+                    # Big-endian; faster than a ``Struct``.
+                    batch.writes[key] = timestamp_ms.to_bytes(8) + value
+                    return
+            self.put(key, timestamp_ms.to_bytes(8) + value)
+            return
+        super().put_timestamped(key, value, timestamp_ms)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        check_write = self.access.check_write
         writes: dict[bytes, bytes | None] = {}
         # Read all pairs before any is staged: they may come from a scan of this store.
         for key, value in pairs:
-            self._check_write(key, value)
+            check_write(key, value)
             writes[key] = value
-        self._check_writer()
+        self.access.check_writer()
         if writes:
             self._stage_list(writes)
 
     def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
-        self._check_write(key, value)
+        self.access.check_write(key, value)
         existing = self.get(key)
         if existing is None:
-            self._stage_checked(key, value)
+            self._stage(key, value)
         return existing
 
     def delete(self, key: bytes) -> bytes | None:
-        self._check_write(key, None)
+        self.access.check_write(key, None)
         existing = self.get(key)
         if existing is not None:
-            self._stage_checked(key, None)
+            self._stage(key, None)
         return existing
 
-    def _stage_checked(self, key: bytes, value: bytes | None) -> None:
+    def _stage(self, key: bytes, value: bytes | None) -> None:
+        """Stage a checked write."""
         try:
-            self._stage(key, value)
+            self.staging.stage(key, value)
         except StoreError:
             # Another thread may have closed the store meanwhile.
-            self._check_open()
+            self.access.check_open()
             raise
 
     @while_open
     def _stage_list(self, writes: dict[bytes, bytes | None]) -> None:
-        self._stage_all(writes)
+        self.staging.stage_all(writes)
 
     @while_open
     def delete_range(self, start: bytes | None, end: bytes | None) -> None:
         check_bounds(start, end)
         if start is None or end is None or start <= end:
-            self._stage_range(start, end)
+            self.staging.stage_range(start, end)
 
     def advance_position(self, partition: TopicPartition, offset: int) -> None:
         # The fast path, once per record: a partition that is staged or committed has been checked.
@@ -380,7 +242,7 @@ class EngineStore(KeyValueStore):
             if known is not None and known < offset < OFFSET_BOUND:
                 staged[partition] = offset
                 return
-        self._check_writer()
+        self.access.check_writer()
         check_partition(partition)
         check_offset(offset)
         # Stage only an offset above both positions: then a commit needs no comparison.
@@ -388,8 +250,12 @@ class EngineStore(KeyValueStore):
             self._staged_position[partition] = offset
 
     def set_mark(self, name: str, value: bytes | None) -> None:
-        if self._marks_are_held:
-            self._let_readers_end()
+        if self._marks_need_care:
+            if self._marks_are_held:
+                self._let_readers_end()
+            if self._marks_at_once:
+                self._set_mark_at_once(name, value)
+                return
         # The fast path, up to once per record: a name that is staged has been checked.
         staged = self._staged_marks
         if (
@@ -401,26 +267,109 @@ class EngineStore(KeyValueStore):
         ):
             staged[name] = value
             return
-        self._check_writer()
+        self._stage_mark(name, value)
+
+    def _stage_mark(self, name: str, value: bytes | None) -> None:
+        self.access.check_writer()
         kept_marks.check_name(name)
         kept_marks.check_value(value)
-        staged[name] = value
+        self._staged_marks[name] = value
+
+    @while_open
+    def _set_mark_at_once(self, name: str, value: bytes | None) -> None:
+        # Write it before the data that it describes, which can't be undone: windows above the stream time are hidden.
+        staged = self._staged_marks
+        if name in staged and type(value) is bytes and len(value) <= kept_marks.VALUE_BYTES_MAX:
+            staged[name] = value
+        else:
+            self._stage_mark(name, value)
+        changed = kept_marks.changed(self._marks, self._staged_marks)
+        if changed:
+            self.staging.engine.write([], kept_marks.encode(self._marks, changed), durable=False)
+            self._marks = kept_marks.merge(self._marks, changed)
 
     @contextmanager
     def marks_held(self) -> Iterator[None]:
         """Block the writer's next change of a mark, commit or rollback. For use on another thread."""
         with self._marks_lock:
-            self._marks_are_held = True
+            self._marks_are_held = self._marks_need_care = True
             try:
                 yield
             finally:
-                self._marks_are_held = False
+                self._marks_are_held, self._marks_need_care = False, self._marks_at_once
 
     def _let_readers_end(self) -> None:
         with self._marks_lock:
             pass
 
     # Reading
+
+    def get(self, key: bytes) -> bytes | None:
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        batch = self._batch
+        try:
+            if batch is None:
+                lookup = self.staging.lookup
+                return self.staging.look_up(key) if lookup is None else lookup(key)
+            writes = batch.writes
+            # Catching a KeyError would cost ten times as much for a missing key.
+            if key in writes:
+                return writes[key]
+            if batch.deep:
+                return self.staging.look_up(key)
+            recent = batch.recent
+            return recent[key] if key in recent else self.staging.engine.get(key)
+        except StoreUnavailableError:
+            # Another thread may have closed the store meanwhile.
+            self.access.check_open()
+            raise
+
+    def timestamped_lookup(
+        self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
+    ) -> Callable[[bytes], HoldsStored | None]:
+        batch, staging, access = self._batch, self.staging, self.access
+        if batch is None:
+            return super().timestamped_lookup(form, otherwise)
+
+        def lookup(key: bytes) -> HoldsStored | None:
+            # The same as ``get``, without the cost of a call.
+            if type(key) is not bytes:
+                return otherwise(key)
+            writes = batch.writes
+            if key in writes:
+                value = writes[key]
+            else:
+                try:
+                    if batch.deep:
+                        value = staging.look_up(key)
+                    else:
+                        recent = batch.recent
+                        value = recent[key] if key in recent else staging.engine.get(key)
+                except StoreUnavailableError:
+                    access.check_open()
+                    raise
+            if value is None:
+                return None
+            if len(value) < 8:
+                return otherwise(key)
+            found = form()
+            found.stored = value
+            return found
+
+        return lookup
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        keys = list(keys)
+        staging = self.staging
+        if self._batch is not None and staging.is_clean() and all(type(key) is bytes for key in keys):
+            try:
+                return staging.engine.get_many(keys)
+            except StoreUnavailableError:
+                self.access.check_open()
+                raise
+        self.access.check_open()
+        return [self.get(key) for key in keys]
 
     def mark(self, name: str) -> bytes | None:
         # The fast path, once per record of a window: a name that is staged or committed has been checked.
@@ -434,9 +383,9 @@ class EngineStore(KeyValueStore):
 
     def mark_at(self, level: IsolationLevel, name: str) -> bytes | None:
         """Return the mark ``name`` at ``level``, from any thread."""
-        self._check_open()
+        self.access.check_open()
         kept_marks.check_name(name)
-        if level is IsolationLevel.READ_UNCOMMITTED or self._shows_staged():
+        if level is IsolationLevel.READ_UNCOMMITTED or self.staging.shows_staged():
             # In this order: a commit stores the marks before it clears the staged ones.
             staged = self._staged_marks
             if name in staged:
@@ -444,28 +393,11 @@ class EngineStore(KeyValueStore):
         elif self._marks_in_doubt:
             # Read the engine's marks, like its data: a mark that is the same before and after a scan belongs to it.
             try:
-                return kept_marks.decode(self._engine.meta()).get(name)
+                return kept_marks.decode(self.staging.engine.meta()).get(name)
             except StoreUnavailableError:
-                self._check_open()
+                self.access.check_open()
                 raise
         return self._marks.get(name)
-
-    def _shows_staged(self) -> bool:
-        """Return whether readers of committed data are shown staged writes: during a commit in parts, or always."""
-        return False
-
-    def get(self, key: bytes) -> bytes | None:
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        try:
-            return self._get(IsolationLevel.READ_UNCOMMITTED, key)
-        except StoreUnavailableError:
-            self._check_open()
-            raise
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._check_open()
-        return [self.get(key) for key in keys]
 
     def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
         return self.scan(IsolationLevel.READ_UNCOMMITTED, start, end)
@@ -486,25 +418,24 @@ class EngineStore(KeyValueStore):
         return self.scan_prefix(IsolationLevel.READ_UNCOMMITTED, prefix, reverse=True)
 
     def approximate_num_entries(self) -> int:
-        self._check_open()
+        self.access.check_open()
         try:
-            return self._engine.approximate_num_entries()
+            return self.staging.engine.approximate_num_entries()
         except StoreUnavailableError:
-            self._check_open()
+            self.access.check_open()
             raise
 
     def read_only(
         self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
     ) -> KeyValueView:
-        self._check_open()
-        level = self._isolation_level if isolation_level is None else IsolationLevel(isolation_level)
+        self.access.check_open()
+        level = self._traits.isolation_level if isolation_level is None else IsolationLevel(isolation_level)
         if bound is None:
             return StoreReader(self, level)
         if not isinstance(bound, PositionBound):
             raise TypeError(f"a bound is a PositionBound, not {type(bound).__name__}")
         return BoundedReader(self, level, bound)
 
-    @final
     def scan(
         self,
         level: IsolationLevel,
@@ -516,39 +447,37 @@ class EngineStore(KeyValueStore):
     ) -> KeyValueIterator:
         """Return a scan at ``level``. May be called on any thread."""
         check_bounds(start, end)
-        self._check_open()
+        self.access.check_open()
         try:
-            pairs, pin = self._scan(level, ScanRange(start, end, end_open), reverse=reverse)
+            scanned = self.staging.scan(level, ScanRange(start, end, end_open), reverse=reverse)
         except StoreUnavailableError:
-            self._check_open()
+            self.access.check_open()
             raise
-        return self._iterator(pairs, pin)
+        return self._iterator(scanned)
 
-    @final
     def scan_many(
         self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool = False
     ) -> list[KeyValueIterator]:
         """Return scans of ``ranges`` at ``level``, all of one snapshot. May be called on any thread."""
         for start, end, *_ in ranges:
             check_bounds(start, end)
-        self._check_open()
+        self.access.check_open()
         try:
-            made = self._scans(level, ranges, reverse=reverse)
+            made = self.staging.scans(level, ranges, reverse=reverse)
         except StoreUnavailableError:
-            self._check_open()
+            self.access.check_open()
             raise
-        return [self._iterator(pairs, pin) for pairs, pin in made]
+        return [self._iterator(scanned) for scanned in made]
 
-    def _iterator(self, pairs: Iterator[list[Pair]], pin: Pin) -> StoreIterator:
+    def _iterator(self, scanned: Scanned) -> StoreIterator:
         """Return an iterator. Closing the store closes it."""
-        with self._pins_lock:
-            self._pins.add(pin)
+        pairs, pin = scanned
+        self._iterators.add(pin)
         if not self._writer:
             # Another thread has closed the store meanwhile and may have missed this pin.
             pin.close()
         return StoreIterator(pairs, pin)
 
-    @final
     def scan_prefix(self, level: IsolationLevel, prefix: bytes, *, reverse: bool = False) -> KeyValueIterator:
         """Return a scan of the keys that begin with ``prefix``, at ``level``."""
         start, end = prefix_bounds(as_bytes("prefix", prefix))
@@ -559,12 +488,12 @@ class EngineStore(KeyValueStore):
     def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
         # The same as ``while_open``, without its cost in each commit.
         if get_ident() != self._writer:
-            self._check_writer()
+            self.access.check_writer()
         if self._marks_are_held:
             self._let_readers_end()
-        with self._working:
+        with self.access.working:
             if not self._writer:
-                self._check_open()
+                self.access.check_open()
             offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
             meta = positions.encode(positions.OFFSET, offsets)
             advanced = self._staged_position
@@ -576,11 +505,12 @@ class EngineStore(KeyValueStore):
                 self._marks_in_doubt = True
             try:
                 with self._counters.commits:
-                    self._commit(meta, offsets)
+                    self.staging.commit(meta)
             except BaseException:
                 self._marks_in_doubt = False
                 raise
-            self._keep(offsets)
+            if offsets and self._keeps_offsets:
+                self._keep(offsets)
             # After the data: a reader on another thread never sees a position ahead of the data. See ``position``.
             if advanced:
                 self._position = {**self._position, **advanced}
@@ -593,30 +523,41 @@ class EngineStore(KeyValueStore):
 
     @property
     def persistence(self) -> Persistence:
-        self._check_open()
-        return self._engine.persistence
+        self.access.check_open()
+        return self.staging.engine.persistence
 
     @while_open
     def persist(self) -> None:
-        """Do nothing: a commit is already as durable as it will be."""
+        self.staging.persist()
+
+    def _is_clean(self) -> bool:
+        return not self._staged_marks and self.staging.is_clean()
 
     @while_open
     def rollback(self) -> None:
-        undone = bool(self._staged_position or self._staged_marks) or not self._is_clean()
+        undone = bool(self._staged_position or self._staged_marks) or not self.staging.is_clean()
         with self._marks_lock:
             self.rollback_turn += 1
             try:
                 # Before the data, so that the position never leads the data.
                 self._staged_position = {}
-                self._rollback()
+                self.staging.rollback()
                 # After the data: a reader of staged data needs the stream time that belongs to it.
                 self._staged_marks = {}
             finally:
                 self.rollback_turn += 1
         self._counters.rollback_total += undone
 
+    @property
+    def transaction(self) -> object:
+        """A token of the open transaction: another object after each commit and each rollback.
+
+        A rollback replaces it before it drops data.
+        """
+        return self._staged_position
+
     def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
-        self._check_open()
+        self.access.check_open()
         checkpoint = dict({} if changelog_offsets is None else changelog_offsets)
         for partition, wanted in checkpoint.items():
             check_partition(partition)
@@ -625,48 +566,23 @@ class EngineStore(KeyValueStore):
             reached = self._offsets.get(partition)
             if reached is None or reached < wanted:
                 raise StoreCorruptedError(
-                    f"store {self._name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
+                    f"store {self.name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
                     f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
                 )
         return Recovery(self._outcome, dict(self._offsets), self._upgraded)
 
     @while_open
     def split(self, marks: Mapping[str, bytes | None]) -> None:
-        engine = self._engine
-        if not engine.splits:
+        if not self.staging.engine.splits:
             super().split(marks)
-        if self._staged_marks or not self._is_clean():
-            raise StoreError(f"store {self._name!r} has staged writes: commit or roll back before splitting it")
+        if not self._is_clean():
+            raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before splitting it")
         if self.is_split:
-            raise StoreError(f"store {self._name!r} is split already")
+            raise StoreError(f"store {self.name!r} is split already")
         kept_marks.check(marks)
-        engine.add_family()
-        reach(SPLIT_BEFORE_WRITE)
-        changed = kept_marks.changed(self._marks, marks)
-        self._write_at_once([], {**kept_marks.encode(self._marks, changed), FAMILIES: BOTH})
-        reach(SPLIT_AFTER_WRITE)
-        engine.select_families()
-        self._engine = split_or_whole(engine)
-        self._max_key_bytes += 1
+        split(self.staging, kept_marks.encode(self._marks, kept_marks.changed(self._marks, marks)))
+        self._max_key_bytes = self.access.max_key_bytes
         self._marks = kept_marks.merge(self._marks, marks)
-
-    def _end_split(self, path: Path) -> None:
-        """Make the store whole if its last record of the older format is gone. Raises: StoreUnavailableError."""
-        split = self._engine
-        if not isinstance(split, SplitEngine) or split.has_old():
-            return
-        try:
-            reach(END_SPLIT_BEFORE_WRITE)
-            self._write_at_once([], {FAMILIES: SECOND})
-        except CommitFailedError as error:
-            raise StoreUnavailableError(
-                f"the upgrade of {path} could not be ended: {error}. Mend that and open the store again"
-            ) from error
-        reach(END_SPLIT_AFTER_WRITE)
-        split.engine.select_families()
-        self._engine = split.engine
-        self._max_key_bytes -= 1
-        self._upgraded = True
 
     @while_open
     def restore(
@@ -676,13 +592,13 @@ class EngineStore(KeyValueStore):
         position: Position | None = None,
         marks: Mapping[str, bytes | None] | None = None,
     ) -> None:
-        if self._staged_marks or not self._is_clean():
-            raise StoreError(f"store {self._name!r} has staged writes: commit or roll back before restoring into it")
+        if not self._is_clean():
+            raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before restoring into it")
         offsets = self._checked_offsets(changelog_offsets)
         pairs = list(pairs)
         writes = dict(pairs)
         for key, value in writes.items():
-            self._check_write(key, value)
+            self.access.check_write(key, value)
         advanced = self._position
         if position is not None:
             advanced = positions.merge(advanced, PositionBound(position).position)
@@ -695,30 +611,27 @@ class EngineStore(KeyValueStore):
         reach(RESTORE_BEFORE_WRITE)
         with self._counters.restores:
             if writes or meta:
-                self._write_at_once([Writes((), writes)], meta)
+                self.staging.write_at_once([Writes((), writes)], meta)
         self._counters.restore_total += len(pairs)
         reach(RESTORE_AFTER_WRITE)
-        self._keep(offsets)
+        if self._keeps_offsets:
+            self._keep(offsets)
         self._position = advanced
         self._staged_position = positions.advanced(advanced, self._staged_position)
         if given:
             self._marks = kept_marks.merge(self._marks, given)
 
-    def _write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
-        """Write directly into the engine, atomically. Staged writes are not affected."""
-        self._engine.write(layers, meta)
-
     @while_open
     def verify(self) -> None:
-        self._engine.verify()
+        self.staging.verify()
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        self._check_open()
+        self.access.check_open()
         check_partition(partition)
         return self._offsets.get(partition)
 
     def position(self, isolation_level: IsolationLevel) -> Position:
-        self._check_open()
+        self.access.check_open()
         if IsolationLevel(isolation_level) is IsolationLevel.READ_COMMITTED and self.transactional:
             return dict(self._position)
         # Copy the staged position first, in one step: a commit merges it into the committed one before clearing it.
@@ -727,19 +640,25 @@ class EngineStore(KeyValueStore):
 
     # Metrics
 
+    def approximate_num_uncommitted_bytes(self) -> int:
+        self.access.check_open()
+        return self.staging.num_bytes()
+
+    def uncommitted_memory_bytes(self) -> int:
+        self.access.check_open()
+        return self.staging.memory_bytes()
+
     @property
     def metrics(self) -> StoreMetrics:
-        with self._pins_lock:
-            pins = list(self._pins)
-        since = [pin.since for pin in pins if pin.held]
+        since = self._iterators.open_since()
         try:
             uncommitted_bytes = self.approximate_num_uncommitted_bytes()
             uncommitted_memory_bytes = self.uncommitted_memory_bytes()
         except StoreClosedError:
             uncommitted_bytes = uncommitted_memory_bytes = 0
         return StoreMetrics(
-            store=self._name,
-            backend=self._backend,
+            store=self.name,
+            backend=self.backend,
             uncommitted_bytes=uncommitted_bytes,
             uncommitted_memory_bytes=uncommitted_memory_bytes,
             num_open_iterators=len(since),
@@ -748,52 +667,45 @@ class EngineStore(KeyValueStore):
         )
 
     def engine_metrics(self) -> Mapping[str, int]:
-        self._check_open()
+        self.access.check_open()
         try:
-            return self._read_engines()
+            return self.staging.metrics()
         except StoreUnavailableError:
-            self._check_open()
+            self.access.check_open()
             raise
 
-    def _read_engines(self) -> Mapping[str, int]:
-        return self._engine.metrics()
+    # Closing
 
     def close(self) -> None:
         if not self.is_open:
             return
         # First, so that the writer begins no new call. A call in progress is completed.
+        self.access.writer = 0
         self._writer = 0
-        with self._working:
+        with self.access.working:
             self._close()
 
     def _close(self) -> None:
         self._counters.end()
-        with self._pins_lock:
-            pins = list(self._pins)
-        engine, self._engine = self._engine, _CLOSED
+        staging = self.staging
+        close_engine = partial(_close_engine, staging.engine, self._directory)
+        staging.use(CLOSED)
         try:
-            for pin in pins:
-                pin.close()
-            self._close_staging()
+            self._iterators.close()
+            staging.release()
         except BaseException:
-            self._close_engine(engine, clean=False)
+            staging.close(close_engine, clean=False)
             raise
-        self._close_engine(engine, clean=True)
+        staging.close(close_engine, clean=True)
 
-    def _close_engine(self, engine: Engine, *, clean: bool) -> None:
-        """Close the engine and release the folder. It counts as cleanly closed if ``clean`` and no close failed."""
-        closed = False
-        try:
-            engine.close()
-            closed = True
-        finally:
-            if self._directory is not None:
-                self._directory.close(clean=clean and closed)
+    def disown(self) -> None:
+        """Give up the folder and the iterators in the child of a fork: both belong to the parent."""
+        self._iterators.abandon()
+        if self._directory is not None:
+            # Otherwise this process would hold the parent's lock for as long as it lives.
+            self._directory.release()
 
-    def _close_staging(self) -> None:
-        """Close the strategy's resources other than the engine."""
-
-    # Checks
+    # Offsets
 
     def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
         checked = dict(offsets)
@@ -808,7 +720,7 @@ class EngineStore(KeyValueStore):
             check_offset(offset)
             if offset < committed:
                 raise ValueError(
-                    f"store {self._name!r} is at offset {committed} of {partition.topic}-{partition.partition}: "
+                    f"store {self.name!r} is at offset {committed} of {partition.topic}-{partition.partition}: "
                     f"a commit can't move it back to {offset}"
                 )
         return checked
@@ -820,38 +732,21 @@ class EngineStore(KeyValueStore):
             else:
                 self._offsets[partition] = offset
 
-    def _check_write(self, key: bytes, value: bytes | None) -> None:
-        self._check_writer()
-        if not isinstance(key, bytes):
-            as_bytes("key", key)
-        if not key:
-            raise ValueError("a key has at least one byte")
-        if len(key) > self._max_key_bytes:
-            raise ValueError(f"key of {len(key)} bytes: {self._backend} takes up to {self._max_key_bytes}")
-        if value is not None:
-            if not isinstance(value, bytes):
-                as_bytes("value", value)
-            if len(value) > self._max_value_bytes:
-                raise ValueError(f"value of {len(value)} bytes: {self._backend} takes up to {self._max_value_bytes}")
 
-    def _check_writer(self) -> None:
-        if get_ident() != self._writer:
-            self._check_open()
-            raise WrongThreadError(
-                f"store {self._name!r} is written by the thread that opened it: use read_only() on other threads"
-            )
+def __getattr__(name: str) -> object:
+    if name == "EngineStore":
+        from stores.strategies.engine_store import EngineStore  # Deprecated, and seldom used.
 
-    def _check_open(self) -> None:
-        if not self.is_open:
-            catch_up()
-            raise StoreClosedError(f"store {self._name!r} is closed: open it again")
+        return EngineStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class _Closed:
-    """The stand-in for the engine of a closed store."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise StoreClosedError("the store is closed: open it again")
-
-
-_CLOSED: Engine = _Closed()  # type: ignore[assignment]
+def _close_engine(engine: Engine, directory: StoreDirectory | None, *, clean: bool) -> None:
+    """Close the engine and release the folder. It counts as cleanly closed if ``clean`` and no close failed."""
+    closed = False
+    try:
+        engine.close()
+        closed = True
+    finally:
+        if directory is not None:
+            directory.close(clean=clean and closed)

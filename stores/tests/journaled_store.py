@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, ClassVar
 
 from stores.engines.engine import Writes
@@ -17,9 +16,11 @@ from stores.engines.sqlite import SqliteEngine
 from stores.errors import CommitFailedError, StoreUnavailableError
 from stores.failpoints import Part, declare, reach
 from stores.files.plain_files import read_file, replace_file, sync_folder
-from stores.interface import Durability, RecoveryOutcome, TopicPartition
+from stores.interface import Durability, RecoveryOutcome
 from stores.registry import Backend
-from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.batch_staging import BatchStaging, CommitProtocol
+from stores.strategies.indexed_batch import IndexedBatchStaging, NameInMetaEntries
+from stores.strategies.staging import Opened
 
 NOTED = declare("their.noted", "the journal has the commit, the engine has not")
 APPLIED = declare("their.applied", "the engine has the commit, the journal is still there")
@@ -39,24 +40,27 @@ class TheirEngine(SqliteEngine):
     name = "their"
 
 
-class JournaledStore(IndexedBatchStore):
-    """Stages as an indexed batch does. A commit that fits into memory goes by way of a journal."""
+class Journal(NameInMetaEntries):
+    """A commit that fits into memory is written to a journal first. Otherwise it is that of an indexed batch."""
 
-    strategy: ClassVar[str] = "journaled"
-    failpoints: ClassVar[tuple[str, ...]] = (NOTED, APPLIED, OPENED, REPEATED, *IndexedBatchStore.failpoints)
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
+        assert opened.directory is not None
+        self._journal = opened.directory.path / "commit"
+        self._is_synced = opened.traits.durability is Durability.DISK
 
-    def _commit(self, meta: Mapping[bytes, bytes | None], offsets: Mapping[TopicPartition, int | None]) -> None:
-        if self._spill is not None:
-            super()._commit(meta, offsets)
+    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
+        if staging.spill is not None:
+            super().commit(staging, meta)
             return
         try:
-            text = json.dumps([[_layer_text(layer) for layer in self._batch.as_writes()], _pairs_text(meta)])
-            replace_file(self._journal, text, durable=self._durability is Durability.DISK)
+            text = json.dumps([[_layer_text(layer) for layer in staging.batch.as_writes()], _pairs_text(meta)])
+            replace_file(self._journal, text, durable=self._is_synced)
         except OSError as error:
             raise CommitFailedError(f"{self._journal}: {error.strerror}: commit again") from error
         reach(NOTED)
         try:
-            super()._commit(meta, offsets)
+            super().commit(staging, meta)
         except CommitFailedError as error:
             if not error.reopen:
                 self._remove_journal()
@@ -64,33 +68,36 @@ class JournaledStore(IndexedBatchStore):
         reach(APPLIED)
         self._remove_journal()
 
-    @property
-    def _journal(self) -> Path:
-        assert self._directory is not None
-        return self._directory.path / "commit"
-
     def _remove_journal(self) -> None:
         try:
             self._journal.unlink()
-            if self._durability is Durability.DISK:
+            if self._is_synced:
                 # Else power loss could bring it back, to be applied over later commits.
                 sync_folder(self._journal.parent)
         except OSError as error:
             raise CommitFailedError(f"{self._journal}: {error.strerror}: open the store again", reopen=True) from error
 
-    def _recover(self, parent: Path) -> None:
-        super()._recover(parent)
+    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
+        outcome = super().recover(staging)
         try:
             with suppress(FileNotFoundError):
                 layers, meta = json.loads(read_file(self._journal, _BYTES_MAX))
                 reach(OPENED)
-                self._engine.write([_layer(each) for each in layers], _pairs(meta))
+                staging.engine.write([_layer(each) for each in layers], _pairs(meta))
                 reach(REPEATED)
                 self._remove_journal()
-                self._outcome = RecoveryOutcome.ROLLED_FORWARD
-                self._load_meta()
+                return RecoveryOutcome.ROLLED_FORWARD
         except (CommitFailedError, OSError) as error:
             raise StoreUnavailableError(f"{self._journal} can't be carried out: {error}. Open it again") from error
+        return outcome
+
+
+class JournaledStaging(IndexedBatchStaging):
+    """Stages as an indexed batch does, and commits by way of a journal."""
+
+    strategy: ClassVar[str] = "journaled"
+    failpoints: ClassVar[tuple[str, ...]] = (NOTED, APPLIED, OPENED, REPEATED, *IndexedBatchStaging.failpoints)
+    protocol_type: ClassVar[type[CommitProtocol]] = Journal
 
 
 def _layer_text(layer: Writes) -> list[Any]:
@@ -118,4 +125,4 @@ def _bytes(given: str | None) -> bytes | None:
     return None if given is None else bytes.fromhex(given)
 
 
-BACKEND = Backend("their-journaled", lambda: TheirEngine, lambda: JournaledStore)
+BACKEND = Backend("their-journaled", lambda: TheirEngine, lambda: JournaledStaging)

@@ -322,7 +322,7 @@ ORDERLY = {
         ("harness/history.py", "from pyspark.sql import Row"),
         ("scenarios/throughput.py", "import pyspark"),
         ("harness/checkers/atomicity.py", "from stores.interface import Store"),
-        ("harness/plan.py", "from stores.strategies.direct import DirectStore"),
+        ("harness/plan.py", "from stores.strategies.direct import DirectStaging"),
         ("harness/plan.py", "first = 'dual_store.mid_copy'"),
         ("harness/history.py", "from stores import Store"),
         ("harness/__init__.py", "import stores.errors"),

@@ -170,7 +170,7 @@ def test_without_checksums_nothing_is_added() -> None:
 @pytest.mark.parametrize("backend", CHECKED)
 def test_checksums_take_nothing_from_the_longest_value(path: Path, backend: str) -> None:
     with open_store(backend, path) as checked:
-        engine = checked._engine  # type: ignore[attr-defined]
+        engine = checked.staging.engine  # type: ignore[attr-defined]
         assert engine.max_value_bytes + CHECKSUM_BYTES in ((1 << 32) - 1, 900_000_000)
 
 

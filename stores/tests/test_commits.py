@@ -20,8 +20,8 @@ from stores.config import StoreConfig
 from stores.engines.engine import Writes
 from stores.position import OFFSET, POSITION, encode
 from stores.registry import backends
-from stores.strategies.spilling import SpillingStore
-from stores.strategies.store import EngineStore
+from stores.strategies.batch_staging import BatchStaging
+from stores.strategies.store import Store
 from stores.tasks import StreamTask, TaskContext, TaskId
 
 _LOG, _INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
@@ -94,18 +94,18 @@ def test_a_commit_writes_the_positions_that_have_advanced_and_no_others(
 ) -> None:
     inputs = [TopicPartition("input", number) for number in range(8)]
     with closing(open_store("memory-indexed-batch", path)) as store:
-        assert isinstance(store, EngineStore)
+        assert isinstance(store, Store)
         for partition in inputs:
             store.advance_position(partition, 5)
         store.commit({_LOG: 0})
         written: list[Mapping[bytes, bytes | None]] = []
-        write = store._engine.write
+        write = store.staging.engine.write
 
         def note(layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], **options: Any) -> None:
             written.append(dict(meta))
             write(layers, meta, **options)
 
-        monkeypatch.setattr(store._engine, "write", note)
+        monkeypatch.setattr(store.staging.engine, "write", note)
         store.advance_position(inputs[0], 6)
         store.advance_position(inputs[1], 4)
         store.commit({_LOG: 1})
@@ -168,8 +168,9 @@ def test_a_scan_that_begins_while_a_commit_gathers_its_writes_costs_none_of_them
     attribute: str, before: bool, path: Path
 ) -> None:
     with closing(open_store("memory-indexed-batch", path)) as store:
-        assert isinstance(store, SpillingStore)
-        batch = store._batch = _InterruptedBatch()
+        assert isinstance(store, Store)
+        assert isinstance(store.staging, BatchStaging)
+        batch = store._batch = store.staging.batch = _InterruptedBatch()
         store.put(b"key", b"value")
         batch.moment = (attribute, before)
         store.commit()

@@ -27,11 +27,13 @@ from stores import (
     open_store,
 )
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
-from stores.engines.engine import Writes
+from stores.engines.engine import Engine, Writes
 from stores.files import plain_files as files
 from stores.strategies import commit_marker as marker
 from stores.strategies import dual_store
-from stores.strategies.dual_store import DualStore
+from stores.strategies.batch_staging import BatchStaging
+from stores.strategies.dual_store import MarkerFile
+from stores.strategies.store import Store
 from stores.tests.store_process import StoreProcess
 
 BACKEND = "rocksdb-dual-store"
@@ -49,6 +51,13 @@ AFTER_MARKER = [
 FIRST = {b"%08d" % number: b"old" for number in range(100)}
 SECOND = {b"%08d" % number: b"old" if number < 50 else b"n" * 50 for number in (*range(50), *range(60, 200))}
 """After the second transaction, which removes 50 to 99 and writes 60 to 199."""
+
+
+def second(store: Store) -> Engine:
+    """The engine of the staging store."""
+    assert isinstance(store.staging, BatchStaging)
+    assert isinstance(store.staging.protocol, MarkerFile)
+    return store.staging.protocol.second
 
 
 def begin(process: StoreProcess, path: Path, durability: Durability, options: dict[str, object]) -> None:
@@ -79,11 +88,11 @@ def crash_in_recovery(path: Path, failpoint: str, durability: Durability) -> Non
 def assert_recovered(path: Path, durability: Durability, *, committed: int) -> RecoveryOutcome:
     """The store is whole at the offset, nothing of the transaction is left beside it, and it goes on."""
     with open_store(BACKEND, path, durability=durability) as store:
-        assert isinstance(store, DualStore)
+        assert isinstance(store, Store)
         outcome = store.recover().outcome
         assert store.committed_offset(LOG) == committed
         assert dict(store.all()) == (FIRST if committed == 1 else SECOND)
-        assert store._staging.scan(None, None).fetch() == []
+        assert second(store).scan(None, None).fetch() == []
         assert not (path / "commit").exists()
         store.put(b"next", b"1")
         store.commit({LOG: committed + 1})
@@ -286,12 +295,12 @@ def test_the_second_store_is_emptied_by_each_end_of_a_transaction(
 ) -> None:
     """A store that stays open for months must not keep all that it was ever given a second time."""
     with open_store(BACKEND, path, options=options) as store:
-        assert isinstance(store, DualStore)
+        assert isinstance(store, Store)
         for number in range(3):
             store.put_all((key, value + b"%d" % number) for key, value in SECOND.items())
             getattr(store, ending)()
-            assert store._staging.scan(None, None).fetch() == []
-            assert set(store._staging.meta().values()) <= {None}
+            assert second(store).scan(None, None).fetch() == []
+            assert set(second(store).meta().values()) <= {None}
 
 
 def test_a_marker_can_be_read_by_a_person(path: Path) -> None:
@@ -429,14 +438,14 @@ def test_a_commit_copies_in_parts_of_about_the_size_that_was_asked_for(
 ) -> None:
     options = {"staging_buffer_bytes": 1000, "copy_part_bytes": part_bytes}
     with open_store(BACKEND, path, options=options) as store:
-        assert isinstance(store, DualStore)
-        sizes, write = [], store._engine.write
+        assert isinstance(store, Store)
+        sizes, write = [], store.staging.engine.write
 
         def seen(layers: Sequence[Writes], *given: Any, **named: Any) -> None:
             sizes.append(sum(len(value or b"") for layer in layers for value in layer.writes.values()))
             write(layers, *given, **named)
 
-        monkeypatch.setattr(store._engine, "write", seen)
+        monkeypatch.setattr(store.staging.engine, "write", seen)
         for number in range(1000):
             store.put(b"%08d" % number, b"v" * 100)
         store.commit()

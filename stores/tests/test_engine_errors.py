@@ -10,7 +10,7 @@ import lmdb
 import pytest
 
 from stores import CommitFailedError, ConfigError, Durability, StoreCorruptedError, open_store
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 
 class Instead:
@@ -50,16 +50,16 @@ def test_a_commit_says_whether_it_can_be_tried_again(
     path: Path, backend: str, handle: str, call: str, given: str, error: Exception, reopen: bool
 ) -> None:
     with open_store(backend, path, durability=Durability.DISK) as store:
-        assert isinstance(store, EngineStore)
+        assert isinstance(store, Store)
         store.put(b"key", b"1")
         store.commit()
         store.put(b"key", b"2")
-        whole = getattr(store._engine, handle)
-        setattr(store._engine, handle, Instead(whole, call, given, error))
+        whole = getattr(store.staging.engine, handle)
+        setattr(store.staging.engine, handle, Instead(whole, call, given, error))
         with pytest.raises(CommitFailedError) as failed:
             store.commit()
         assert failed.value.reopen is reopen
-        setattr(store._engine, handle, whole)
+        setattr(store.staging.engine, handle, whole)
         assert store.approximate_num_uncommitted_bytes() == 4
         assert store.read_only().get(b"key") == b"1"
     with open_store(backend, path, durability=Durability.DISK) as store:
@@ -69,13 +69,13 @@ def test_a_commit_says_whether_it_can_be_tried_again(
 @pytest.mark.parametrize("error", ["SQLITE_CORRUPT", "SQLITE_NOTADB"])
 def test_damage_found_in_a_commit_is_damage(path: Path, error: str) -> None:
     with open_store("sqlite", path) as store:
-        assert isinstance(store, EngineStore)
+        assert isinstance(store, Store)
         store.put(b"key", b"1")
-        whole = store._engine._writer  # type: ignore[attr-defined]
-        store._engine._writer = Instead(whole, "execute", "commit", named(error))  # type: ignore[attr-defined]
+        whole = store.staging.engine._writer  # type: ignore[attr-defined]
+        store.staging.engine._writer = Instead(whole, "execute", "commit", named(error))  # type: ignore[attr-defined]
         with pytest.raises(StoreCorruptedError):
             store.commit()
-        store._engine._writer = whole  # type: ignore[attr-defined]
+        store.staging.engine._writer = whole  # type: ignore[attr-defined]
 
 
 def test_lmdb_writes_through_no_mapping_of_the_file(path: Path) -> None:
@@ -85,8 +85,8 @@ def test_lmdb_writes_through_no_mapping_of_the_file(path: Path) -> None:
             open_store("lmdb", path, options={name: True})
     for durability in Durability:
         with open_store("lmdb", path.with_name(durability.value), durability=durability) as store:
-            assert isinstance(store, EngineStore)
-            flags = store._engine._env.flags()  # type: ignore[attr-defined]
+            assert isinstance(store, Store)
+            flags = store.staging.engine._env.flags()  # type: ignore[attr-defined]
             assert (flags["writemap"], flags["map_async"]) == (False, False)
             assert (flags["sync"], flags["metasync"]) == (durability is Durability.DISK, True)
 

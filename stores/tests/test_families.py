@@ -11,7 +11,7 @@ from stores import IsolationLevel, StoreIncompatibleError, open_store
 from stores.engines.families import families_in_use
 from stores.engines.split import NEW, OLD
 from stores.errors import StoreCorruptedError
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 ENGINES = ("rocksdb-indexed-batch", "lmdb-indexed-batch", "sqlite-indexed-batch", "memory-indexed-batch")
 
@@ -44,8 +44,8 @@ def test_a_record_that_moves_between_the_lookups_of_two_families_is_seen_in_one(
             store.put(OLD + b"key", None)
             store.commit()
 
-        assert isinstance(store, EngineStore)
-        engine: Any = store._engine.engine  # type: ignore[attr-defined]
+        assert isinstance(store, Store)
+        engine: Any = store.staging.engine.engine  # type: ignore[attr-defined]
         engine._stored[0] = Watched(engine._stored[0], move)
         view = store.read_only(IsolationLevel.READ_COMMITTED)
         assert view.get_many([OLD + b"key", NEW + b"key"]) in ([b"old", None], [None, b"new"])

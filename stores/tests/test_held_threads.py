@@ -25,7 +25,8 @@ from stores.batch.buffer import PAIR_MEMORY_BYTES
 from stores.engines.rocksdb import RocksDBEngine
 from stores.interface import KeyValueView
 from stores.registry import backends
-from stores.strategies.spilling import SpillingStore
+from stores.strategies.batch_staging import BatchStaging
+from stores.strategies.store import Store
 from stores.tests.overtaken_lock import LONG_S, OvertakenLock
 
 SPILLING = ("rocksdb-indexed-batch", "rocksdb-dual-store")
@@ -46,17 +47,22 @@ def pool() -> Any:
         yield threads
 
 
-def spilled(backend: str, path: Path) -> SpillingStore:
+def spilled(backend: str, path: Path) -> Store:
     """A store with an open transaction in its staging store that deletes all keys and writes them again."""
     store = open_store(backend, path, options=TINY)
-    assert isinstance(store, SpillingStore)
+    assert isinstance(store, Store)
     store.put_all([(key, b"old") for key in KEYS])
     store.commit()
     store.delete_range(None, None)
     for key in KEYS:
         store.put(key, b"new" * 10)
-    assert store._spill is not None
+    assert batch_of(store).spill is not None
     return store
+
+
+def batch_of(store: Store) -> BatchStaging:
+    assert isinstance(store.staging, BatchStaging)
+    return store.staging
 
 
 @pytest.mark.parametrize("backend", SPILLING)
@@ -72,14 +78,14 @@ def test_a_read_during_which_a_copy_begins_shows_nothing_of_it_or_all(
         answer: list[Future[Any]] = []
 
         def held(self: RocksDBEngine, *given: Any, **named: Any) -> Any:
-            if self is store._engine and not asked.is_set():
+            if self is store.staging.engine and not asked.is_set():
                 asked.set()
                 assert half_copied.wait(LONG_S)
             return ask(self, *given, **named)
 
         def written(self: RocksDBEngine, layers: Any, *given: Any, **named: Any) -> None:
             write(self, layers, *given, **named)
-            if self is store._engine and layers and not half_copied.is_set():
+            if self is store.staging.engine and layers and not half_copied.is_set():
                 half_copied.set()
                 answer[0].exception(LONG_S)
 
@@ -102,19 +108,19 @@ def test_a_read_during_a_copy_that_ends_before_it_gets_the_lock_shows_nothing_wr
     """By then the open transaction is another one, which readers of committed data must not see."""
     with spilled(backend, path) as store:
         reader = store.read_only(IsolationLevel.READ_COMMITTED)
-        lock = OvertakenLock(store._batch.lock)
+        lock = OvertakenLock(batch_of(store).batch.lock)
         answer: list[Future[Any]] = []
         write = RocksDBEngine.write
 
         def written(self: RocksDBEngine, layers: Any, *given: Any, **named: Any) -> None:
             write(self, layers, *given, **named)
-            if self is store._engine and layers and not answer:
+            if self is store.staging.engine and layers and not answer:
                 answer.append(pool.submit(READS[read], reader))
                 assert lock.asked.wait(LONG_S)
 
         monkeypatch.setattr(RocksDBEngine, "write", written)
-        monkeypatch.setattr(store._batch, "lock", lock)
-        monkeypatch.setattr(store._copying, "_lock", lock)
+        monkeypatch.setattr(batch_of(store).batch, "lock", lock)
+        monkeypatch.setattr(batch_of(store)._copying, "_lock", lock)
         store.commit()
         for key in KEYS:
             store.put(key, b"later")
@@ -138,7 +144,7 @@ def test_no_reader_waits_for_any_write_of_a_spilled_commit(
 
         for engine, step in ((RocksDBEngine, "write"), (RocksDBEngine, "persist")):
             monkeypatch.setattr(engine, step, partial_method(partial(beside, getattr(engine, step))))
-        store._spill_staged()
+        batch_of(store).spill_staged()
         shown.clear()
         store.commit({LOG: 1})
         monkeypatch.undo()
@@ -164,16 +170,16 @@ def test_the_writer_reads_what_a_spilled_commit_wrote_and_not_the_small_one_befo
         store.commit()
         assert store.get(b"key") == b"small"
         store.put(b"key", b"large" * 4000)
-        assert isinstance(store, SpillingStore)
-        assert store._spill is not None
+        assert isinstance(store, Store)
+        assert batch_of(store).spill is not None
         store.commit()
         assert store.get(b"key") == b"large" * 4000
         assert store.get_many([b"key"]) == [b"large" * 4000]
 
 
 ASKS: dict[str, Callable[[KeyValueView], Any]] = {
-    "_get": lambda reader: reader.get(b"key"),
-    "_get_many": lambda reader: reader.get_many([b"key"]),
+    "staging.get": lambda reader: reader.get(b"key"),
+    "staging.get_many": lambda reader: reader.get_many([b"key"]),
     "scan": lambda reader: reader.range(b"a", b"z"),
     "scan_prefix": lambda reader: reader.prefix_scan(b"k"),
     "approximate_num_entries": lambda reader: reader.approximate_num_entries(),
@@ -196,8 +202,10 @@ def test_a_bounded_reader_never_answers_from_a_state_that_a_rollback_took_back(
             reader = store.read_only(IsolationLevel.READ_UNCOMMITTED, PositionBound({INPUT: 5}))
             assert reader.get(b"key") == b"value"
             if when == "before the read":
-                for name, read in ASKS.items():
-                    asks = getattr(store, name)
+                for method, read in ASKS.items():
+                    part, _, name = method.rpartition(".")
+                    owner = getattr(store, part) if part else store
+                    asks = getattr(owner, name)
 
                     def rolled_back(*given: Any, asks: Callable[..., Any] = asks, **named: Any) -> Any:
                         writer.submit(store.rollback).result(LONG_S)
@@ -205,17 +213,17 @@ def test_a_bounded_reader_never_answers_from_a_state_that_a_rollback_took_back(
 
                     writer.submit(store.advance_position, INPUT, 5).result(LONG_S)
                     with monkeypatch.context() as held:
-                        held.setattr(store, name, rolled_back)
+                        held.setattr(owner, name, rolled_back)
                         with pytest.raises(NotUpToBoundError):
                             read(reader)
             else:
-                rollback, told = store._rollback, []
+                rollback, told = store.staging.rollback, []
 
                 def looked_at() -> None:
                     rollback()
                     told.append(pool.submit(reader.get, b"key").exception(LONG_S))
 
-                monkeypatch.setattr(store, "_rollback", looked_at)
+                monkeypatch.setattr(store.staging, "rollback", looked_at)
                 writer.submit(store.rollback).result(LONG_S)
                 assert [type(error) for error in told] == [NotUpToBoundError]
         finally:
@@ -268,7 +276,7 @@ def test_a_store_that_is_closed_in_the_middle_of_an_operation_says_so_or_carries
 
             return called
 
-        engine = store._engine
+        engine = store.staging.engine
         for asked in ("write", "put", "get", "get_many", "scan", "begin"):
             if hasattr(engine, asked):
                 monkeypatch.setattr(engine, asked, close_beside(getattr(engine, asked)))
@@ -313,14 +321,14 @@ def write_between_scans(
 
         return called
 
-    target = CLASSES.get(store._engine.name)
+    target = CLASSES.get(store.staging.engine.name)
     if target is None:
-        monkeypatch.setattr(store._engine, "_scan", between(store._engine._scan))
+        monkeypatch.setattr(store.staging.engine, "_scan", between(store.staging.engine._scan))
     else:
         module, name = target.rsplit(".", 1)
         monkeypatch.setattr(target, between(getattr(import_module(module), name)))
-    if hasattr(store, "_live_scan"):
-        monkeypatch.setattr(store, "_live_scan", between(store._live_scan))
+    if hasattr(store.staging, "_live_scan"):
+        monkeypatch.setattr(store.staging, "_live_scan", between(store.staging._live_scan))
     return done
 
 
@@ -369,7 +377,7 @@ def test_scans_that_are_made_together_show_one_moment_also_where_a_commit_comes_
 
 def test_a_dual_store_is_not_closed_between_the_two_that_it_verifies(path: Path, pool: ThreadPoolExecutor) -> None:
     store: Any = open_store("rocksdb-dual-store", path)
-    verify, closing = store._staging.verify, list[Future[None]]()
+    verify, closing = store.staging.protocol.second.verify, list[Future[None]]()
 
     def verified() -> None:
         closing.append(pool.submit(store.close))
@@ -379,6 +387,6 @@ def test_a_dual_store_is_not_closed_between_the_two_that_it_verifies(path: Path,
         wait(closing, 0.2)
         verify()
 
-    store._staging.verify = verified
+    store.staging.protocol.second.verify = verified
     store.verify()
     closing[0].result(LONG_S)

@@ -18,7 +18,7 @@ from stores import CommitFailedError, IsolationLevel, StoreUnavailableError, Top
 from stores.engines.engine import Writes
 from stores.engines.lmdb.memory_map import MemoryMap, room_bytes
 from stores.ordered.ranges import Bounds
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 BACKEND = "lmdb-indexed-batch"
 LOG = TopicPartition("changelog", 0)
@@ -89,8 +89,8 @@ def test_others_read_what_is_committed_while_a_write_is_under_way(path: Path) ->
     with open_store(BACKEND, path) as store, ThreadPoolExecutor(1) as pool:
         store.put(b"key", b"old")
         store.commit()
-        assert isinstance(store, EngineStore)
-        engine = store._engine
+        assert isinstance(store, Store)
+        engine = store.staging.engine
 
         def ranges() -> Iterator[Bounds]:
             yield b"key", b"key"

@@ -16,7 +16,7 @@ from stores import CommitFailedError, Durability, StoreCorruptedError, TopicPart
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.lmdb.meta_pages import Checksums, check_meta_pages, keep_meta_pages
 from stores.files.identity import Identity, present_version, read_identity
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 LOG = TopicPartition("changelog", 0)
 BACKENDS = ("lmdb-indexed-batch", "lmdb-native")
@@ -254,10 +254,10 @@ def test_a_write_of_nothing_leaves_the_checksums_as_they_are(path: Path) -> None
     with open_store(BACKENDS[0], path) as store:
         commit(store, 1)
         commit(store, 2)
-        assert isinstance(store, EngineStore)
+        assert isinstance(store, Store)
         before = meta_pages(path / "data" / "data.mdb")
         for _ in range(3):
-            store._engine.write([], {})
+            store.staging.engine.write([], {})
         assert meta_pages(path / "data" / "data.mdb") == before
         shutil.copytree(path, copy)
     with open_store(BACKENDS[0], copy) as store:

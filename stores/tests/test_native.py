@@ -26,8 +26,10 @@ from stores.engines.lmdb import memory_map
 from stores.engines.memory import MemoryEngine
 from stores.registry import backends
 from stores.strategies import undo_log as undo
-from stores.strategies.native import NativeStore
-from stores.strategies.store import Traits
+from stores.strategies.native import NativeStaging
+from stores.strategies.staging import Traits
+from stores.strategies.store import Store
+from stores.strategies.store_opening import open_over
 from stores.tests.model import Model
 from stores.tests.store_process import StoreProcess
 from stores.tests.test_engine_errors import Instead, named
@@ -40,10 +42,15 @@ in_linux = pytest.mark.skipif(
 KEYS = [b"%02d" % number for number in range(60)]
 
 
-def opened(backend: str, path: Path) -> NativeStore:
+def opened(backend: str, path: Path) -> Store:
     store = open_store(backend, path)
-    assert isinstance(store, NativeStore)
+    assert isinstance(store, Store)
     return store
+
+
+def native(store: Store) -> NativeStaging:
+    assert isinstance(store.staging, NativeStaging)
+    return store.staging
 
 
 def shown(model: Model, rng: Random) -> tuple[Any, list[tuple[bytes, bytes]]]:
@@ -99,7 +106,7 @@ def test_scans_that_have_got_somewhere_go_on_as_if_nothing_had_happened_since(
             assert list(iterator) == expected
         store.put(b"last", b"1")
         store.put(b"last", b"2")
-        assert store._undo.layers == []
+        assert native(store)._undo.layers == []
 
 
 @pytest.mark.parametrize("backend", NATIVE)
@@ -113,21 +120,21 @@ def test_nothing_of_the_past_is_kept_but_for_scans_that_are_open(path: Path, bac
         store.put(KEYS[0], b"3")
         newest = store.all()
         store.put(KEYS[0], b"4")
-        assert [dict(layer.staged.writes) for layer in store._undo.layers] == [
+        assert [dict(layer.staged.writes) for layer in native(store)._undo.layers] == [
             {KEYS[0]: b"1"},
             {KEYS[1]: b"1", KEYS[0]: b"2"},
             {KEYS[0]: b"3"},
         ]
         newer.close()
         store.put(KEYS[0], b"5")
-        assert [dict(layer.staged.writes) for layer in store._undo.layers] == [
+        assert [dict(layer.staged.writes) for layer in native(store)._undo.layers] == [
             {KEYS[0]: b"1", KEYS[1]: b"1"},
             {KEYS[0]: b"3"},
         ]
         assert [value for _, value in oldest] == [b"1"] * len(KEYS)
         assert [value for _, value in newest][:2] == [b"3", b"2"]
         store.put(KEYS[0], b"6")
-        assert store._undo.layers == []
+        assert native(store)._undo.layers == []
 
 
 @pytest.mark.parametrize("backend", NATIVE)
@@ -238,7 +245,7 @@ def test_a_transaction_of_ten_times_the_memory_that_is_left_is_committed_by_sqli
 
 def test_a_write_for_which_sqlite_has_no_room_gives_the_transaction_up(path: Path) -> None:
     with opened("sqlite-native", path) as store:
-        writer = store._engine._writer  # type: ignore[attr-defined]
+        writer = store.staging.engine._writer  # type: ignore[attr-defined]
         [pages] = writer.execute("pragma page_count").fetchone()
         writer.execute(f"pragma max_page_count = {pages + 3}").fetchall()
         store.put(b"small", b"1")
@@ -280,8 +287,8 @@ def test_a_commit_with_which_the_engine_gives_up_asks_to_open_the_store_again(pa
         store.put(b"key", b"2")
         store.advance_position(INPUT, 5)
         begun, held = store.all(), store.all()
-        whole = store._engine._writer  # type: ignore[attr-defined]
-        store._transaction._writer = GivesUp(whole, "", "", named("SQLITE_FULL"))  # type: ignore[union-attr]
+        whole = store.staging.engine._writer  # type: ignore[attr-defined]
+        native(store)._transaction._writer = GivesUp(whole, "", "", named("SQLITE_FULL"))  # type: ignore[union-attr]
         uses: list[Callable[[], object]] = [
             lambda: store.commit({LOG: 2}),
             lambda: store.get(b"key"),
@@ -335,7 +342,7 @@ def test_readers_of_committed_data_go_on_during_a_commit_and_never_go_back(path:
         store.commit()
         store.put(b"key", b"2")
         look()
-        store._transaction._txn = Watched(store._transaction._txn, look)  # type: ignore[union-attr]
+        native(store)._transaction._txn = Watched(native(store)._transaction._txn, look)  # type: ignore[union-attr]
         store.commit()
         look()
     assert seen == [(b"1",) * 3, (b"1",) * 3, (b"2",) * 3, (b"2",) * 3]
@@ -343,5 +350,5 @@ def test_readers_of_committed_data_go_on_during_a_commit_and_never_go_back(path:
 
 def test_an_engine_without_transactions_carries_no_native_store(path: Path) -> None:
     with pytest.raises(ConfigError):
-        NativeStore.open(MemoryEngine, path, {}, Traits("store", "memory-native", Durability.CHANGELOG))
+        open_over(NativeStaging, MemoryEngine, path, {}, Traits("store", "memory-native", Durability.CHANGELOG))
     assert not path.exists()

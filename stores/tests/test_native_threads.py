@@ -12,7 +12,8 @@ import pytest
 
 from stores import IsolationLevel, KeyValueStore, ReadOnlyKeyValueStore, open_store
 from stores.ordered.ranges import KeyRanges
-from stores.strategies.native import NativeStore
+from stores.strategies.native import NativeStaging
+from stores.strategies.store import Store
 from stores.strategies.undo_log import Undo
 from stores.tests.overtaken_lock import LONG_S, OvertakenLock
 
@@ -67,11 +68,12 @@ class Held:
 @pytest.mark.parametrize("read", READS)
 def test_a_writer_is_kept_out_of_a_transaction_while_a_reader_is_in_it(path: Path, read: str, write: str) -> None:
     store = open_store("lmdb-native", path)
-    assert isinstance(store, NativeStore)
+    assert isinstance(store, Store)
+    assert isinstance(store.staging, NativeStaging)
     try:
         store.put_all((key, b"staged") for key in KEYS)
-        held = Held(store._transaction)
-        store._transaction = held  # type: ignore[assignment]
+        held = Held(store.staging._transaction)
+        store.staging._transaction = held  # type: ignore[assignment]
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(READS[read], store.read_only(IsolationLevel.READ_UNCOMMITTED))
             assert held.begun.wait(60)
@@ -92,12 +94,13 @@ def test_only_a_lookup_of_what_may_be_staged_waits_for_a_commit(path: Path, back
         store.commit()
     with ThreadPoolExecutor(1) as writer, ThreadPoolExecutor(4) as readers:
         store = writer.submit(open_store, backend, path).result(LONG_S)
-        assert isinstance(store, NativeStore)
+        assert isinstance(store, Store)
+        assert isinstance(store.staging, NativeStaging)
         writer.submit(store.put, KEYS[0], b"staged").result(LONG_S)
         if deleted:
             writer.submit(store.delete_range, KEYS[1], KEYS[2]).result(LONG_S)
-        transaction = HeldCommit(store._transaction)
-        store._transaction = transaction  # type: ignore[assignment]
+        transaction = HeldCommit(store.staging._transaction)
+        store.staging._transaction = transaction  # type: ignore[assignment]
         committing = writer.submit(store.commit)
         assert transaction.begun.wait(LONG_S)
         view = store.read_only(IsolationLevel.READ_UNCOMMITTED)
@@ -139,7 +142,9 @@ def test_no_lookup_goes_back_to_before_a_staged_value_that_a_range_delete_takes_
     """The reader is held where the key is no longer among the staged ones, and the transaction does not have all "
     "writes yet."""
     with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
-        assert isinstance(store, NativeStore)
+        assert isinstance(store, Store)
+        assert isinstance(store.staging, NativeStaging)
+        staging = store.staging
         store.put(b"key", b"committed")
         store.commit()
         store.put(b"key", b"staged")
@@ -149,7 +154,7 @@ def test_no_lookup_goes_back_to_before_a_staged_value_that_a_range_delete_takes_
         answers: list[Future[bytes | None]] = []
 
         def add_later(ranges: KeyRanges, start: bytes | None, end: bytes | None) -> None:
-            assert b"key" not in store._lengths.writes
+            assert b"key" not in staging._lengths.writes
             answers.append(pool.submit(view.get, b"key"))
             wait(answers, WRITER_GETS_S)
             add(ranges, start, end)
@@ -167,12 +172,13 @@ def test_a_read_that_waits_for_the_transaction_until_it_has_ended_shows_what_is_
 ) -> None:
     """When it asked for the lock there was an open transaction; there is none, or another one, when it gets it."""
     with open_store(backend, path) as store, ThreadPoolExecutor(1) as pool:
-        assert isinstance(store, NativeStore)
+        assert isinstance(store, Store)
+        assert isinstance(store.staging, NativeStaging)
         store.put_all((key, b"committed") for key in KEYS)
         store.commit()
         store.put_all((key, b"staged") for key in KEYS)
-        lock = OvertakenLock(store._lock)
-        monkeypatch.setattr(store, "_lock", lock)
+        lock = OvertakenLock(store.staging._lock)
+        monkeypatch.setattr(store.staging, "_lock", lock)
         answer = pool.submit(READS[read], store.read_only(IsolationLevel.READ_UNCOMMITTED))
         assert lock.asked.wait(LONG_S)
         WRITES[write](store)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stores import IsolationLevel, StoreUnavailableError, open_store
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 PERSISTENT = ("lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native")
 PAIRS = [(b"%04d" % key, b"0") for key in range(100)]
@@ -80,8 +80,8 @@ def test_scans_between_two_commits_share_a_snapshot_which_ends_with_the_last_of_
     with open_store(backend, path) as store:
         store.put_all(PAIRS)
         store.commit()
-        assert isinstance(store, EngineStore)
-        snapshots = store._engine._snapshots  # type: ignore[attr-defined]
+        assert isinstance(store, Store)
+        snapshots = store.staging.engine._snapshots  # type: ignore[attr-defined]
         before = snapshots.count
         first, second = store.all(), store.all()
         assert [next(first), next(second)] == PAIRS[:1] * 2

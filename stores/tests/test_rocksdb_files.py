@@ -19,7 +19,7 @@ from rocksdict import AccessType, Options, Rdict
 
 from stores import Durability, IsolationLevel, TopicPartition, open_store
 from stores.strategies.indexed_batch import AFTER_WRITE, BEFORE_WRITE
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tests.store_process import StoreProcess
 
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)
@@ -54,14 +54,14 @@ def families(path: Path) -> dict[str, dict[bytes, bytes]]:
 def test_commits_flush_nothing(path: Path, backend: str, durability: Durability) -> None:
     """When to flush is the engine's to decide; ``persist`` is the one that asks for it."""
     with open_store(backend, path, durability=durability) as store:
-        assert isinstance(store, EngineStore)
+        assert isinstance(store, Store)
         for number in range(200):
             store.put(b"%04d" % number, b"v" * 100)
             store.commit({LOG: number})
         assert flushes(path) == 0
         assert list((path / "data").glob("*.sst")) == []
         if durability is Durability.CHANGELOG:
-            store._engine.persist()
+            store.staging.engine.persist()
             assert flushes(path) > 0
             assert list((path / "data").glob("*.sst")) != []
 
@@ -150,8 +150,8 @@ def test_a_put_leaves_the_engine_alone_and_a_commit_is_one_write(path: Path, mon
     for backend in (INDEXED, "rocksdb-direct"):
         calls.clear()
         with open_store(backend, path.with_name(backend)) as store:
-            assert isinstance(store, EngineStore)
-            engine = type(store._engine)
+            assert isinstance(store, Store)
+            engine = type(store.staging.engine)
             with monkeypatch.context() as counted:
                 for name in ("put", "write", "persist", "sync"):
                     original = getattr(engine, name)

@@ -13,7 +13,7 @@ import pytest
 from stores import KeyValueStore, open_store
 from stores.engines.rocksdb import RocksDBEngine
 from stores.engines.rocksdb.shared_memory import SharedMemory, shared_memory
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 INDEXED = "rocksdb-indexed-batch"
 MIB = 1 << 20
@@ -26,9 +26,9 @@ def fill(store: KeyValueStore, num_bytes: int, first: int = 0) -> None:
 
 
 def engine_of(store: KeyValueStore) -> RocksDBEngine:
-    assert isinstance(store, EngineStore)
-    assert isinstance(store._engine, RocksDBEngine)
-    return store._engine
+    assert isinstance(store, Store)
+    assert isinstance(store.staging.engine, RocksDBEngine)
+    return store.staging.engine
 
 
 def settle(stores: list[KeyValueStore]) -> None:

@@ -14,7 +14,7 @@ from stores import open_store
 from stores.engines.engine import Scan, Writes
 from stores.engines.snapshots import Snapshots
 from stores.ordered.ranges import Bounds, ScanRange
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 
 
 @pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "sqlite-indexed-batch"])
@@ -23,8 +23,8 @@ def test_a_scan_that_is_made_during_a_commit_does_not_hide_it_from_those_made_la
     with open_store(backend, path) as store:
         store.put(b"key", b"old")
         store.commit()
-        assert isinstance(store, EngineStore)
-        engine = store._engine
+        assert isinstance(store, Store)
+        engine = store.staging.engine
         during: list[Scan] = []
 
         def ranges() -> Iterator[Bounds]:
@@ -43,8 +43,8 @@ def test_a_scan_that_is_made_during_a_commit_does_not_hide_it_from_those_made_la
 @pytest.mark.parametrize("backend", ["lmdb-indexed-batch", "sqlite-indexed-batch"])
 def test_scans_that_are_made_together_during_a_commit_share_one_read_transaction(path: Path, backend: str) -> None:
     with open_store(backend, path) as store:
-        assert isinstance(store, EngineStore)
-        engine: Any = store._engine
+        assert isinstance(store, Store)
+        engine: Any = store.staging.engine
         counts: list[int] = []
 
         def ranges() -> Iterator[Bounds]:

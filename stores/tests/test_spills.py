@@ -34,8 +34,8 @@ from stores.files import identity
 from stores.registry import backends
 from stores.strategies import indexed_batch
 from stores.strategies import spill_store as second_store
-from stores.strategies.indexed_batch import IndexedBatchStore
-from stores.strategies.spilling import SpillingStore
+from stores.strategies.batch_staging import BatchStaging
+from stores.strategies.store import Store
 from stores.tests.store_process import StoreProcess
 
 BACKENDS = [name for name, backend in backends().items() if indexed_batch.DECIDED in backend.failpoints]
@@ -48,10 +48,15 @@ SECOND = {b"%08d" % number: b"old" if number < 50 else b"n" * 50 for number in (
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
-def opened(backend: str, path: Path, **options: object) -> IndexedBatchStore:
+def opened(backend: str, path: Path, **options: object) -> Store:
     store = open_store(backend, path, durability=Durability.PROCESS, options={**TINY, **options})
-    assert isinstance(store, IndexedBatchStore)
+    assert isinstance(store, Store)
     return store
+
+
+def batch_of(store: Store) -> BatchStaging:
+    assert isinstance(store.staging, BatchStaging)
+    return store.staging
 
 
 def crash(backend: str, path: Path, failpoint: str, *, after: int = 0) -> None:
@@ -170,7 +175,7 @@ def test_a_spill_that_nobody_sealed_is_not_copied(path: Path, backend: str, monk
     with opened(backend, path) as store:
         store.put(b"key", b"v" * 600)
         [folder] = (path / "data.tmp").iterdir()
-        store._engine.write([], {indexed_batch._COPYING: bytes.fromhex(folder.name)})
+        store.staging.engine.write([], {indexed_batch._COPYING: bytes.fromhex(folder.name)})
         monkeypatch.setattr(second_store.SecondStore, "remove", second_store.SecondStore.close)
     with pytest.raises(StoreCorruptedError):
         opened(backend, path)
@@ -182,18 +187,18 @@ def test_a_commit_that_fits_into_memory_is_one_write_and_makes_no_file(
 ) -> None:
     with opened(backend, path) as store:
         before, written = {entry.name for entry in path.iterdir()}, []
-        write = store._engine.write
+        write = store.staging.engine.write
 
         def seen(layers: Sequence[Writes], *given: Any, **named: Any) -> None:
             written.append(len(layers))
             write(layers, *given, **named)
 
-        monkeypatch.setattr(store._engine, "write", seen)
+        monkeypatch.setattr(store.staging.engine, "write", seen)
         store.put(b"key", b"v" * (497 - PAIR_MEMORY_BYTES))
         store.commit({LOG: 1})
         assert written == [1]
         assert {entry.name for entry in path.iterdir()} == before
-        assert indexed_batch._COPYING not in store._engine.meta()
+        assert indexed_batch._COPYING not in store.staging.engine.meta()
 
 
 @every_backend
@@ -231,10 +236,10 @@ def test_a_scan_outlives_the_transaction_that_it_shows(path: Path, backend: str,
 def test_keys_may_be_as_long_as_without_a_spill(path: Path, backend: str) -> None:
     with opened(backend, path) as store:
         keys = [bytes([letter]) * min(store.max_key_bytes, 5000) for letter in b"abc"]
-        assert store.max_key_bytes == store._engine.max_key_bytes
+        assert store.max_key_bytes == store.staging.engine.max_key_bytes
         for key in keys:
             store.put(key, b"v" * 400)
-        assert store._spill is not None
+        assert batch_of(store).spill is not None
         assert [key for key, _ in store.all()] == keys
         store.commit()
         assert [key for key, _ in store.all()] == keys
@@ -316,7 +321,7 @@ def test_a_copy_that_fails_is_carried_out_by_opening_again_and_undone_by_nothing
 ) -> None:
     store = opened(backend, path)
     stage_second(store)
-    write, parts = store._engine.write, 0
+    write, parts = store.staging.engine.write, 0
 
     def fails(layers: Sequence[Writes], *given: Any, **named: Any) -> None:
         nonlocal parts
@@ -325,7 +330,7 @@ def test_a_copy_that_fails_is_carried_out_by_opening_again_and_undone_by_nothing
             raise CommitFailedError("the disk is full")
         write(layers, *given, **named)
 
-    monkeypatch.setattr(store._engine, "write", fails)
+    monkeypatch.setattr(store.staging.engine, "write", fails)
     with pytest.raises(CommitFailedError) as failed:
         store.commit({LOG: 2})
     assert failed.value.reopen
@@ -336,7 +341,7 @@ def test_a_copy_that_fails_is_carried_out_by_opening_again_and_undone_by_nothing
     assert assert_recovered(backend, path, committed=2) is RecoveryOutcome.ROLLED_FORWARD
 
 
-def stage_second(store: IndexedBatchStore) -> None:
+def stage_second(store: Store) -> None:
     """All of the second transaction, over the committed first."""
     store.put_all(FIRST.items())
     store.commit({LOG: 1})
@@ -353,13 +358,13 @@ def test_what_a_failed_commit_may_have_named_is_there_when_the_store_is_opened_a
     """If the disk refuses to sync the name, it is unknown whether it is there."""
     store = opened(backend, path)
     stage_second(store)
-    done = getattr(store._engine, method)
+    done = getattr(store.staging.engine, method)
 
     def fails(*given: Any, **named: Any) -> None:
         done(*given, **named)
         raise CommitFailedError("it can't be synced", reopen=True)
 
-    monkeypatch.setattr(store._engine, method, fails)
+    monkeypatch.setattr(store.staging.engine, method, fails)
     with pytest.raises(CommitFailedError) as failed:
         store.commit({LOG: 2})
     assert failed.value.reopen
@@ -376,7 +381,7 @@ def test_a_commit_whose_name_was_refused_can_be_tried_again(
     with opened(backend, path) as store:
         stage_second(store)
         with monkeypatch.context() as broken:
-            broken.setattr(store._engine, "write", raising(CommitFailedError("the disk is full")))
+            broken.setattr(store.staging.engine, "write", raising(CommitFailedError("the disk is full")))
             with pytest.raises(CommitFailedError) as failed:
                 store.commit({LOG: 2})
         assert not failed.value.reopen
@@ -398,9 +403,9 @@ def test_what_is_written_after_a_commit_was_cut_short_is_not_committed_with_it(
 ) -> None:
     """By a caller that ignores the advice to open the store again."""
     store = open_store(backend, path, options=TINY)
-    assert isinstance(store, SpillingStore)
+    assert isinstance(store, Store)
     store.put_all(SECOND.items())
-    monkeypatch.setattr(store, "_copy", raising(CommitFailedError("the disk is full", reopen=True)))
+    monkeypatch.setattr(store.staging, "copy", raising(CommitFailedError("the disk is full", reopen=True)))
     with pytest.raises(CommitFailedError):
         store.commit({LOG: 1})
     monkeypatch.undo()
@@ -434,7 +439,7 @@ def test_what_an_iterator_kept_of_a_spill_is_gone_with_the_next_commit_after_it(
 @every_backend
 def test_a_damaged_name_of_what_was_spilled_makes_the_store_corrupted(path: Path, backend: str) -> None:
     with opened(backend, path) as store:
-        store._engine.write([], {indexed_batch._COPYING: b"\xff\x00"})
+        store.staging.engine.write([], {indexed_batch._COPYING: b"\xff\x00"})
     with pytest.raises(StoreCorruptedError):
         opened(backend, path)
 

@@ -15,14 +15,14 @@ from stores.tests.installed import install as install_package
 BACKEND = """
 from stores.engines.memory import MemoryEngine
 from stores.registry import Backend
-from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.indexed_batch import IndexedBatchStaging
 
 
 class TheirEngine(MemoryEngine):
     name = "their"
 
 
-class Theirs(IndexedBatchStore):
+class Theirs(IndexedBatchStaging):
     strategy = "own"
     {body}
 

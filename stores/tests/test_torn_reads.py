@@ -16,7 +16,7 @@ from stores.engines.snapshots import Snapshots
 from stores.ordered.ranges import KeyRanges
 from stores.ordered.sorted_map import SortedMap
 from stores.registry import backends
-from stores.strategies.indexed_batch import IndexedBatchStore
+from stores.strategies.store import Store
 
 READER_GETS_S = 0.1
 """The seconds to wait for a reader in the middle of a step; one that is blocked answers afterwards."""
@@ -100,14 +100,14 @@ def test_a_reader_of_uncommitted_data_waits_for_no_commit_of_an_indexed_batch_an
             one = pool.submit(reader.get, b"c")
             shown.append([future.result(10) for future in (scan, many, one)])
 
-        write = type(store._engine).write  # type: ignore[attr-defined]
+        write = type(store.staging.engine).write  # type: ignore[attr-defined]
 
         def stepped(*arguments: Any, **named: Any) -> None:
             look()
             write(*arguments, **named)
             look()
 
-        monkeypatch.setattr(type(store._engine), "write", stepped)  # type: ignore[attr-defined]
+        monkeypatch.setattr(type(store.staging.engine), "write", stepped)  # type: ignore[attr-defined]
         store.commit({TopicPartition("changelog", 0): 1})
         look()
         assert shown == [[after, [None, b"staged", b"staged"], None]] * 3
@@ -129,7 +129,7 @@ def test_a_scan_that_is_made_in_the_middle_of_a_put_stays_what_it_was(path: Path
 
             def trace(frame: FrameType, event: str, _: object) -> Any:
                 nonlocal lines
-                if frame.f_code is not IndexedBatchStore.put.__code__:
+                if frame.f_code is not Store.put.__code__:
                     return None
                 if event == "line":
                     if lines == line:

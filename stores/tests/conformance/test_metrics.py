@@ -14,7 +14,7 @@ import pytest
 
 from stores import IsolationLevel, KeyValueStore, StoreClosedError, TopicPartition
 from stores.metrics import Kind, StoreMetrics, measures
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tests.conformance.cases import Case
 from stores.tests.touched import Touched
 
@@ -74,11 +74,12 @@ def test_a_commit_that_fails_is_counted_apart_and_not_timed(
     def fail(*_: object) -> None:
         raise OSError
 
+    assert isinstance(store, Store)
     store.put(b"key", b"value")
     staged = store.metrics.uncommitted_bytes
     memory = {"uncommitted_memory_bytes": store.uncommitted_memory_bytes()}
     with monkeypatch.context() as broken, pytest.raises(OSError):
-        broken.setattr(store, "_commit", fail)
+        broken.setattr(store.staging, "commit", fail)
         store.commit()
     assert counts(store) == {**NOTHING, "commit_failed_total": 1, "uncommitted_bytes": staged, **memory}
     assert store.metrics.commit_latency_seconds_total == 0.0
@@ -207,7 +208,7 @@ def test_counting_is_for_each_commit_and_not_for_each_record(
     store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The counters are touched as often for 500 records as for 5, whatever is done with them."""
-    assert isinstance(store, EngineStore)
+    assert isinstance(store, Store)
     counters = Touched(store._counters)
     monkeypatch.setattr(store, "_counters", counters)
     touched = []

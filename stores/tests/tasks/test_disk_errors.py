@@ -20,7 +20,11 @@ from stores.errors import (
 )
 from stores.interface import TopicPartition
 from stores.registry import backends
-from stores.strategies.store import EngineStore
+from stores.strategies.access import Access
+from stores.strategies.batch_staging import BatchStaging
+from stores.strategies.native import NativeStaging
+from stores.strategies.staging import Staging
+from stores.strategies.store import Store
 from stores.tasks import ProcessingGuarantee, TaskContext
 from stores.tests.changelog.failing import Failing
 from stores.tests.tasks.setup import (
@@ -58,9 +62,9 @@ class Faults:
         self.planned.append((store, call, error, done))
 
     def wrap(self, call: str) -> Callable[..., object]:
-        original = getattr(EngineStore, call)
+        original = getattr(Store, call)
 
-        def wrapped(store: EngineStore, *given: object, **named: object) -> object:
+        def wrapped(store: Store, *given: object, **named: object) -> object:
             plan = next((plan for plan in self.planned if plan[:2] == (store.name, call)), None)
             if plan is None:
                 return original(store, *given, **named)
@@ -76,7 +80,7 @@ class Faults:
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     planned = Faults()
     for call in ("commit", "restore", "close"):
-        monkeypatch.setattr(EngineStore, call, planned.wrap(call))
+        monkeypatch.setattr(Store, call, planned.wrap(call))
     yield planned
     assert planned.planned == []
 
@@ -136,21 +140,23 @@ class GivenUp:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fails = False
-        self._failed: list[EngineStore] = []
-        for call in ("commit", "restore"):
-            monkeypatch.setattr(EngineStore, call, self._wrapped(getattr(EngineStore, call)))
+        self._failed: list[Access] = []
+        for kind in (Staging, BatchStaging, NativeStaging):
+            for call in {"commit", "write_at_once"} & set(vars(kind)):
+                monkeypatch.setattr(kind, call, self._wrapped(getattr(kind, call)))
 
-    def fail(self, store: EngineStore) -> StoreError:
+    def fail(self, store: Store | Staging) -> StoreError:
         """Let the store raise, now and from now on."""
         self.fails = False
-        self._failed.append(store)
+        self._failed.append(store.access)
         return ERRORS["must be opened again"]()
 
     def _wrapped(self, original: Callable[..., object]) -> Callable[..., object]:
-        def wrapped(store: EngineStore, *given: object, **named: object) -> object:
-            if any(store is failed for failed in self._failed) or (self.fails and store.name == "left"):
-                raise self.fail(store)
-            return original(store, *given, **named)
+        def wrapped(staging: Staging, *given: object, **named: object) -> object:
+            access = staging.access
+            if any(access is failed for failed in self._failed) or (self.fails and access.name == "left"):
+                raise self.fail(staging)
+            return original(staging, *given, **named)
 
         return wrapped
 
@@ -182,7 +188,7 @@ def test_a_store_whose_disk_failed_in_the_function_is_opened_again_and_not_rolle
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = GivenUp(monkeypatch)
-    stores: list[EngineStore] = []
+    stores: list[Store] = []
 
     def process(record: Record, context: TaskContext) -> None:
         count(record, context)
@@ -342,10 +348,9 @@ def test_a_write_that_is_staged_and_fails_is_never_committed_though_the_function
         "put_if_absent": (b"another", b"new"),
         "delete": (b"key",),
     }
-    strategy = backends()[INDEXED].load_strategy()
-    original = getattr(strategy, call)
+    original = getattr(Store, call)
 
-    def fails_at_the_end(store: EngineStore, *arguments: object) -> None:
+    def fails_at_the_end(store: Store, *arguments: object) -> None:
         original(store, *arguments)
         raise StoreUnavailableError("the disk does not answer")
 
@@ -360,7 +365,7 @@ def test_a_write_that_is_staged_and_fails_is_never_committed_though_the_function
     feed(log, KEYS)
     task = begun(counting_task(tmp_path, log, process=process))
     with monkeypatch.context() as patch:
-        patch.setattr(strategy, call, fails_at_the_end)
+        patch.setattr(Store, call, fails_at_the_end)
         with pytest.raises(StoreUnavailableError):
             task.run(1)
     assert task.input_offsets() == {INPUT: 1}

@@ -22,7 +22,7 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError, ProducerFencedError, StoreError
 from stores.interface import IsolationLevel, TopicPartition
 from stores.metrics import EarlyCommitCause
-from stores.strategies.spilling import SpillingStore
+from stores.strategies.store import Store
 from stores.tasks import NO_INTERVAL, MemoryBudget, StreamTask, TaskContext, TaskId
 from stores.tasks.context import ProcessFunction
 from stores.tasks.stores.store_log import RECORD_MEMORY_BYTES
@@ -473,7 +473,7 @@ def test_a_store_spills_what_is_beyond_the_limit(
     tmp_path: Path, backend: str, settings: dict[str, Any], spills_above: int
 ) -> None:
     with StoreConfig(backend, **settings).open(tmp_path / "s") as store:
-        assert isinstance(store, SpillingStore)
+        assert isinstance(store, Store)
         pair_bytes = spills_above - PAIR_MEMORY_BYTES
         store.put(b"k", bytes(pair_bytes - 1))
         assert store.uncommitted_memory_bytes() == spills_above

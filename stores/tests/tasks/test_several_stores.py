@@ -15,7 +15,7 @@ from stores.changelog.producer import BufferedProducer
 from stores.errors import CommitFailedError, ProducerFencedError, StoreClosedError, StoreError, StoreUnavailableError
 from stores.interface import Durability, TopicPartition
 from stores.registry import backends
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tasks import StateDirectory, StreamTask, TaskContext
 from stores.tasks.stores.store_group import AFTER_LOG_COMMIT
 from stores.tests.tasks.setup import (
@@ -72,15 +72,15 @@ def trio(folder: Path, log: MemoryChangelog, backend: str = "sqlite-indexed-batc
 
 def failing(monkeypatch: pytest.MonkeyPatch, call: str, errors: dict[str, Exception]) -> None:
     """Let ``call`` of the stores of these names raise, before it does anything, each once."""
-    original = getattr(EngineStore, call)
+    original = getattr(Store, call)
 
-    def wrapped(store: EngineStore, *given: object, **named: object) -> object:
+    def wrapped(store: Store, *given: object, **named: object) -> object:
         error = errors.pop(store.name, None)
         if error is not None:
             raise error
         return original(store, *given, **named)
 
-    monkeypatch.setattr(EngineStore, call, wrapped)
+    monkeypatch.setattr(Store, call, wrapped)
 
 
 @pytest.mark.parametrize(("backend", "committed"), [*((name, 1) for name in TRANSACTIONAL), ("lmdb-indexed-batch", 2)])
@@ -323,9 +323,9 @@ def test_all_are_closed_although_some_fail_to_and_the_first_error_is_raised(
     task = trio(tmp_path, log)
     task.open()
     task.run(2)
-    first, close, abort = UnknownError("left"), EngineStore.close, BufferedProducer.close
+    first, close, abort = UnknownError("left"), Store.close, BufferedProducer.close
 
-    def failing_close(store: EngineStore) -> None:
+    def failing_close(store: Store) -> None:
         close(store)
         raise {"left": first}.get(store.name, CommitFailedError(store.name))
 
@@ -334,7 +334,7 @@ def test_all_are_closed_although_some_fail_to_and_the_first_error_is_raised(
         raise StoreUnavailableError("producer")
 
     with monkeypatch.context() as broken:
-        broken.setattr(EngineStore, "close", failing_close)
+        broken.setattr(Store, "close", failing_close)
         broken.setattr(BufferedProducer, "close", failing_abort)
         with pytest.raises(UnknownError) as raised:
             task.close(clean=False)

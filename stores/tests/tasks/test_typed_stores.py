@@ -14,7 +14,7 @@ from stores.config import StoreConfig
 from stores.errors import CommitFailedError, NotUpToBoundError, StoreError, StoreIncompatibleError
 from stores.interface import IsolationLevel, PositionBound
 from stores.records import BYTES, INT64, STR, KeyValue, TimestampedKeyValue, ValueAndTimestamp, Window
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tasks import TaskContext
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -316,7 +316,7 @@ def test_a_store_whose_commit_failed_goes_on_in_the_hands_of_the_function(
             raise CommitFailedError("torn", reopen=True)
 
         with monkeypatch.context() as patch:
-            patch.setattr(EngineStore, "commit", fail)
+            patch.setattr(Store, "commit", fail)
             task.commit()
         task.run(commit=True)
         assert values(task, kind) == _values_without_errors(tmp_path / "other", kind, 40)

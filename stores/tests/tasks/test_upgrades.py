@@ -26,7 +26,7 @@ from stores.errors import (
 from stores.records import INT64, STR, KeyValue, ValueAndTimestamp
 from stores.registry import StoreBackend, backends
 from stores.settings.upgrade import Upgrade, UpgradeMode, UpgradeProgress
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tasks import StateDirectory, TaskConfig, TaskContext
 from stores.tasks.directory.names import check_stores
 from stores.tasks.stores.conversion import VERSION_HEADER
@@ -357,11 +357,11 @@ def test_a_disk_that_fills_up_in_an_upgrade_leaves_the_old_store(
     before = kept(tmp_path, INDEXED)
     with monkeypatch.context() as patch:
 
-        def full(store: EngineStore, pairs: Any, *_: Any) -> None:
+        def full(store: Store, pairs: Any, *_: Any, **named: Any) -> None:
             if pairs:
                 raise CommitFailedError("no space left on the device", reopen=True)
 
-        patch.setattr(EngineStore, "restore", full)
+        patch.setattr(Store, "restore", full)
         with pytest.raises(StoreUnavailableError):
             new_task(tmp_path, log).open()
     assert names_beside(tmp_path) == []
@@ -377,15 +377,15 @@ def test_a_disk_that_is_found_full_as_the_new_store_is_closed_leaves_the_old_one
     work(old_task(tmp_path, log))
     before = kept(tmp_path, INDEXED)
     with monkeypatch.context() as patch:
-        close = EngineStore.close
+        close = Store.close
 
-        def full(store: EngineStore) -> None:
+        def full(store: Store) -> None:
             is_new = store.is_open and kept_version(store) == 1
             close(store)
             if is_new:
                 raise CommitFailedError("no space left on the device", reopen=True)
 
-        patch.setattr(EngineStore, "close", full)
+        patch.setattr(Store, "close", full)
         with pytest.raises(StoreUnavailableError):
             new_task(tmp_path, log).open()
     assert names_beside(tmp_path) == []
@@ -494,9 +494,9 @@ def test_a_disk_that_fills_up_in_an_online_upgrade_leaves_the_task_at_work(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed_times(log, range(20))
-    restore = EngineStore.restore
+    restore = Store.restore
 
-    def full(store: EngineStore, pairs: Any, *rest: Any, **named: Any) -> None:
+    def full(store: Store, pairs: Any, *rest: Any, **named: Any) -> None:
         if pairs:
             raise CommitFailedError("no space left on the device", reopen=True)
         restore(store, pairs, *rest, **named)
@@ -504,7 +504,7 @@ def test_a_disk_that_fills_up_in_an_online_upgrade_leaves_the_task_at_work(
     with closing(online_task(tmp_path, log)) as task:
         task.open()
         with monkeypatch.context() as patch:
-            patch.setattr(EngineStore, "restore", full)
+            patch.setattr(Store, "restore", full)
             task.run(10, commit=True)
         assert names_beside(tmp_path) == []
         task.run(10, commit=True)

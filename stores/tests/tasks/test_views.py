@@ -15,7 +15,7 @@ from stores.changelog import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import CommitFailedError, NotUpToBoundError, StoreClosedError, StoreRestoringError
 from stores.interface import IsolationLevel, KeyValueView, PositionBound
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tasks import RestoreProgress, StreamTask
 from stores.tests.tasks.setup import (
     AT_LEAST_ONCE,
@@ -130,13 +130,13 @@ def test_a_store_whose_commit_failed_is_at_the_position_of_the_commit_that_it_re
     task.open()
     task.run()
     views = [task.store("left", level) for level in IsolationLevel]
-    commit = EngineStore.commit
+    commit = Store.commit
 
-    def refused(store: EngineStore, *offsets: Any) -> None:
-        monkeypatch.setattr(EngineStore, "commit", commit)
+    def refused(store: Store, *offsets: Any) -> None:
+        monkeypatch.setattr(Store, "commit", commit)
         raise CommitFailedError("no", reopen=True)
 
-    monkeypatch.setattr(EngineStore, "commit", refused)
+    monkeypatch.setattr(Store, "commit", refused)
     task.commit()
     assert positions(task) == [1, 1]
     # They outlast the store that was opened again.

@@ -19,7 +19,7 @@ from stores.interface import Durability, IsolationLevel, TopicPartition
 from stores.records import BYTES, INT64, KeyValue, Session, TimestampedKeyValue, Window, Windowed
 from stores.records.record_kind import RecordKind
 from stores.registry import backend_named, open_store
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, StreamTask, TaskContext
 from stores.tests.tasks.setup import EXACTLY_ONCE, INPUT, MEMORY, TASK, changelog_of
 
@@ -151,9 +151,9 @@ BETWEEN_SEGMENTS = "test.between_segments"
 def commit_one_by_one(patch: pytest.MonkeyPatch) -> None:
     """Break the stores: the newest segment commits first, with the offset, and each older one after it."""
     failpoints.declare(BETWEEN_SEGMENTS, "some segments of a store are committed, others not")
-    commit = EngineStore.commit
+    commit = Store.commit
 
-    def broken(store: EngineStore, offsets: Any = None) -> None:
+    def broken(store: Store, offsets: Any = None) -> None:
         with store.all() as pairs, store.read_only(IsolationLevel.READ_COMMITTED).all() as committed:
             staged = dict(pairs).items() - dict(committed).items()
         stream_time, position = store.mark("stream_time"), store.position(IsolationLevel.READ_UNCOMMITTED)
@@ -167,7 +167,7 @@ def commit_one_by_one(patch: pytest.MonkeyPatch) -> None:
                 store.advance_position(partition, offset)
             commit(store, offsets)
 
-    patch.setattr(EngineStore, "commit", broken)
+    patch.setattr(Store, "commit", broken)
 
 
 def run_typed_until_killed(

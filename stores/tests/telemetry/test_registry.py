@@ -16,7 +16,7 @@ from stores.changelog import MemoryChangelog
 from stores.engines.memory import MemoryEngine
 from stores.metrics import Kind, TaskMetrics, TaskStoreMetrics, measures
 from stores.strategies.forked import disown
-from stores.strategies.store import EngineStore
+from stores.strategies.store import Store
 from stores.telemetry import MetricsRegistry
 from stores.telemetry.registry import ENGINE, INSTRUMENTS, STORE, TASK, Instrument
 from stores.tests.tasks.setup import MEMORY, counting_task, feed
@@ -141,7 +141,7 @@ def test_a_store_of_the_parent_is_not_shown_in_the_child_of_a_fork() -> None:
     with memory() as store, memory("lost") as lost:
         registry.add(store)
         registry.add(lost)
-        assert isinstance(lost, EngineStore)
+        assert isinstance(lost, Store)
         disown(lost)
         with pytest.raises(StoreClosedError):
             _ = lost.metrics
@@ -156,7 +156,7 @@ def test_a_task_whose_stores_are_the_parents_is_not_shown_in_the_child_of_a_fork
     task.open()
     registry.add(task)
     for store in task._stores._stores:
-        assert isinstance(store.store, EngineStore)
+        assert isinstance(store.store, Store)
         disown(store.store)
     assert shown(registry, "commit_total", TASK) == []
 

@@ -1,0 +1,350 @@
+"""Staged writes in an indexed batch in memory; beyond a size limit they are spilled to disk.
+
+This is the staging of the indexed-batch and dual-store strategies: staging, spilling, and reads that merge three
+levels: memory over the spill over committed data. What a commit does is up to the ``CommitProtocol``.
+
+A spilled commit is copied in parts. Readers never see an incomplete copy and do not wait for it: from the commit point
+on, they are shown the spilled writes merged over committed data, which hides the parts that are already copied. Readers
+do not wait for the disk while a spill is written, either.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import ClassVar, cast
+
+from stores.batch.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
+from stores.batch.merge import chunks_of
+from stores.engines.engine import Engine, Writes
+from stores.errors import CommitFailedError
+from stores.failpoints import reach
+from stores.interface import IsolationLevel, RecoveryOutcome
+from stores.ordered.ranges import Bounds, ScanRange
+from stores.strategies.access import while_open
+from stores.strategies.iterator import Pin
+from stores.strategies.seqlock import Seqlock
+from stores.strategies.snapshot import HeldState, hold
+from stores.strategies.spilled import Spill
+from stores.strategies.staging import Opened, Scanned, Staging
+
+BUFFER, PART = "staging_buffer_bytes", "copy_part_bytes"
+"""The names of the options."""
+
+
+class CommitProtocol(ABC):
+    """The steps of a commit of a ``BatchStaging``, which is passed to each method, and their recovery.
+
+    A protocol is made when the store is opened. It may have files of its own.
+    """
+
+    spills: bool = True
+    """False if there is no place to spill to."""
+    mid_copy: ClassVar[str]
+    """The failpoint between two parts of a copy."""
+
+    def __init__(self, opened: Opened) -> None:
+        """Open the protocol's own files. Raises: as ``Engine.open``."""
+
+    @abstractmethod
+    def recover(self, staging: BatchStaging) -> RecoveryOutcome | None:
+        """Complete or discard the commit that the last process left. Return ROLLED_FORWARD if it was completed.
+
+        Raises: StoreCorruptedError, StoreUnavailableError. The protocol's own files are then closed.
+        """
+
+    @abstractmethod
+    def begin_spill(self, staging: BatchStaging) -> Spill:
+        """Return an empty spill for the open transaction. Raises: CommitFailedError."""
+
+    @abstractmethod
+    def commit(self, staging: BatchStaging, meta: Mapping[bytes, bytes | None]) -> None:
+        """Write the staged writes and the meta entries atomically. After an error, everything is as it was before."""
+
+    @abstractmethod
+    def rollback(self, staging: BatchStaging) -> None:
+        """Discard the staged writes and the spill."""
+
+    def write_at_once(
+        self, staging: BatchStaging, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]
+    ) -> None:
+        """Write directly into the engine, atomically."""
+        staging.engine.write(layers, meta)
+
+    def verify(self) -> None:
+        """Check the protocol's own files for damage. Raises: StoreCorruptedError."""
+
+    def metrics(self) -> Mapping[str, int]:
+        """Return figures of the protocol's own files."""
+        return {}
+
+    @abstractmethod
+    def close(self, staging: BatchStaging) -> None:
+        """Release the spill and close the protocol's own files."""
+
+
+class BatchStaging(Staging):
+    """An indexed batch of up to ``staging_buffer_bytes`` in memory, and a spill for more.
+
+    A commit copies spilled writes in parts of about ``copy_part_bytes``.
+    """
+
+    protocol_type: ClassVar[type[CommitProtocol]]
+    """The class of the commit protocol."""
+
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
+        limit = opened.access.max_value_bytes
+        # The room is never larger than the largest value, so that one comparison checks both limits.
+        self.batch: IndexedBatch = IndexedBatch(min(cast(int, opened.options.get(BUFFER, limit)), limit))
+        self.part_bytes = cast(int, opened.options.get(PART, limit))
+        self.spill: Spill | None = None
+        """The spilled writes of the open transaction."""
+        self.decided = False
+        """True if the spill is or may be committed but is not copied completely.
+
+        After a failed copy only opening the store again clears it.
+        """
+        self._copying = Seqlock(self.batch.lock)
+        """A commit that is copied in parts is one change. During it the engine holds a mix of two states."""
+        self.protocol = self.made_protocol(opened)
+        self.outcome = self.protocol.recover(self)
+
+    @classmethod
+    def made_protocol(cls, opened: Opened) -> CommitProtocol:
+        """Return a new commit protocol."""
+        return cls.protocol_type(opened)
+
+    def use(self, engine: Engine) -> None:
+        super().use(engine)
+        if self.batch is not None:
+            # The keys of two data families begin with the byte of their family; those of the last commit do not.
+            self.batch.recent = {}
+
+    # Staging
+
+    def stage(self, key: bytes, value: bytes | None) -> None:
+        batch = self.batch
+        self._make_room(len(key) + len(value or b""))
+        batch.put(key, value)
+        self._spill_what_is_too_large()
+
+    def stage_all(self, writes: dict[bytes, bytes | None]) -> None:
+        num_bytes = sum([len(key) + len(value or b"") for key, value in writes.items()])
+        batch = self.batch
+        if num_bytes > batch.room_bytes and not batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes)):
+            # Even if nothing is staged: if a list too large for memory can't be spilled, it is refused here.
+            self.spill_staged()
+            batch.make_room(num_bytes, PAIR_MEMORY_BYTES * len(writes))
+        batch.put_all(writes)
+        self._spill_what_is_too_large()
+
+    def stage_range(self, start: bytes | None, end: bytes | None) -> None:
+        self._make_room(len(start or b"") + len(end or b""), RANGE_MEMORY_BYTES)
+        self.batch.delete_range(start, end)
+
+    def _make_room(self, num_bytes: int, entry_bytes: int = PAIR_MEMORY_BYTES) -> None:
+        """Spill the staged writes if ``num_bytes`` more, and ``entry_bytes`` for the entry, do not fit beside them.
+
+        This happens before the new write is staged: if the disk refuses, only the new write fails.
+        """
+        batch = self.batch
+        if num_bytes > batch.room_bytes and not batch.make_room(num_bytes, entry_bytes) and not batch.is_empty():
+            self.spill_staged()
+            batch.make_room(num_bytes, entry_bytes)
+
+    def _spill_what_is_too_large(self) -> None:
+        """Spill a write that alone is larger than the batch. If that fails, the next write reports the reason."""
+        if self.batch.room_bytes < 0:
+            with suppress(CommitFailedError):
+                self.spill_staged()
+
+    @while_open
+    def spill_staged(self) -> None:
+        """Move the staged writes from memory to the spill. Raises: CommitFailedError."""
+        if not self.protocol.spills:
+            return
+        if self.decided:
+            # A new write in this spill would become part of the interrupted commit, which opening completes.
+            raise CommitFailedError(
+                f"the last commit of store {self.access.name!r} was cut short. Close the store, open it again and go "
+                "on from its committed offset",
+                reopen=True,
+            )
+        spill = self.spill or self.protocol.begin_spill(self)
+        with self.batch.lock:
+            self.spill = spill
+            layers = self.batch.layers()
+        # Without the lock: readers are shown the layers, which hide the same keys at every step of the write.
+        spill.add(layers)
+        with self.batch.lock:
+            spill.hide(layers)
+            self.batch.drain(spill)
+
+    def is_clean(self) -> bool:
+        return self.batch.is_empty() and self.spill is None
+
+    def num_bytes(self) -> int:
+        return self.batch.num_bytes
+
+    def memory_bytes(self) -> int:
+        return self.batch.memory_bytes()
+
+    # Ending
+
+    def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
+        self.protocol.commit(self, meta)
+
+    def rollback(self) -> None:
+        # After a commit that failed in the middle of its copy, opening the store again rolls it forward.
+        if not self.decided:
+            self.protocol.rollback(self)
+
+    @contextmanager
+    def shown_as_committed(self) -> Iterator[None]:
+        """Show the result of the commit to all readers during the copy, and also afterwards if the copy fails."""
+        self.decided = True
+        with self._copying.change():
+            yield
+        self.decided = False
+
+    def shows_staged(self) -> bool:
+        return bool(self._copying.count & 1)
+
+    def copy(self, spill: Spill, ranges: Sequence[Bounds], final: Mapping[bytes, bytes | None]) -> None:
+        """Copy the spilled writes into the engine, the meta entries with the last part. It may be repeated.
+
+        The copy is then persisted, so that all of it survives a killed process. Without that, the first parts may be in
+        the engine's files while the last is in its memory only.
+        """
+        part: dict[bytes, bytes | None] = {}
+        num_bytes = 0
+        for key, value in spill.writes():
+            part[key] = value
+            num_bytes += len(key) + len(value or b"")
+            if num_bytes >= self.part_bytes:
+                self.engine.write([Writes(ranges, part)], {}, durable=False)
+                reach(self.protocol.mid_copy)
+                ranges, part, num_bytes = (), {}, 0
+        self.engine.write([Writes(ranges, part)], final)
+        self.engine.persist()
+
+    def write_at_once(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None]) -> None:
+        self.batch.recent = {}
+        self.protocol.write_at_once(self, layers, meta)
+
+    def verify(self) -> None:
+        super().verify()
+        self.protocol.verify()
+
+    def metrics(self) -> Mapping[str, int]:
+        return {**super().metrics(), **self.protocol.metrics()}
+
+    def release(self) -> None:
+        self.batch.recent = {}
+        with self.batch.lock:
+            self.batch.clear()
+        self.protocol.close(self)
+
+    # Reading
+
+    def look_up(self, key: bytes) -> bytes | None:
+        value = self.batch.get(key)
+        # Read once: a close on another thread sets it to None.
+        spill = self.spill
+        if value is MISSING and spill is not None:
+            value = spill.lookup(key)
+        if value is MISSING:
+            value = self.batch.recent.get(key, MISSING)
+        return self.engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+
+    def _get_staged(self, key: bytes) -> bytes | Missing | None:
+        """Return the staged value of ``key``, from memory or the spill; MISSING if there is none."""
+        value = self.batch.get(key)
+        # Read once: a close on another thread sets it to None.
+        spill = self.spill
+        return spill.lookup(key) if value is MISSING and spill is not None else value
+
+    def _get_uncommitted(self, key: bytes) -> bytes | None:
+        value = self._get_staged(key)
+        return self.engine.get(key) if value is MISSING else value  # type: ignore[return-value]
+
+    def get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+        if level is not IsolationLevel.READ_COMMITTED:
+            staged = self.batch.writes.get(key, MISSING)
+            if staged is MISSING:
+                # The lock excludes a move between layers: a write that is being moved is in neither of them.
+                with self.batch.lock:
+                    staged = self._get_staged(key)
+            return self.engine.get(key) if staged is MISSING else staged  # type: ignore[return-value]
+        copying = self._copying
+        count = copying.count
+        if not count & 1:
+            # The first attempt of ``read``, without the cost of a call.
+            value = self.engine.get(key)
+            if copying.count == count:
+                return value
+        return copying.read(self._get_committed, self._get_uncommitted, key)
+
+    def _get_committed(self, key: bytes) -> bytes | None:
+        return self.engine.get(key)
+
+    def get_many(self, level: IsolationLevel, keys: Sequence[bytes]) -> list[bytes | None]:
+        if level is not IsolationLevel.READ_COMMITTED:
+            # As in a scan, the writer continues in a new layer; the lock excludes a commit.
+            with self.batch.lock:
+                layers = self.batch.freeze()
+                try:
+                    return self._get_many_below(layers, keys)
+                finally:
+                    self.batch.release(layers)
+        return self._copying.read(self._get_many_committed, self._get_each_uncommitted, keys)
+
+    def _get_many_committed(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self.engine.get_many(keys)
+
+    def _get_each_uncommitted(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        # Nothing is staged during a copy, so that single lookups see one snapshot.
+        return [self._get_uncommitted(key) for key in keys]
+
+    def _get_many_below(self, layers: tuple[Layer, ...], keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of ``keys`` from frozen layers, spill and engine. The caller holds the batch's lock."""
+        staged = [lookup(layers, key) for key in keys]
+        if (spill := self.spill) is not None:
+            staged = [spill.lookup(key) if value is MISSING else value for key, value in zip(keys, staged, strict=True)]
+        committed = iter(
+            self.engine.get_many([key for key, value in zip(keys, staged, strict=True) if value is MISSING])
+        )
+        return [next(committed) if isinstance(value, Missing) else value for value in staged]
+
+    def scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> Scanned:
+        if level is IsolationLevel.READ_UNCOMMITTED:
+            batch = self.batch
+            start, end, end_open, _ = bounds
+            with batch.lock:
+                if self.spill is None:
+                    committed = self.engine.scan(start, end, end_open=end_open, reverse=reverse)
+                    held = HeldState(committed, None, batch, batch.freeze(), bounds, reverse=reverse)
+                    return held.chunks(), Pin(held.release)
+                return self._scan_uncommitted(bounds, reverse)
+        return self._copying.read(self._scan_committed, self._scan_uncommitted, bounds, reverse)
+
+    def _scan_committed(self, bounds: ScanRange, reverse: bool) -> Scanned:
+        start, end, end_open, _ = bounds
+        scan = self.engine.scan(start, end, end_open=end_open, reverse=reverse)
+        return chunks_of(scan), Pin(scan.close)
+
+    def _scan_uncommitted(self, bounds: ScanRange, reverse: bool) -> Scanned:
+        return self._scans_uncommitted([bounds], reverse)[0]
+
+    def scans(self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool) -> list[Scanned]:
+        if level is IsolationLevel.READ_COMMITTED:
+            return self._copying.read(self.scans_committed, self._scans_uncommitted, ranges, reverse)
+        with self.batch.lock:
+            return self._scans_uncommitted(ranges, reverse)
+
+    def _scans_uncommitted(self, ranges: Sequence[ScanRange], reverse: bool) -> list[Scanned]:
+        """Return scans of one snapshot. The caller holds the lock, so that no staged write is dropped meanwhile."""
+        states = hold(self.engine, self.spill, self.batch, ranges, reverse=reverse)
+        return [(held.chunks(), Pin(held.release)) for held in states]

@@ -1,0 +1,77 @@
+"""Open a store: its folder, its engine and its staging, which recovers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from stores.engines.engine import Engine
+from stores.engines.split import split_or_whole
+from stores.errors import StoreError
+from stores.files.plain_files import translated_system_errors
+from stores.files.store_directory import StoreDirectory
+from stores.interface import RecoveryOutcome
+from stores.strategies.access import Access
+from stores.strategies.family_split import end_split
+from stores.strategies.opening import open_data
+from stores.strategies.staging import Opened, Staging, Traits
+from stores.strategies.store import Store
+from stores.strategies.writer_thread import catch_up
+
+
+def open_over(
+    strategy: type[Staging], engine: type[Engine], path: Path, options: Mapping[str, object], traits: Traits
+) -> Store:
+    """Open the store in the folder ``path``, and recover. ``options`` has a value for every option.
+
+    Raises: as ``stores.open_store``.
+    """
+    strategy.check_engine(engine, traits.backend)
+    catch_up()
+    durability = traits.durability
+
+    def staged(opened: Engine, directory: StoreDirectory | None) -> Staging:
+        access = Access(traits.name, traits.backend, split_or_whole(opened).max_key_bytes, opened.max_value_bytes)
+        return strategy.over(Opened(opened, directory, options, traits, access))
+
+    if not engine.persistent:
+        return Store(staged(engine.open(path, durability, options), None), None, traits)
+
+    def build(folder: Path) -> None:
+        strategy.build(engine, folder, durability, options)
+
+    settled: list[RecoveryOutcome | None] = []
+
+    def settle(older: Engine) -> None:
+        staging = staged(older, directory)
+        settled.append(staging.outcome)
+        staging.release()
+
+    tearable = engine.torn_by_power_loss(durability)
+    directory = StoreDirectory.open(path, traits.backend, durability, build, tearable=tearable)
+    if directory.clean:
+        try:
+            with translated_system_errors(path):
+                for folder in strategy.folders(directory):
+                    engine.check_closed(folder)
+        except BaseException:
+            # No engine was opened yet: the folder stays cleanly closed, so that the next attempt reports the same.
+            directory.close(clean=True)
+            raise
+    try:
+        opened = open_data(engine, directory, durability, options, settle)
+        try:
+            staging = staged(opened, directory)
+            if RecoveryOutcome.ROLLED_FORWARD in settled:
+                staging.outcome = RecoveryOutcome.ROLLED_FORWARD
+            upgraded = end_split(staging, path)
+            return Store(staging, directory, traits, upgraded=upgraded)
+        except BaseException:
+            # The original error matters more than an error of this close.
+            with suppress(StoreError):
+                opened.close()
+            raise
+    except BaseException:
+        directory.close(clean=False)
+        raise
