@@ -22,7 +22,7 @@ from harness.local import run_local
 from harness.progress import Progress
 from harness.report.environment import environment
 from harness.report.ratios import ratio_table
-from harness.report.rows import by_kind, name_latest, new_run, read_all, write_facts, write_rows
+from harness.report.rows import by_kind, name_latest, new_run, read_all, removed_if_refused, write_facts, write_rows
 from harness.scenario_files import ScenarioFile
 from harness.spark.application import Session, SparkFailedError, local_master, spark_session
 from harness.spark.gang import run_gangs
@@ -101,7 +101,8 @@ def bench(request: BenchRequest) -> int:
     }
     run_folder = new_run(request.runs, request.profile, facts, started)
     print(f"Profile {request.profile}, seed {request.seed}. Rows go to {run_folder}.", flush=True)
-    problems = _measure(request, plan, run_folder, progress)
+    with removed_if_refused(run_folder):
+        problems = _measure(request, plan, run_folder, progress)
     progress.stage("report")
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
@@ -211,7 +212,8 @@ def prove(
     folder = new_run(runs, f"scenario-{file.name}", {"profile": f"scenario {file.name}, {profile}", "seed": seed})
     progress = Progress()
     progress.stage("starting Spark")
-    with spark_session(file.name, master or local_master([experiment.slots(trials)]), folder) as spark:
+    local = local_master([experiment.slots(trials)])
+    with removed_if_refused(folder), spark_session(file.name, master or local, folder) as spark:
         progress.stage(file.name)
         request, claim = Request(profile, seed, None, log), Claim(file.name, scenario.expected)
         done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)

@@ -1,0 +1,1 @@
+"""Child processes of trials and measurements: started or forked, with a deadline, always waited for."""

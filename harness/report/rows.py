@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -48,6 +50,17 @@ def new_run(runs: Path, profile: str, facts: Mapping[str, Any], now: datetime | 
             f"{runs} cannot hold the rows of a run ({_reason(error)}): correct that, or name another folder"
         ) from error
     raise ConfigError(f"{runs} holds a hundred runs of this second already: wait for the next one")
+
+
+@contextmanager
+def removed_if_refused(run_folder: Path) -> Iterator[None]:
+    """Remove the folder of a run that ends with a ConfigError before it has rows: what was refused leaves nothing."""
+    try:
+        yield
+    except ConfigError:
+        if not any(run_folder.rglob("*.parquet")):
+            shutil.rmtree(run_folder, ignore_errors=True)
+        raise
 
 
 def write_facts(run_folder: Path, facts: Mapping[str, Any]) -> None:

@@ -149,27 +149,18 @@ def test_a_claim_that_does_not_hold_is_status_1_and_tells_how_to_repeat_the_tria
     assert run.stdout.splitlines()[-1] == "mine does not hold (seed 1)."
 
 
-def test_a_users_log_without_the_key_column_is_an_error_that_lists_its_columns(
-    tmp_path: Path, shared_jvm: SharedJvm
+@pytest.mark.parametrize(
+    ("key", "said"), [("custmer", "customer, amount"), ("customer", "1 of 3 rows of log.csv have no 'customer'")]
+)
+def test_a_users_log_that_is_refused_is_named_with_the_reason_and_leaves_no_run(
+    tmp_path: Path, shared_jvm: SharedJvm, key: str, said: str
 ) -> None:
-    (tmp_path / "log.csv").write_text("customer,amount\na,1\nb,2\n")
-    run = harness(
-        tmp_path,
-        "-m",
-        "harness",
-        "bench",
-        "--profile",
-        "smoke",
-        "--events",
-        "log.csv",
-        "--key",
-        "custmer",
-        "--runs",
-        "runs",
-        **shared_jvm.variables,
-    )
+    (tmp_path / "log.csv").write_text("customer,amount\na,1\n,3\nb,2\n")
+    bench = ("bench", "--profile", "smoke", "--events", "log.csv", "--key", key, "--runs", "runs")
+    run = harness(tmp_path, "-m", "harness", *bench, **shared_jvm.variables)
     assert run.returncode == 2, run.stdout + run.stderr
-    assert "customer, amount" in run.stderr.splitlines()[-1]
+    assert said in run.stderr.splitlines()[-1]
+    assert list(tmp_path.glob("runs/*")) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

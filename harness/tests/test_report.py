@@ -21,7 +21,15 @@ from harness.experiments.registry import kinds as known
 from harness.experiments.throughput.tables import throughput_tables
 from harness.report.page import HOW, anchor
 from harness.report.ratios import ratio_table
-from harness.report.rows import latest_run, name_latest, new_run, read_rows, write_facts, write_rows
+from harness.report.rows import (
+    latest_run,
+    name_latest,
+    new_run,
+    read_rows,
+    removed_if_refused,
+    write_facts,
+    write_rows,
+)
 from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, Rows, made_up_rows
 from stores.errors import ConfigError
 
@@ -43,6 +51,19 @@ def test_rows_come_back_as_they_were_written_and_in_their_order(tmp_path: Path) 
         assert write_rows(run, kind, rows[:3], known()) == 3
         assert write_rows(run, kind, rows[3:], known()) == len(rows) - 3
         assert [{name: row[name] for name in rows[0]} for row in read_rows(run, kind, known())] == rows
+
+
+def test_the_folder_of_a_run_stays_if_it_has_rows_or_failed_in_another_way(tmp_path: Path) -> None:
+    for rows, error, stays in (
+        ([], ConfigError("refused"), False),
+        ([], KeyError("a defect"), True),
+        (made_up_rows()["crash"], ConfigError("a full disk"), True),
+    ):
+        run = new_run(tmp_path, "smoke", FACTS)
+        with pytest.raises(type(error)), removed_if_refused(run):
+            write_rows(run, "crash", rows, known())
+            raise error
+        assert run.exists() is stays
 
 
 def test_a_row_may_have_columns_of_its_own(tmp_path: Path) -> None:

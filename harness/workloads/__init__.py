@@ -1,0 +1,1 @@
+"""Workloads: the events that a task processes, its function, and the state that must come out of it."""

@@ -197,7 +197,8 @@ class MarkerFile(CommitProtocol):
                 return self._recover(staging)
             except (CommitFailedError, OSError) as error:
                 raise StoreUnavailableError(
-                    f"recovering {self._marker.parent} was interrupted: {error}. Mend that and open the store again"
+                    f"recovering {self._marker.parent} was interrupted: {error}. Remove the cause and open the store "
+                    "again"
                 ) from error
         except BaseException:
             with suppress(StoreError):

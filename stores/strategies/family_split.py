@@ -55,7 +55,7 @@ def end_split(staging: Staging, path: Path) -> bool:
         staging.write_at_once([], {FAMILIES: SECOND})
     except CommitFailedError as error:
         raise StoreUnavailableError(
-            f"the upgrade of {path} could not be ended: {error}. Mend that and open the store again"
+            f"the upgrade of {path} could not be ended: {error}. Remove the cause and open the store again"
         ) from error
     reach(END_SPLIT_AFTER_WRITE)
     engine.engine.select_families()

@@ -207,7 +207,7 @@ class NameInMetaEntries(OneWrite):
                 self._roll_forward(staging, parent / name.hex())
         except (CommitFailedError, OSError) as error:
             raise StoreUnavailableError(
-                f"recovering {parent.parent} was interrupted: {error}. Mend that and open the store again"
+                f"recovering {parent.parent} was interrupted: {error}. Remove the cause and open the store again"
             ) from error
         with translated_system_errors(parent):
             left = parent.exists()

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
@@ -16,6 +17,14 @@ from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.strategies.counters import TaskCounters
+from stores.tasks.arguments import (
+    check_changelog,
+    check_configurations,
+    check_function,
+    check_memory,
+    check_task_id,
+    checked_inputs,
+)
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
 from stores.tasks.directory.directory_layout import read_layout
@@ -60,6 +69,8 @@ FAILPOINTS = (
 
 class StreamTask:
     """A function over input partitions, with stores. Open it, give it records, commit, close it. For one thread.
+
+    A ``with`` block opens the task, and closes it: with a commit, unless an exception leaves the block.
 
     A store is in ``state_dir/TASK/ENGINE/NAME``, and ``state_dir/TASK`` is locked while the task is open. In a
     directory of the layout ``store-partition`` a store is in ``state_dir/NAME/PARTITION/ENGINE`` (``change_layout``).
@@ -118,16 +129,22 @@ class StreamTask:
         automatic_state_relocation: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        for name, config in stores.items():
-            if not isinstance(config, StoreConfig):
-                raise TypeError(f"store {name!r} needs a StoreConfig, not {type(config).__name__}")
-        if not isinstance(task_id, TaskId):
-            raise TypeError(f"a task's id is a TaskId, not {type(task_id).__name__}")
+        check_configurations(stores)
+        check_task_id(task_id)
+        check_changelog(changelog)
+        check_memory(memory)
+        check_function("process", process, "the record", "the context")
+        if init is not None:
+            check_function("init", init, "the context")
+        if on_restore is not None:
+            check_function("on_restore", on_restore, "the progress")
+        self._inputs = checked_inputs(inputs)
+        check_inputs(self._inputs)
         check_application(application_id)
         check_stores(stores)
         check_relocation(topology, automatic_state_relocation)
         if topology is not None:
-            topology.check_task(task_id.subtopology, stores, [topic for topic, _ in inputs])
+            topology.check_task(task_id.subtopology, stores, [topic for topic, _ in self._inputs])
         if commit_every_records is not None:
             check_commit_every(commit_every_records)
         self.application_id = application_id
@@ -136,8 +153,6 @@ class StreamTask:
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
         self._changelog = changelog
         self._function, self._init = process, init
-        self._inputs = tuple(TopicPartition(*partition) for partition in inputs)
-        check_inputs(self._inputs)
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
         files = TaskFiles(application_id, task_id, state, layout, stores)
@@ -188,6 +203,21 @@ class StreamTask:
         self._input_loop = InputLoop(
             self._inputs, changelog, self._transaction, self._timing, process=self.process, keep_time=self._keep_time
         )
+
+    def __enter__(self) -> Self:
+        """Open the task: see ``open``. ``restore_reports`` returns what ``open`` does."""
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the task, cleanly unless an exception leaves the block: then nothing more is committed."""
+        self.close(clean=kind is None)
+
+    def __repr__(self) -> str:
+        stores = ", ".join(partition.topic for partition in self._stores.partitions)
+        return f"<StreamTask {self.application_id} {self.task_id}, {self._lifecycle.state}, changelogs: {stores}>"
 
     def open(self) -> list[RestoreReport]:
         """Recover each store from its own files, and restore the tail of its changelog. Return a report per store.

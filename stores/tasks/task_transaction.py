@@ -224,6 +224,8 @@ class TaskTransaction:
                 self._stores.rollback()  # Now, so that nobody reads staged writes until the changelog answers again.
         except BaseException as failure:
             self._counters.rolled_back(processed)
+            with suppress(Exception):
+                self._stores.rollback()  # The log or a producer may have failed before the stores were rolled back.
             self._fail(failure)
             error.add_note(f"Then task {self._task_id} could not return to its last commit: {failure}")
 

@@ -206,6 +206,19 @@ def test_a_rollback_that_fails_is_noted_on_the_error_and_fails_the_task(begun: B
     assert len(error.__notes__) == 1
 
 
+@pytest.mark.parametrize("failure", [ChangelogError("the log is gone"), ProducerFencedError("a newer one")])
+def test_a_producer_that_cannot_abort_leaves_no_staged_writes_to_readers(
+    begun: Begun, failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(begun.context.producer, "abort", fail)
+    begun.transaction.roll_back(ValueError("of the function"))
+    assert begun.stores.calls == ["rollback"]
+    assert begun.state() in (TaskState.FAILED, TaskState.FENCED)
+
+
 @pytest.mark.parametrize("when", ["before", "commit", "rollback"])
 def test_a_fenced_task_shows_no_staged_writes_and_closes_itself(
     begun: Begun, when: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,75 @@
+"""Checks of the arguments of a task, so that a wrong one is refused when the task is created, by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stores.changelog.interface import Changelog
+from stores.config import StoreConfig
+from stores.interface import TopicPartition
+from stores.tasks.identifier import TaskId
+from stores.tasks.memory_budget import BudgetShare
+
+
+def check_task_id(task_id: object) -> None:
+    """Check the ID of a task. Raises: TypeError."""
+    if not isinstance(task_id, TaskId):
+        raise TypeError(
+            f"task_id is a TaskId, not {type(task_id).__name__}: write TaskId(0, 3), or TaskId.parse('0_3')"
+        )
+
+
+def check_configurations(stores: object) -> None:
+    """Check the configurations of a task's stores. Raises: TypeError."""
+    if not isinstance(stores, Mapping):
+        raise TypeError(f"stores is a mapping of names to StoreConfig, not {type(stores).__name__}")
+    for name, config in stores.items():
+        if not isinstance(config, StoreConfig):
+            raise TypeError(f"store {name!r} needs a StoreConfig, not {type(config).__name__}")
+
+
+def checked_inputs(inputs: object) -> tuple[TopicPartition, ...]:
+    """Return the input partitions. Raises: TypeError for anything but a sequence of topics with a partition."""
+    if isinstance(inputs, TopicPartition) or not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
+        given = repr(inputs) if isinstance(inputs, str | TopicPartition) else type(inputs).__name__
+        raise TypeError(f"inputs is a list of TopicPartition, not {given}: write [TopicPartition('topic', 0)]")
+    for each in inputs:
+        if not isinstance(each, tuple) or len(each) != len(TopicPartition._fields):
+            raise TypeError(f"an input is a TopicPartition, not {each!r}: write TopicPartition('topic', 0)")
+    return tuple(TopicPartition(*each) for each in inputs)
+
+
+def check_changelog(changelog: object) -> None:
+    """Check the changelog of a task. Raises: TypeError."""
+    if not isinstance(changelog, Changelog):
+        raise TypeError(
+            f"changelog is a Changelog, not {type(changelog).__name__}: open one first, for example "
+            "SqliteChangelog(path)"
+        )
+
+
+def check_memory(memory: object) -> None:
+    """Check the memory budget of a task. Raises: TypeError."""
+    if memory is not None and not isinstance(memory, BudgetShare):
+        raise TypeError(f"memory is what MemoryBudget.share() returns, or None, not {type(memory).__name__}")
+
+
+def check_function(name: str, function: object, *arguments: str) -> None:
+    """Check that ``function`` can be called with so many arguments. Raises: TypeError.
+
+    A callable whose signature Python does not know, such as one written in C, is accepted.
+    """
+    wanted = f"{name} is a function of {' and '.join(arguments)}"
+    if not callable(function):
+        raise TypeError(f"{wanted}, not {type(function).__name__}")
+    called: Any = function
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{wanted}; this one does not take them: {error}") from None
