@@ -13,8 +13,11 @@ from stores.strategies.store import Store
 
 def disown(store: Store) -> None:
     """Disable ``store``, its staging and its iterators in the child of a fork: every use raises StoreClosedError."""
-    staging = store.staging
+    staging, batch = store.staging, store.staging.batch
     store.disown()
+    if batch is not None:
+        # A lookup of timestamped values reads from the batch without a call of the store.
+        batch.writes, batch.recent = {}, {}
     # Change the objects themselves: readers and other holders of a reference are disabled with them.
     for part, refusing in ((store, _ForkedStore), (staging, _ForkedStaging)):
         keep_for_good(dict(vars(part)))

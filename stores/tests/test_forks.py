@@ -84,6 +84,34 @@ if not child:
 assert ends_well(child), "the child"
 open_store(backend, path).close()
 """
+TYPED = """
+import os, sys
+from stores import StoreClosedError, open_store
+from stores.records import BYTES, TimestampedKeyValue
+from stores.tests.test_forks import ends_well
+path, backend = sys.argv[1:]
+store = TimestampedKeyValue(BYTES, BYTES).over(open_store(backend, path))
+store.put(b"committed", b"1", 1)
+store.commit()
+store.put(b"staged", b"1", 1)
+child = os.fork()
+if not child:
+    uses = (
+        lambda: store.get(b"committed"), lambda: store.get(b"staged"), lambda: store.get(b"absent"),
+        lambda: store.put(b"child", b"1", 1), lambda: store.all(), lambda: store.commit(),
+    )
+    for use in uses:
+        try:
+            use()
+        except StoreClosedError:
+            continue
+        os._exit(1)
+    store.close()
+else:
+    assert ends_well(child), "the child"
+    assert store.get(b"staged").value == b"1"
+    store.close()
+"""
 CHANGELOG = """
 import os, sys
 from stores import StoreClosedError, TopicPartition
@@ -135,6 +163,11 @@ def test_a_store_is_closed_for_the_child_and_goes_on_in_the_parent(path: Path, b
     with open_store(backend, path) as store:
         assert store.get(b"child") is None
         assert sum(1 for _ in store.all()) == (1001 if store.persistent else 0)
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_timestamped_store_is_closed_for_the_child_and_shows_it_nothing(path: Path, backend: str) -> None:
+    run(TYPED, path, backend)
 
 
 @pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "sqlite-indexed-batch"])
