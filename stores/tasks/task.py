@@ -227,9 +227,9 @@ class StreamTask:
 
         Raises: StoreLockedError if another instance has the task's folder, or tasks with another topology are open in
         the directory; StoreMisplacedError unless ``automatic_state_relocation``; ChangelogLostError if the changelog is
-        empty but a store was filled from it; as ``open_store``.
+        empty but a store was filled from it; StoreError inside of the task's own function; as ``open_store``.
         """
-        self._lifecycle.check(Call.OPEN)
+        self._check_may_open()
         self._lifecycle.open()
         try:
             self._folder.acquire(self)
@@ -256,7 +256,7 @@ class StreamTask:
 
         Raises: as ``open``. Source: KIP-258, first draft, "Roll-over Upgrade".
         """
-        self._lifecycle.check(Call.OPEN)
+        self._check_may_open()
         self._lifecycle.rebuild()
         offsets, origins = None, None
         try:
@@ -527,6 +527,12 @@ class StreamTask:
                 self._close_all()
             raise
         self._close_all(offsets, origins)
+
+    def _check_may_open(self) -> None:
+        self._lifecycle.check(Call.OPEN)
+        if self._context.active:
+            # Its function has closed it, and the current record would count as processed without its writes.
+            raise self._context.busy("be opened again")
 
     def _create_topics(self) -> None:
         existing = self._changelog.topics()

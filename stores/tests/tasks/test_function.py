@@ -165,6 +165,31 @@ def test_a_task_that_its_function_closes_commits_nothing_of_the_current_record(
     task.close()
 
 
+def test_a_task_that_its_function_closes_is_not_opened_by_it_either(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Opened in the middle of a record, the task would continue behind that record without its writes."""
+
+    def process(record: Record, context: TaskContext) -> None:
+        context.store("s").put(b"%d" % record.offset, b"1")
+        if record.offset == 1 and not refused:
+            task.close()
+            for call in (task.open, task.rebuild):
+                with pytest.raises(StoreError):
+                    call()
+                refused.append(call)
+
+    refused: list[object] = []
+    feed(log, [1, 2, 3])
+    task = single(tmp_path, log, process, commit_interval_ms=NO_INTERVAL)
+    task.open()
+    with pytest.raises(StoreError):
+        task.run()
+    assert len(refused) == 2
+    task.open()
+    assert task.run(commit=True) == 3
+    assert set(state(task, "s")) == {b"0", b"1", b"2"}
+    task.close()
+
+
 def test_writing_outside_the_function_is_refused(tmp_path: Path, log: MemoryChangelog) -> None:
     kept: list[TaskContext] = []
     feed(log, [1])
