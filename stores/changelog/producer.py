@@ -195,14 +195,17 @@ class BufferedProducer(Producer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         sent = self._pending_records or self._transaction is not None
-        if kind is None and sent and not self._closed:
-            call = "flush()" if self._identity is None else "commit()"
-            warnings.warn(
-                f"the producer's block ended with records that were sent but not followed by {call}: they are dropped",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        self.close()
+        try:
+            if kind is None and sent and not self._closed:
+                call = "flush()" if self._identity is None else "commit()"
+                warnings.warn(
+                    f"the producer's block ended with records that were sent but not followed by {call}: they are "
+                    "dropped",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        finally:
+            self.close()
 
     def close(self) -> None:
         if not self._closed:

@@ -6,7 +6,7 @@ import pytest
 
 from stores.changelog.interface import Changelog
 from stores.changelog.producer import PENDING_RECORDS_MAX
-from stores.errors import ChangelogError, ProducerFencedError
+from stores.errors import ChangelogError, ProducerFencedError, StoreClosedError
 from stores.tests.changelog.records import MANY, A, B, pairs, send_many
 
 
@@ -92,6 +92,15 @@ def test_a_block_that_an_exception_leaves_drops_its_records_without_a_warning(lo
         producer.send(A, b"k", b"v")
         producer.abort()
     assert pairs(log) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_block_whose_warning_is_an_error_closes_its_producer(log: Changelog) -> None:
+    with pytest.raises(RuntimeWarning), log.producer("p") as producer:
+        producer.begin()
+        producer.send(A, b"k", b"v")
+    with pytest.raises(StoreClosedError):
+        producer.begin()
 
 
 def test_a_flush_tells_the_last_offsets_of_all_that_was_sent_since_the_last_one(log: Changelog) -> None:
