@@ -71,6 +71,35 @@ def test_a_file_that_cannot_be_read_is_left_to_spark_s_own_error(tmp_path: Path,
     check_columns(EventLog(str(tmp_path / name), "tailnum"))
 
 
+@pytest.mark.parametrize("name", ["e.csv.gz", "e.jsonl.gz"])
+def test_a_damaged_compressed_file_is_left_to_spark_s_own_error(tmp_path: Path, name: str) -> None:
+    whole = gzip.compress(b"tailnum\n" * 1_000)
+    (tmp_path / name).write_bytes(whole[:12] + bytes(byte ^ 255 for byte in whole[12:]))
+    check_columns(EventLog(str(tmp_path / name), "tailnum"))
+
+
+def test_json_that_is_nested_too_deeply_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text('{"tailnum":"a"}\n\n' + "[" * 200_000 + '\n{"tailnum":"b"}\n{}\n')
+    log = EventLog(str(path), "tailnum")
+    check_columns(log)
+    assert [(row.line, row.reason) for row in bad_rows(log)] == [
+        (3, "it is not a JSON object"),
+        (5, "it has no 'tailnum'"),
+    ]
+
+
+def test_a_bad_row_is_named_by_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "e.csv"
+    path.write_bytes(b"k,t\na,1\n,1\nb,soon\nb\xff,1\nc,2013-01-31T15:04:05Z\nd, 7 \n")
+    assert [(row.line, row.reason) for row in bad_rows(EventLog(str(path), "k", "t"))] == [
+        (3, "it has no 'k'"),
+        (4, "its 't' is not a time"),
+        (5, "its 'k' is not UTF-8"),
+    ]
+    assert [row.line for row in bad_rows(EventLog(str(path), "k"))] == [3, 5]
+
+
 def test_a_bad_row_has_the_number_of_its_first_line(tmp_path: Path) -> None:
     write(tmp_path / "e.csv", 'k,v\na,"1\n2\n3"\n"b\n","x\ny",z\n\nc\nd,' + "w" * 100 + ",\n")
     found = [(row.line, row.reason) for row in bad_rows(EventLog(str(tmp_path / "e.csv"), "k"))]

@@ -11,6 +11,7 @@ import csv
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,7 +106,7 @@ def _bad_objects(log: EventLog, file: Path) -> Iterator[BadRow]:
                 continue
             try:
                 found = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = None
             reason = _reason(log, found) if isinstance(found, dict) else "it is not a JSON object"
             if reason:
@@ -141,7 +142,7 @@ def _columns(log: EventLog, form: EventLogFormat) -> list[str]:
     for file in _files(log):
         try:
             found.update(dict.fromkeys(_columns_of(file, form)))
-        except (OSError, EOFError, UnicodeError, csv.Error, ArrowException):
+        except (OSError, EOFError, UnicodeError, zlib.error, csv.Error, ArrowException):
             return []  # Spark says what is wrong with the file.
         if form is EventLogFormat.CSV:
             break  # Spark compares the headers of the other files with that of the first.
@@ -159,7 +160,7 @@ def _columns_of(file: Path, form: EventLogFormat) -> list[str]:
         for line in islice(lines, ROWS_LOOKED_AT):
             try:
                 rows.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
         return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
 
