@@ -61,6 +61,8 @@ def test_the_former_name_of_the_indexed_batch_works_with_a_warning() -> None:
 def test_a_strategy_may_subclass_the_former_base_class(path: Path) -> None:
     """It writes through to the engine, and notes the offsets of each commit."""
     partition, committed = TopicPartition("changelog", 0), []
+    looked_up: list[bytes] = []
+    ended: list[str] = []
     base: Any = store_module.EngineStore
     with pytest.warns(DeprecationWarning):
 
@@ -89,6 +91,7 @@ def test_a_strategy_may_subclass_the_former_base_class(path: Path) -> None:
                 return True
 
             def _get(self, level: IsolationLevel, key: bytes) -> bytes | None:
+                looked_up.append(key)
                 value: bytes | None = self._engine.get(key)
                 return value
 
@@ -97,6 +100,12 @@ def test_a_strategy_may_subclass_the_former_base_class(path: Path) -> None:
 
             def _scans(self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool) -> list[Any]:
                 return [(chunks_of(scan), Pin(scan.close)) for scan in self._engine.scans(ranges, reverse=reverse)]
+
+            def _read_engines(self) -> Mapping[str, int]:
+                return {"former": 1}
+
+            def _close_staging(self) -> None:
+                ended.append("closed")
 
     traits = Traits("store", "memory-former", Durability.CHANGELOG)
     with open_over(Former, MemoryEngine, path, {}, traits) as store:
@@ -111,3 +120,7 @@ def test_a_strategy_may_subclass_the_former_base_class(path: Path) -> None:
         assert (store.get(b"a"), store.read_only().get(b"b")) == (b"1", b"2")
         assert list(store.reverse_all()) == [(b"b", b"2"), (b"a", b"1")]
         assert (store.transactional, store.manages_offsets) == (False, True)
+        assert looked_up == [b"a", b"b"]
+        assert store.engine_metrics() == {"former": 1}
+        assert ended == []
+    assert ended == ["closed"]
