@@ -19,11 +19,14 @@ from harness.folders import ROOT
 from harness.report.drawing import Looks, draw
 from harness.report.figures import Figure
 from harness.report.page import FIRST_PAGE
-from harness.report.rows import read_all, read_facts, replace_text
+from harness.report.rows import FACTS_FILE, read_all, read_facts, replace_text
 from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
 RESULTS, README = ROOT / "results", ROOT / "README.md"
+_FACTS = {"profile", "seed", "started"}
+_ENVIRONMENT = {"cpu", "memory_bytes", "disk", "kernel", "python", "java", "libraries", "packages", "backends"}
+"""The facts of a run, and the parts of its environment, that the pages use."""
 TABLE_BEGIN, TABLE_END = "<!-- table -->", "<!-- end of table -->"
 
 
@@ -50,6 +53,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
     environment = facts.pop("environment", None)
     if environment is None:
         raise ConfigError(f"the run in {run_folder} was given up before its end: there is nothing to report")
+    _check_facts(run_folder, facts, environment)
     rows = read_all(run_folder, kinds())
     figures = all_figures(rows)
     pages = all_pages(figures, rows, facts)
@@ -66,10 +70,12 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             _write(made / MACHINE_FILE, machine_page(facts, environment))
             _write(made / FIGURES_FILE, _lines(figures))
             _write(made / ENVIRONMENT_FILE, json.dumps({"run": facts, **environment}, indent=2, sort_keys=True) + "\n")
+            new = sorted(file.name for file in made.iterdir())
+            for name in new:
+                os.replace(made / name, results / name)
             for stale in [*results.glob("*.svg"), *(results / page.file for page in pages)]:
-                stale.unlink(missing_ok=True)
-            for file in sorted(made.iterdir()):
-                os.replace(file, results / file.name)
+                if stale.name not in new:
+                    stale.unlink(missing_ok=True)
         if readme is not None and readme.exists():
             table = summary_table(figures, environment["backends"]).markdown()
             replace_text(readme, with_table(readme.read_text(encoding="utf-8"), table))
@@ -79,6 +85,16 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
             "run `python -m harness report`"
         ) from error
     return results / FIRST_PAGE
+
+
+def _check_facts(run_folder: Path, facts: Mapping[str, Any], environment: object) -> None:
+    lacking = _FACTS - facts.keys()
+    lacking |= (_ENVIRONMENT - environment.keys()) if isinstance(environment, dict) else {"environment"}
+    if lacking:
+        raise ConfigError(
+            f"{run_folder / FACTS_FILE} lacks {', '.join(sorted(lacking))}: it is damaged, or of another version "
+            "of the harness, which can report the run"
+        )
 
 
 def with_table(readme: str, table: str) -> str:

@@ -72,7 +72,7 @@ def read_facts(run_folder: Path) -> dict[str, Any]:
     """Return the facts of a run. Raises: ConfigError if the folder is not that of a run."""
     try:
         facts: dict[str, Any] = dict(json.loads((run_folder / FACTS_FILE).read_text()))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"{run_folder} is not the folder of a run: it has no readable {FACTS_FILE}") from error
     return facts
 
@@ -123,7 +123,7 @@ def write_rows(run_folder: Path, kind: str, rows: Iterable[Row], kinds: Kinds) -
                 **{name: pa.array([row.get(name) for row in given]) for name in more},
             }
         )
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ConfigError(f"a row of kind {kind!r} does not fit its columns: {error}") from error
     folder = run_folder / kind
     try:

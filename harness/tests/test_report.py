@@ -81,6 +81,8 @@ def test_an_unknown_kind_or_a_value_of_the_wrong_type_is_refused(tmp_path: Path)
         write_rows(run, "speed", [{"backend": "a"}], known())
     with pytest.raises(ConfigError):
         write_rows(run, "opening", [{"records": "many"}], known())
+    with pytest.raises(ConfigError):
+        write_rows(run, "opening", [{"records": 1 << 63}], known())
     assert read_rows(run, "opening", known()) == []
 
 
@@ -315,7 +317,7 @@ def test_ycsb_has_a_line_per_backend_and_a_column_per_workload_and_is_in_no_othe
     assert sum(len(table.rows) for table in benchmark_tables(figures)) == 1
 
 
-@pytest.mark.parametrize("content", ["", "[]", "nonsense", '{"profile":'])
+@pytest.mark.parametrize("content", ["", "[]", "nonsense", '{"profile":', "[" * 100_000])
 def test_a_run_whose_facts_are_damaged_is_a_config_error(tmp_path: Path, content: str) -> None:
     run = run_of(tmp_path)
     (run / "run.json").write_text(content)
@@ -350,6 +352,36 @@ def test_a_run_that_left_something_out_is_reported_beside_its_rows(
     write_facts(run, {**FACTS, "whole": True})
     assert publish(run).parent == tmp_path / "results"
     assert "rocksdb-direct" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {**FACTS, "environment": {}},
+        {**FACTS, "environment": 5},
+        {"environment": ENVIRONMENT},
+        {**FACTS, "environment": {name: value for name, value in ENVIRONMENT.items() if name != "backends"}},
+    ],
+)
+def test_a_run_whose_facts_are_those_of_another_version_is_a_config_error(
+    tmp_path: Path, facts: dict[str, object]
+) -> None:
+    run = run_of(tmp_path)
+    write_facts(run, facts)
+    with pytest.raises(ConfigError):
+        write_report(run, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_report_that_cannot_be_written_takes_no_page_of_the_earlier_one(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    write_report(run_of(tmp_path), results)
+    before = {file.name for file in results.iterdir()}
+    (results / "report.md").unlink()
+    (results / "report.md").mkdir()
+    with pytest.raises(ConfigError):
+        write_report(run_of(tmp_path / "other", {"crash"}), results)
+    assert {file.name for file in results.iterdir()} == before
 
 
 def test_a_run_that_was_given_up_is_reported_as_such(tmp_path: Path) -> None:
