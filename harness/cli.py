@@ -19,6 +19,8 @@ from stores.errors import ConfigError, StoreError
 
 INTERRUPTED = 130
 USERS_MISTAKE = 2
+SEED_MAX = 10**12
+"""Larger seeds would not fit the columns of rows, which have seeds that are derived from this one."""
 _OLD_NAMES = {"trial": "crash", "effect": "iofaults"}
 """Earlier commands, and the experiments whose trials they repeat."""
 
@@ -108,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         default="default",
         help="smoke (some minutes), default (about half an hour) or full (some 15 hours)",
     )
-    bench.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
+    bench.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
     bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash,effects")
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
@@ -135,12 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     mutants.add_argument("--mutants", metavar="NAMES", help="comma-separated mutants (default: all)")
     mutants.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     mutants.add_argument("--seeds", type=int, default=10, help="the number of seeds (default 10)")
-    mutants.add_argument("--seed", type=int, default=1, help="the first seed (default 1)")
+    mutants.add_argument("--seed", type=_seed, default=1, help="the first seed (default 1)")
     mutants.set_defaults(run=_mutants)
 
     readers = commands.add_parser("readers", help="read stores while they are written to, and check every answer")
     readers.add_argument("--seconds", type=float, default=60.0, help="for all stores together; 60 unless given")
-    readers.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
+    readers.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
     readers.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     readers.add_argument("--durability", metavar="LEVEL", help="one level, instead of all")
     readers.add_argument("--mutant", default="", metavar="NAME", help="a defect to build in, which is to be found")
@@ -158,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _scenario_parser(program: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, add_help=program is not None)
-    parser.add_argument("--seed", type=int, default=1, help="of everything that is random; 1 unless given")
+    parser.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
     parser.add_argument("--profile", default="default", help="smoke (a glance), default or full (nothing left out)")
     parser.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
@@ -299,5 +301,20 @@ def _list(given: argparse.Namespace) -> int:
     return 0
 
 
+def _seed(text: str) -> int:
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = -1
+    if not 0 <= seed <= SEED_MAX:
+        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {SEED_MAX:,}, not {text!r}")
+    return seed
+
+
 def _listed(text: str | None) -> tuple[str, ...] | None:
-    return tuple(name.strip() for name in text.split(",") if name.strip()) or None if text else None
+    if not text:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ConfigError(f"{text!r} names nothing: give names with commas between them, or leave it out")
+    return names

@@ -18,6 +18,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness import replay
+from stores.errors import ConfigError
+from stores.registry import backend_named
 
 if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
@@ -116,6 +118,13 @@ class Worker:
     deadline_s: float | None = None
 
 
+def check_counts(**counts: float) -> None:
+    """Check that each number of a trial is above 0. Raises: ConfigError."""
+    for name, count in counts.items():
+        if not count > 0:
+            raise ConfigError(f"{name} of a trial is above 0, not {count}")
+
+
 @dataclass(frozen=True)
 class Again:
     """The result of a trial that was repeated: lines for the terminal, those of failures, and if all is as promised."""
@@ -199,8 +208,14 @@ class Experiment(ABC, Generic[T]):
         """Run one trial, and return its rows, each with its ``kind``."""
 
     def read(self, text: str) -> Any:
-        """Return the trial of a command that repeats it. Raises: ConfigError for a text that is none."""
-        return replay.from_text(self.trial, text)
+        """Return the trial of a command that repeats it.
+
+        Raises: ConfigError for a text that is none, and for a ``backend`` that does not exist.
+        """
+        trial = replay.from_text(self.trial, text)
+        if isinstance(backend := getattr(trial, "backend", None), str):
+            backend_named(backend)
+        return trial
 
     def repeat(self, trial: Any, worker: Worker) -> Again:
         """Run one trial that ``read`` has returned. Raises: ConfigError if that is not possible here."""

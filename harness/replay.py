@@ -10,7 +10,9 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import shlex
+import subprocess
 import sys
 import tempfile
 import types
@@ -23,6 +25,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from harness import faults
 from harness.faults import FAULTS
 from harness.faults.registry import check_known
+from harness.processes.measured import MeasurementFailedError
 from stores.errors import ConfigError
 
 T = TypeVar("T")
@@ -100,20 +103,33 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave it")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for each of its processes")
     given = parser.parse_args(argv)
+    if given.deadline is not None and not 0 < given.deadline < math.inf:
+        raise ConfigError(f"--deadline is a number of seconds above 0, not {given.deadline:g}")
     if given.keep is not None and given.keep.exists() and any(given.keep.iterdir()):
         raise ConfigError(f"{given.keep} is not empty: choose another folder")
     experiment = experiment_named(given.experiment)
-    trial = experiment.read(sys.stdin.read() if given.trial == "-" else given.trial)
-    if given.keep is not None:
-        again = experiment.repeat(trial, Worker(given.keep.absolute(), deadline_s=given.deadline))
-    else:
-        with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
-            again = experiment.repeat(trial, Worker(Path(folder) / "trial", deadline_s=given.deadline))
+    trial = experiment.read(_standard_input() if given.trial == "-" else given.trial)
+    try:
+        if given.keep is not None:
+            again = experiment.repeat(trial, Worker(given.keep.absolute(), deadline_s=given.deadline))
+        else:
+            with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
+                again = experiment.repeat(trial, Worker(Path(folder) / "trial", deadline_s=given.deadline))
+    except (MeasurementFailedError, subprocess.TimeoutExpired) as error:
+        print(f"{experiment.name}: {error}", file=sys.stderr)
+        return 1
     for line in again.lines:
         print(line)
     for failure in again.failures:
         print(failure, file=sys.stderr)
     return 0 if again.ok else 1
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"a trial is a JSON object, and standard input is no text: {error}") from error
 
 
 def _hints(kind: Any) -> dict[str, Any]:
@@ -156,7 +172,8 @@ def _read(value: Any, hint: Any, what: str) -> Any:
     if _is_pairs(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{what} is an object, not {value!r}")
-        return tuple(sorted(value.items()))
+        (_, type_) = get_args(get_args(hint)[0])
+        return tuple(sorted((name, _read(each, type_, f"{name!r} of {what}")) for name, each in value.items()))
     if get_origin(hint) in (tuple, Sequence):
         if not isinstance(value, list):
             raise ConfigError(f"{what} is a list, not {value!r}")
@@ -164,11 +181,22 @@ def _read(value: Any, hint: Any, what: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         check_known(what, [each.value for each in hint], value)
         return hint(value)
-    if hint is float and type(value) is int:
-        return float(value)
+    if hint is float and type(value) in (int, float):
+        return _finite(value, what)
     if isinstance(hint, type) and type(value) is not hint:
         raise ConfigError(f"{what} is of type {hint.__name__}, not {value!r}")
     return value
+
+
+def _finite(value: float, what: str) -> float:
+    # Python reads a number of any length, and "Infinity" and "NaN", which JSON does not have.
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise ConfigError(f"{what} is a finite number")
+    return found
 
 
 def _read_one_of(value: Any, hints: Sequence[Any], what: str) -> Any:

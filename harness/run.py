@@ -67,7 +67,9 @@ class BenchRequest(Request):
                 raise ConfigError(f"no stage {stage!r}: there are {', '.join(stages())}{nearest(stage, stages())}")
         if self.log is not None:
             self.log.format()
-        names = None if self.backends is None else tuple(backend_named(name).name for name in self.backends)
+        names = (
+            None if self.backends is None else tuple(dict.fromkeys(backend_named(name).name for name in self.backends))
+        )
         return replace(self, backends=names)
 
     def chosen(self) -> Iterator[Experiment[Any]]:

@@ -65,7 +65,7 @@ def read_scenario(file: Path) -> ScenarioFile:
         raise ConfigError(f"there is no scenario in {file}: the file does not exist")
     try:
         content: Mapping[str, Any] = runpy.run_path(str(file))
-    except Exception as error:  # Whatever a user's file may do.
+    except (Exception, SystemExit) as error:  # Whatever a user's file may do.
         raise ConfigError(f"{file} cannot be read as a scenario: {type(error).__name__}: {error}") from error
     scenario = content.get("SCENARIO")
     if not isinstance(scenario, Scenario):

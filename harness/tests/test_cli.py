@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -61,6 +62,24 @@ def harness(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedP
         ["report", "--run", "no-such-run"],
         ["repeat", "crash", "{}"],
         ["repeat", "crahs", "{}"],
+        ["repeat", "cold_cache", '{"backend":"rokcsdb","seed":1}'],
+        ["repeat", "cold_cache", '{"backend":"sqlite","seed":1,"records":0}'],
+        ["repeat", "latencies", '{"backend":"sqlite","seed":1,"commits":0}'],
+        ["repeat", "visibility", '{"backend":"sqlite","intervals_s":[-1],"commits":1}'],
+        ["repeat", "visibility", '{"backend":"sqlite","intervals_s":[],"commits":1}'],
+        ["repeat", "large_steps", '{"backend":"sqlite","step_bytes":-1,"seed":1}'],
+        ["repeat", "microbench", '{"case":"x","profile":"smoke","seed":1}'],
+        ["repeat", "microbench", '{"case":"x","profile":"smke","seed":1}'],
+        ["repeat", "readers", '{"backend":"sqlite","durability":"DISC"}'],
+        ["repeat", "readers", '{"backend":"sqlite","kinds":["x"]}'],
+        ["repeat", "readers", '{"backend":"sqlite","mutant":"x"}'],
+        ["repeat", "readers", '{"backend":"sqlite","readers":0}'],
+        ["repeat", "crash", '{"backend":"sqlite","fault":{"fault":"stop","records":1}}', "--deadline", "-1"],
+        ["repeat", "crash", '{"backend":"sqlite","fault":{"fault":"stop","records":1}}', "--deadline", "nan"],
+        ["repeat", "throughput", '{"workload":"count","events":10,"partitions":1,"measurements":[]}'],
+        ["repeat", "readers", '{"backend":"sqlite","seconds":1' + "0" * 400 + "}"],
+        ["repeat", "readers", '{"backend":"sqlite","seconds":Infinity}'],
+        ["bench", "--backends", ","],
     ],
 )
 def test_a_mistake_is_one_sentence_and_status_2(
@@ -74,6 +93,37 @@ def test_a_mistake_is_one_sentence_and_status_2(
     assert told.out == ""
     assert len(told.err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", ["-1", "1" + "0" * 18, "x"])
+@pytest.mark.parametrize("command", [["bench"], ["scenario", "kill_during_commit"], ["readers"], ["mutants"]])
+def test_a_seed_that_rows_cannot_hold_is_refused_before_anything_is_measured(
+    command: list[str], seed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("_bench", "_named_scenario", "_readers", "_mutants"):
+        monkeypatch.setattr(f"harness.cli.{run}", lambda given: pytest.fail("it went on"))
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--seed", seed])
+    assert ended.value.code == 2
+    assert "--seed" in capsys.readouterr().err
+
+
+def test_a_trial_whose_process_fails_is_one_sentence_and_status_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.experiments.cold_cache.cold_cache.DEADLINE_S", 0.01)
+    assert main(["repeat", "cold_cache", '{"backend":"sqlite","seed":1}']) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+
+
+def test_a_trial_from_standard_input_that_is_no_text_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff{}"), encoding="utf-8"))
+    assert main(["repeat", "crash", "-"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +148,7 @@ def test_the_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
         ("CrashScenario", "CrashScenario(faults=(), backends=('rocksbd',))"),
         ("ThroughputScenario", "ThroughputScenario('cuont')"),
         ("CrashScenario", "CrashScenario(falts=())"),
+        ("CrashScenario", "exit(0)"),
     ],
 )
 def test_a_scenario_file_with_a_mistake_says_so_without_a_traceback(tmp_path: Path, kind: str, made: str) -> None:

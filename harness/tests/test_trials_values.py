@@ -135,6 +135,8 @@ def test_trials_that_differ_in_anything_have_different_ids() -> None:
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": {"records": "many"}}',
         '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "mix": {"keys": 0}}',
         '{"backend": 3, "fault": {"fault": "stop", "records": 1}}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "options": {"staging_buffer_bytes": [1]}}',
+        '{"backend": "b", "fault": {"fault": "stop", "records": 1}, "options": {"staging_buffer_bytes": null}}',
     ],
 )
 def test_a_text_that_is_no_trial_is_refused(text: str) -> None:

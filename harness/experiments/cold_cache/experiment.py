@@ -7,7 +7,19 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+    check_counts,
+)
 from harness.experiments.cold_cache import cold_cache
 from harness.processes.measured import figures_apart
 from harness.report import text
@@ -25,6 +37,10 @@ class Trial:
     seed: int
     records: int = 100_000
     repeats: int = 5
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number that counts nothing."""
+        check_counts(records=self.records, repeats=self.repeats)
 
 
 class ColdCache(Experiment[Trial]):

@@ -8,7 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 from harness import profiles
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+    check_counts,
+)
 from harness.experiments.latencies import latencies
 from harness.experiments.latencies.report import latency, page
 from harness.processes.measured import figures_apart
@@ -23,6 +35,10 @@ class Trial:
     backend: str
     commits: int
     seed: int
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number that counts nothing."""
+        check_counts(commits=self.commits)
 
 
 class Latencies(Experiment[Trial]):

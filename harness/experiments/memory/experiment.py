@@ -9,7 +9,19 @@ from types import MappingProxyType
 from typing import Any
 
 from harness import profiles
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+    check_counts,
+)
 from harness.experiments.memory import early_commits, large_steps
 from harness.experiments.memory.failures import wrong_step_lines
 from harness.experiments.memory.figures import early_commits as early_commit_figures
@@ -90,6 +102,10 @@ class LargeStepTrial:
     backend: str
     step_bytes: int
     seed: int
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number that counts nothing."""
+        check_counts(step_bytes=self.step_bytes)
 
 
 class LargeSteps(Experiment[LargeStepTrial]):

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
+from harness import profiles
 from harness.experiment import Claim as Reason
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.microbench import run as timing
@@ -65,6 +66,13 @@ class Microbench(Experiment[Trial]):
             {"kind": "round", "case": trial.case, "profile": trial.profile, "seconds": seconds}
             for seconds in timing.measure(trial.case, trial.profile, trial.seed)
         ]
+
+    def read(self, text: str) -> Trial:
+        """Return the trial. Raises: ConfigError, as of any experiment, and for an unknown profile or case."""
+        trial = super().read(text)
+        profiles.profile(trial.profile)
+        case_named(trial.case, trial.profile)
+        return cast(Trial, trial)
 
     def line(self, trial: Trial, rows: Sequence[Row]) -> str:
         """Return the case and its median rate."""

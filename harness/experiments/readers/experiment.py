@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+    check_counts,
+)
 from harness.experiments.readers.report import isolation, page, reader_table
 from harness.experiments.readers.row import COLUMNS, examine
 from harness.experiments.readers.trial import Trial
+from harness.mutants.registry import fitting
 from harness.report.page import Page
 from harness.report.table import Table
-from stores.registry import backend_named, backends
+from harness.typed_maps import check_kind
+from stores.registry import backend_named, backends, checked_durability
 
 
 class Readers(Experiment[Trial]):
@@ -32,6 +46,17 @@ class Readers(Experiment[Trial]):
             for name in names
             for level in sorted(backend_named(name).durabilities)
         ]
+
+    def read(self, text: str) -> Trial:
+        """Return the trial. Raises: ConfigError, as of any experiment, and for an unknown level, kind or mutant."""
+        trial = cast(Trial, super().read(text))
+        backend = backend_named(trial.backend)
+        checked_durability(backend, trial.durability)
+        check_counts(readers=trial.readers, seconds=trial.seconds, kinds=len(trial.kinds))
+        for kind in trial.kinds:
+            check_kind(kind)
+        fitting(trial.mutant, [backend])
+        return trial
 
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial."""

@@ -20,6 +20,7 @@ from harness.report.table import Table
 from harness.workloads.departures import Departures
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.registry import workload
+from stores.errors import ConfigError
 
 
 class Throughput(Experiment[Batch]):
@@ -69,6 +70,13 @@ class Throughput(Experiment[Batch]):
     def run(self, trial: Batch, worker: Worker) -> Iterable[Row]:
         """Raise TypeError: the partitions of a trial run together, see ``harness.spark.throughput``."""
         raise TypeError("a measurement of throughput needs the events of Spark's partitions")
+
+    def read(self, text: str) -> Batch:
+        """Raise ConfigError: no command repeats a measurement alone."""
+        raise ConfigError(
+            "throughput is measured with the events of Spark's partitions: run `python -m harness bench --only "
+            "throughput` instead"
+        )
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return medians over repeats, and the spread of the rate."""

@@ -8,7 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 from harness import profiles
-from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import (
+    Columns,
+    Experiment,
+    Failure,
+    Figure,
+    Figures,
+    Placement,
+    Request,
+    Row,
+    Rows,
+    Worker,
+    check_counts,
+)
 from harness.experiments.visibility import visibility
 from harness.experiments.visibility.report import lags, page
 from harness.processes.measured import figures_apart
@@ -24,6 +36,14 @@ class Trial:
     backend: str
     intervals_s: tuple[float, ...]
     commits: int
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a number that counts nothing."""
+        check_counts(
+            intervals=len(self.intervals_s),
+            shortest_interval_s=min(self.intervals_s, default=1.0),
+            commits=self.commits,
+        )
 
 
 class Visibility(Experiment[Trial]):

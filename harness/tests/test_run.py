@@ -1,0 +1,129 @@
+"""The steps of a bench: a failed measurement is a problem, and a problem fails the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from harness import run
+from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiments.cold_cache.experiment import Trial as ColdTrial
+from harness.experiments.registry import stages
+from harness.processes.measured import MeasurementFailedError
+from harness.progress import Progress
+from harness.run import BenchRequest
+from harness.spark.runner import _once
+from harness.workloads.event_log import EventLog
+
+MISSED = {
+    "kind": "ratio",
+    "claim": "a claim",
+    "subject": "sqlite-native",
+    "yardstick": "sqlite-indexed-batch",
+    "durability": "CHANGELOG",
+    "records_per_commit": 100,
+    "ratio": 0.5,
+    "at_least": 0.9,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial, which fails if it is asked to."""
+
+    fails: bool = False
+
+
+class Tried(Experiment[Trial]):
+    """It notes each trial that it runs."""
+
+    name = title = "tried"
+    trial = Trial
+    placement = Placement.SPREAD
+    columns = MappingProxyType({"tried": MappingProxyType({"attempt": int})})
+
+    def __init__(self) -> None:
+        self.ran: list[Trial] = []
+
+    def plan(self, request: Request) -> list[Trial]:
+        return []
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        self.ran.append(trial)
+        worker.folder.mkdir()
+        if trial.fails:
+            raise MeasurementFailedError("its process failed")
+        return [{"kind": "tried", "attempt": worker.attempt}]
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        return {}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        return []
+
+
+def once(tried: Tried, trial: Trial, folder: Path, attempt: int) -> dict[str, Any]:
+    (folder / "finished").mkdir(exist_ok=True)
+    (folder / "progress").touch()
+    worker = Worker(folder / f"0-{attempt}", attempt=attempt)
+    return _once(tried, trial, 0, worker, folder / "finished", folder / "progress")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_finished_trial_is_not_run_again_by_a_task_that_is_repeated(tmp_path: Path, fails: bool) -> None:
+    tried = Tried()
+    first = once(tried, Trial(fails), tmp_path, 0)
+    assert once(tried, Trial(fails), tmp_path, 1) == first
+    assert tried.ran == [Trial(fails)]
+    assert first["attempt"] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["finished", "progress"]
+
+
+def test_a_failed_trial_has_no_rows_and_its_failure_is_told(tmp_path: Path) -> None:
+    made = once(Tried(), Trial(fails=True), tmp_path, 0)
+    assert (json.loads(made["rows"]), made["failure"]) == ([], "its process failed")
+    assert "failed: its process failed" in (tmp_path / "progress").read_text()
+
+
+def test_a_measurement_before_spark_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:
+    plan = {"cold_cache": [ColdTrial("no-such-backend", 1)]}
+    [problem] = run._measure(BenchRequest(), plan, tmp_path, Progress())
+    assert problem.startswith("openings with a cold page cache were not measured: ")
+    assert not (tmp_path / "cold_opening").exists()
+
+
+def test_a_problem_and_a_failure_fail_the_run_and_a_missed_ratio_only_a_strict_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run._conclude(BenchRequest(), {}, {}, []) == 0
+    assert run._conclude(BenchRequest(), {}, {}, ["it was not measured"]) == 1
+    assert "WRONG  it was not measured" in capsys.readouterr().out
+    assert run._conclude(BenchRequest(), {"ratio": [MISSED]}, {}, []) == 0
+    assert run._conclude(BenchRequest(strict=True), {"ratio": [MISSED]}, {}, []) == 1
+    monkeypatch.setattr(run, "all_failures", lambda figures, rows: [Failure("a promise was broken", "the command")])
+    capsys.readouterr()
+    assert run._conclude(BenchRequest(), {}, {}, []) == 1
+    assert "WRONG  a promise was broken\n  repeat it with: the command\n" in capsys.readouterr().out
+
+
+def test_a_run_is_whole_if_nothing_was_left_out() -> None:
+    whole = BenchRequest()
+    assert whole.is_whole
+    assert replace(whole, only=stages()).is_whole
+    for less in (
+        replace(whole, profile="smoke"),
+        replace(whole, only=stages()[1:]),
+        replace(whole, backends=("lmdb-native",)),
+        replace(whole, log=EventLog("events.csv", "key")),
+    ):
+        assert not less.is_whole
+
+
+def test_a_backend_that_is_named_twice_is_measured_once() -> None:
+    assert BenchRequest(backends=("lmdb", "lmdb-indexed-batch")).checked().backends == ("lmdb-indexed-batch",)
