@@ -8,9 +8,8 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
-from harness.crash_states.changes import Change, DataChange, NameChange
-from harness.crash_states.unsynced import Rest, Tear
-from harness.io_trace.recording import Kind
+from harness.crash_states.changes import Change, DataChange, NameChange, Rest, Tear
+from harness.io_trace.recorder import Kind
 
 SECTOR_BYTES = 512
 BLOCK_BYTES = 4096

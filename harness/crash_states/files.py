@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from harness.crash_states.changes import Change, DataChange, Entry, NameChange, matches
-from harness.crash_states.contents import Content
-from harness.io_trace.recording import Effect, Kind
+from harness.crash_states.changes import Change, Content, DataChange, Entry, NameChange, matches
+from harness.io_trace.recorder import Effect, Kind
 
 ROOT = 0
 EMPTY = Content()

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.crash_states.changes import DataChange, NameChange
+from harness.crash_states.changes import Content, DataChange, File, NameChange
 from harness.crash_states.choices import SECTOR_BYTES
-from harness.crash_states.contents import Content
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import Disk, FolderModel
-from harness.crash_states.unsynced import File
-from harness.io_trace.recording import Effect, Kind
+from harness.io_trace.recorder import Effect, Kind
 
 _CHOICES_MAX = 4096
 

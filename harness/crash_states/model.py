@@ -47,10 +47,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from harness.crash_states.changes import Change, Entry, NameChange
+from harness.crash_states.changes import Change, Entry, File, NameChange, Tear
 from harness.crash_states.files import EMPTY, ROOT, Listing, Tree
-from harness.crash_states.unsynced import File, Tear
-from harness.io_trace.recording import NOT_COUNTED, Effect, Kind
+from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind
 
 
 class FolderModel(StrEnum):

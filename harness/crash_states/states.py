@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from random import Random
 
-from harness.crash_states.changes import DataChange
+from harness.crash_states.changes import DataChange, Rest, Tear
 from harness.crash_states.choices import Choice, Depth, choices
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel, numbered
-from harness.crash_states.unsynced import Rest, Tear
-from harness.io_trace.recording import Effect, Kind
+from harness.io_trace.recorder import Effect, Kind
 
 
 @dataclass(frozen=True, slots=True)

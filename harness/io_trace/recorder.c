@@ -48,7 +48,7 @@ enum kind { CREATE, WRITE, TRUNCATE, ALLOCATE, SYNC, DATASYNC, SYNC_ALL, RENAME,
             /* Not counted: */ MAP_WRITABLE, NOTE, SYNC_FAILED };
 enum flag { SYNCHRONOUS = 1, GROWS = 2, UNKEPT = 4 };
 
-/* In the order of the plans in steering.py. */
+/* In the order of the plans in recorder.py. */
 enum action { NOTHING, KILL, TEAR, FAIL_ONCE, FAIL_LASTING, SHORT, FAIL_THEN_KILL, SHORT_LASTING };
 
 static struct plan {
@@ -801,7 +801,7 @@ int msync(void *start, size_t length, int flags) {
     return result;
 }
 
-/* The functions that steering.py calls */
+/* The functions that recorder.py calls */
 
 /* Watch the folder from now on, once per process. Return 0, or an error number. */
 int effects_begin(const char *folder, const char *recording_path, int action, long at, long length, int error) {

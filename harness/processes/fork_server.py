@@ -60,7 +60,7 @@ class ForkServer:
 
     Each child has its own process group, so that no process that it started outlives it. Children start in the fork
     server's folder and see a clean environment. The folder is made below ``within``, or in the folder for temporary
-    files. ``preload`` loads the recorder into them (see ``steering``).
+    files. ``preload`` loads the recorder into them (see ``harness.io_trace.recorder``).
 
     Raises: ConfigError if the recorder is not available.
     """

@@ -8,7 +8,7 @@ from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import Distinct, State, distinct, positions, states
-from harness.io_trace.recording import Effect, Kind
+from harness.io_trace.recorder import Effect, Kind
 
 Files = dict[str, bytes]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.io_trace import steering
+from harness.io_trace import recorder
 from stores.interface import TopicPartition
 from stores.registry import open_store
 
@@ -23,8 +23,8 @@ LOG = TopicPartition("log", 0)
 
 def begin(root: str, recording: str | None, plan: list[Any] | None) -> None:
     """``plan`` as the name of a plan and its arguments."""
-    made = None if plan is None else getattr(steering, plan[0])(*plan[1:])
-    steering.begin(Path(root), None if recording is None else Path(recording), made)
+    made = None if plan is None else getattr(recorder, plan[0])(*plan[1:])
+    recorder.begin(Path(root), None if recording is None else Path(recording), made)
 
 
 def fill_store(
@@ -41,12 +41,12 @@ def fill_store(
     for half in range(2):
         with open_store(backend, Path(root, "store"), durability=durability, options=options) as store:
             for i in range(half * num_commits // 2, (half + 1) * num_commits // 2):
-                steering.note(f"attempt {i}")
+                recorder.note(f"attempt {i}")
                 store.put_all((b"key %d" % (j % 300), b"%d" % i * 100) for j in range(i * 7, i * 7 + 40))
                 store.delete(b"key %d" % i)
                 store.delete_range(b"key 7", b"key 8")
                 store.commit({LOG: i})
-                steering.note(f"ack {i}")
+                recorder.note(f"ack {i}")
                 store.put(b"uncommitted", b"value")
                 store.rollback()
 
@@ -91,7 +91,7 @@ def write_some(root: str, recording: str | None = None, plan: list[Any] | None =
     os.write(c.creat(b"c/six", 0o600), b"created")
     c.remove(b"c/six")
     c.syncfs(folder)
-    return steering.count()
+    return recorder.count()
 
 
 def refused(root: str) -> list[str]:
@@ -121,7 +121,7 @@ def refused(root: str) -> list[str]:
                 said_no.append(name)
         except OSError:
             said_no.append(name)
-    assert steering.count() == 0
+    assert recorder.count() == 0
     return said_no
 
 
@@ -146,14 +146,14 @@ def attempts(root: str, recording: str, plan: list[Any]) -> list[Any]:
             answers.append(call())
         except OSError as error:
             answers.append(error.errno)
-    return [answers, steering.fired()]
+    return [answers, recorder.fired()]
 
 
 def write_thrice(root: str, recording: str, plan: list[Any]) -> list[Any]:
     """Write ten bytes, thrice, and three at last. Returns how much each did, and how often the plan struck."""
     begin(root, recording, plan)
     file = os.open(f"{root}/file", os.O_WRONLY | os.O_CREAT)
-    return [[os.write(file, b"ten bytes!"[:size]) for size in (10, 10, 10, 3)], steering.fired()]
+    return [[os.write(file, b"ten bytes!"[:size]) for size in (10, 10, 10, 3)], recorder.fired()]
 
 
 def write_synchronously(root: str, recording: str, plan: list[Any]) -> list[Any]:
@@ -166,7 +166,7 @@ def write_synchronously(root: str, recording: str, plan: list[Any]) -> list[Any]
             os.write(file, data)
         except OSError as error:
             found = error.errno
-    return [found, steering.fired()]
+    return [found, recorder.fired()]
 
 
 def write_from_threads(root: str, recording: str) -> None:
@@ -177,7 +177,7 @@ def write_from_threads(root: str, recording: str) -> None:
         file = os.open(f"{root}/file", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for i in range(50):
             os.write(file, b"%d %d\n" % (which, i))
-            steering.note(f"{which} {i}")
+            recorder.note(f"{which} {i}")
 
     threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
     for thread in threads:
@@ -197,7 +197,7 @@ def note_beside_writes(root: str, recording: str) -> None:
 
     def note(which: int) -> None:
         for _ in range(3000):
-            steering.note(str(which))
+            recorder.note(str(which))
 
     threads = [threading.Thread(target=work, args=(which,)) for which in range(2) for work in (write, note)]
     for thread in threads:
@@ -247,7 +247,7 @@ def sync_everything(root: str, recording: str, plan: list[Any]) -> int:
     """Return the number of injected faults."""
     begin(root, recording, plan)
     os.sync()
-    return steering.fired()
+    return recorder.fired()
 
 
 def start_a_child_that_writes(root: str, recording: str) -> None:

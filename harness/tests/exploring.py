@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.experiments.iofaults.case import Case
-from harness.experiments.iofaults.sweep import EXPLORERS, all_points
+from harness.experiments.iofaults.slices import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
 
 

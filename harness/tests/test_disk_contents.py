@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.crash_states.contents import PAGE_BYTES, Content
+from harness.crash_states.changes import PAGE_BYTES, Content
 from harness.crash_states.files import Tree
-from harness.io_trace.recording import Effect, Kind
+from harness.io_trace.recorder import Effect, Kind
 from harness.tests.disk_script import Script, base, files
 
 SIZES = st.integers(0, 3 * PAGE_BYTES)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from harness.crash_states.contents import Content
+from harness.crash_states.changes import Content
 from harness.crash_states.files import Tree
 from harness.crash_states.membership import why_illegal
 from harness.crash_states.model import FolderModel

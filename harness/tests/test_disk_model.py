@@ -7,7 +7,7 @@ import pytest
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import Disk, FolderModel
-from harness.io_trace.recording import Effect, Kind
+from harness.io_trace.recorder import Effect, Kind
 from harness.tests.disk_script import NO_TEARS, Files, Script, base, found_at
 
 GATE, JOURNAL, STRICT = FolderModel.GATE, FolderModel.JOURNAL, FolderModel.STRICT

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.crash_states.changes import Rest, Tear
 from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import distinct, positions, rebuild, said, states
-from harness.crash_states.unsynced import Rest, Tear
 from harness.tests.disk_script import (
     NO_TEARS,
     Script,

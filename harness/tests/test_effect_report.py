@@ -11,7 +11,7 @@ from harness import run
 from harness.answer.results import all_failures, all_figures, all_pages
 from harness.answer.write import write_report
 from harness.cli import main
-from harness.experiments.iofaults.columns import KINDS
+from harness.experiments.iofaults.experiment import KINDS
 from harness.experiments.iofaults.figures import fault_findings
 from harness.experiments.iofaults.report import SKIPPED
 from harness.experiments.iofaults.tables import (

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from harness.crash_states.files import Tree
-from harness.io_trace import steering
-from harness.io_trace.recording import NOT_COUNTED, Effect, Kind, read_recording
+from harness.io_trace import recorder
+from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind, read_recording
 from harness.processes.fork_server import ForkServer, Outcome
 from stores.errors import ConfigError
 from stores.interface import Durability
@@ -372,9 +372,9 @@ def test_a_recordings_torn_tail_is_dropped(fork_server: ForkServer, root: Path, 
 
 @pytest.mark.parametrize(
     "plan",
-    [steering.Kill(-1), steering.Tear(0, -1), steering.Fail(0, 0), steering.Short(0, 0), steering.FailThenKill(0, 0)],
+    [recorder.Kill(-1), recorder.Tear(0, -1), recorder.Fail(0, 0), recorder.Short(0, 0), recorder.FailThenKill(0, 0)],
 )
-def test_a_plan_that_cannot_be_done_is_refused(fork_server: ForkServer, root: Path, plan: steering.Plan) -> None:
+def test_a_plan_that_cannot_be_done_is_refused(fork_server: ForkServer, root: Path, plan: recorder.Plan) -> None:
     told = [type(plan).__name__, *(getattr(plan, name) for name in plan.__dataclass_fields__)]
     outcome = fork_server.run(WORK + "write_some", {"root": str(root), "plan": told}, deadline_s=10)
     assert outcome.error.startswith("ConfigError")
@@ -388,4 +388,4 @@ def test_a_recording_below_the_folder_it_records_is_refused(fork_server: ForkSer
 
 def test_without_the_recorder_nothing_is_watched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        steering.begin(tmp_path)
+        recorder.begin(tmp_path)

@@ -82,6 +82,16 @@ def test_every_file_scenario_and_link_that_a_document_names_is_there(document: s
         assert (ROOT / path).exists(), path
 
 
+def test_a_power_loss_trial_is_understood_from_at_most_18_files_that_are_there() -> None:
+    text = (ROOT / "docs/power-loss-model.md").read_text()
+    listed = re.findall(r"^(\d+)\. `(harness/[^`]+)`", text, re.MULTILINE)
+    files = [ROOT / path for _, path in listed]
+    assert [int(number) for number, _ in listed] == [*range(1, len(listed) + 1)]
+    assert 0 < len(set(files)) == len(files) <= 18
+    for file in files:
+        assert file.is_file(), file
+
+
 def test_every_folder_that_the_readme_lists_is_there() -> None:
     folders = re.findall(r"^    (\w+)/ ", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert folders

@@ -18,12 +18,13 @@ from harness.crash_states.files import Tree
 from harness.crash_states.membership import why_illegal
 from harness.crash_states.model import FolderModel
 from harness.experiments.iofaults.case import Case
-from harness.experiments.iofaults.mutated import subjects_with
+from harness.experiments.iofaults.plan import subjects_with
 from harness.experiments.iofaults.power import NEXT_BOOT
 from harness.experiments.iofaults.subjects import subjects
-from harness.experiments.iofaults.workshop import Workshop, folded
+from harness.experiments.iofaults.workshop import Workshop
+from harness.experiments.iofaults.writer import folded
 from harness.folders import quick_folder
-from harness.io_trace.recording import Kind
+from harness.io_trace.recorder import Kind
 from harness.processes.fork_server import ForkServer
 from harness.tests.filesystems.crash import Crash, crash
 from harness.tests.filesystems.images import FILE_SYSTEMS, FileSystem, missing_for, mounted

@@ -18,8 +18,8 @@ import pytest
 import harness
 from harness.checkers.prefix import Finding
 from harness.experiments.iofaults.case import Case
-from harness.experiments.iofaults.workshop import NOTHING, Workshop, folded
-from harness.experiments.iofaults.writer import read_account
+from harness.experiments.iofaults.workshop import NOTHING, Workshop
+from harness.experiments.iofaults.writer import folded, read_account
 
 SEED = 4
 COMMITS = 4

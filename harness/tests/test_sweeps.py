@@ -23,6 +23,7 @@ from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
+from harness.experiments.iofaults.slices import EXPLORERS, all_points
 from harness.experiments.iofaults.subjects import (
     ADOPTIONS,
     CHANGELOG,
@@ -35,11 +36,9 @@ from harness.experiments.iofaults.subjects import (
     shown,
     subjects,
 )
-from harness.experiments.iofaults.sweep import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
 from harness.experiments.iofaults.writer import to_plan
-from harness.io_trace.recording import Effect, Kind, read_recording
-from harness.io_trace.steering import Fail, Kill
+from harness.io_trace.recorder import Effect, Fail, Kill, Kind, read_recording
 from harness.processes.fork_server import ForkServer, ForkServerError, Outcome
 from harness.tests.exploring import points_of, sweep
 from stores.errors import ConfigError

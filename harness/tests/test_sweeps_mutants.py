@@ -9,17 +9,15 @@ import pytest
 from harness import cli
 from harness.checkers.prefix import Found, Remains
 from harness.experiments.iofaults import measuring
-from harness.experiments.iofaults.case import VARIANTS
+from harness.experiments.iofaults.case import VARIANTS, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import detect, trials_of
 from harness.experiments.iofaults.drawing import commits, groups
-from harness.experiments.iofaults.full_detection import DetectionResult, case_of, detect_fully, in_parts
-from harness.experiments.iofaults.gate import is_wrong
-from harness.experiments.iofaults.mutated import subjects_with
-from harness.experiments.iofaults.plan import Convicted, in_turn
-from harness.experiments.iofaults.slices import Slice, explore
+from harness.experiments.iofaults.experiment import explore
+from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts
+from harness.experiments.iofaults.plan import Convicted, case_of, in_turn, subjects_with
+from harness.experiments.iofaults.slices import EXPLORERS, Slice, all_points
 from harness.experiments.iofaults.subjects import CHECKPOINT
-from harness.experiments.iofaults.sweep import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
 from harness.mutants.registry import IO_FAULTS, patch

@@ -12,15 +12,21 @@ from typing import Any
 import pytest
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults import slices
-from harness.experiments.iofaults.case import VARIANTS, Asked, Case
-from harness.experiments.iofaults.columns import KINDS
+from harness.experiments.iofaults import detection, slices
+from harness.experiments.iofaults.case import VARIANTS, Asked, Case, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
-from harness.experiments.iofaults.gate import is_wrong
-from harness.experiments.iofaults.mutated import subjects_with
-from harness.experiments.iofaults.plan import Swept, convictions, cut, measured_seeds, picked, planned_cases
-from harness.experiments.iofaults.slices import Recorded, Writer, explore, make_recording, slices_of
+from harness.experiments.iofaults.experiment import KINDS, explore
+from harness.experiments.iofaults.plan import (
+    Swept,
+    convictions,
+    cut,
+    measured_seeds,
+    picked,
+    planned_cases,
+    subjects_with,
+)
+from harness.experiments.iofaults.slices import Recorded, Writer, make_recording, slices_of
 from harness.experiments.iofaults.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN
@@ -226,8 +232,8 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
     def refuse(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(slices, "detect_fully", refuse)
-    monkeypatch.setattr(slices, "detect", refuse)
+    monkeypatch.setattr(detection, "detect_fully", refuse)
+    monkeypatch.setattr(detection, "detect", refuse)
     for wanted in convictions("default", 1, [CHECKPOINT]):
         (slice_,) = slices_of([wanted], {}, tmp_path)
         (mutant,) = explore(slice_)

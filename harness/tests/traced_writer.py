@@ -9,9 +9,9 @@ import json
 import sys
 
 from harness.experiments.iofaults.writer import run
-from harness.io_trace import steering
+from harness.io_trace import recorder
 
 if __name__ == "__main__":
     for name in ("begin", "note", "count", "fired"):
-        setattr(steering, name, lambda *_: 0)
+        setattr(recorder, name, lambda *_: 0)
     print(json.dumps(run(**json.loads(sys.argv[1]))))

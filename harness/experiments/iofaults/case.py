@@ -1,11 +1,16 @@
-"""One case of fault injection as a plain value: subject, durability level and fault; and the command to repeat it."""
+"""One case of fault injection as a plain value: subject, durability level and fault.
+
+``repeat_command`` is the command that repeats its trials. ``is_wrong`` says which of their rows fail a run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from harness import replay
+from harness.checkers.prefix import Found
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
 from harness.faults.registry import unknown
@@ -33,6 +38,15 @@ _NUMBER_MAX = (1 << 63) - 1
 """The largest number that the recorder can hold."""
 COMMITS_MAX = 10_000
 """The largest number of commits: the states after all commits are kept in memory."""
+SILENT = (str(Found.LOST), str(Found.TORN), str(Found.PHANTOM))
+"""Wrong content that was not detected."""
+ENOUGH = 0.95
+"""The share of runs in which the default profile is to detect each mutant."""
+STRICT = "strict"
+"""The persistence model that promises less than file systems in use do."""
+HELD_STRICTLY = ("power", "DISK")
+"""The fault and level at which an anomaly under ``strict`` fails the run: each name that a commit relies on must be
+synced by its folder. Elsewhere an anomaly under ``strict`` is only reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +118,15 @@ class Asked:
 def repeat_command(case: Case, point: int | None, seed: int, only: str = "") -> str:
     """Return the command that repeats one trial of ``case``, or all of its trials if ``point`` is None."""
     return replay.command("iofaults", Asked(case, point, seed, only))
+
+
+def is_wrong(row: Mapping[str, Any]) -> bool:
+    """Return True if a row of kind "effect" or "mutant" fails the run.
+
+    No verdict is always wrong.
+    """
+    if row["expected"]:
+        return False
+    if row["result"] == Found.HARNESS_ERROR or row["kind"] == "mutant":
+        return True
+    return row["variant"] != STRICT or (row["fault"], row["durability"]) == HELD_STRICTLY

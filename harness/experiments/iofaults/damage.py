@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from harness.checkers.prefix import Finding, Found, Promised
-from harness.crash_states.contents import Content
+from harness.crash_states.changes import Content
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.power import MAPS_THAT_DO_NOT_MATTER, check_maps
 from harness.experiments.iofaults.workshop import Row, Workshop

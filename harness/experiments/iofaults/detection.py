@@ -2,6 +2,8 @@
 
 Only the fault that the mutant belongs to is tried, in all of its variants, at the level that promises most. Detections
 by other faults of the profile are not counted, so the true rate is this one or higher.
+
+``mutant_row`` is the work of one task of a run: the row of kind "mutant" that says if one was detected.
 """
 
 from __future__ import annotations
@@ -11,16 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import repeat_command
+from harness.experiments.iofaults.case import is_wrong, repeat_command
 from harness.experiments.iofaults.drawing import groups
-from harness.experiments.iofaults.full_detection import DetectionResult, in_parts
-from harness.experiments.iofaults.gate import is_wrong
-from harness.experiments.iofaults.mutated import LEVEL
-from harness.experiments.iofaults.plan import Swept, in_turn, planned_cases
-from harness.experiments.iofaults.sweep import EXPLORERS, all_points
-from harness.experiments.iofaults.workshop import Workshop
+from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts
+from harness.experiments.iofaults.plan import LEVEL, Convicted, Swept, case_of, in_turn, planned_cases
+from harness.experiments.iofaults.slices import EXPLORERS, all_points, case_columns
+from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import quick_folder
-from harness.mutants.registry import IO_FAULTS
+from harness.mutants.registry import IO_FAULTS, MUTANTS
 from harness.processes.fork_server import ForkServer
 
 
@@ -66,3 +66,46 @@ def detect(
                                 mutant, subject, case.fault, trials, row | {"repeat": again}, trouble
                             )
     return DetectionResult(mutant, subject, IO_FAULTS[mutant].fault, trials, None, trouble)
+
+
+def mutant_row(wanted: Convicted, fork_server: ForkServer | None) -> Row:
+    """Run the trials of a mutant, and return its row. An error becomes a row without a verdict."""
+    case = case_of(wanted.mutant, wanted.subject, wanted.fault)
+    row: Row = {
+        "kind": "mutant",
+        "mutant": wanted.mutant,
+        "meaning": MUTANTS[wanted.mutant].meaning,
+        "wanted": "measured" if wanted.measured else "found" if wanted.found else "not seen",
+        "by_gate": None,
+        "description": "",
+        "repeat": repeat_command(case, None, wanted.seed),
+        **case_columns(case),
+    }
+    try:
+        found = _tried(wanted, row, fork_server)
+    except Exception as error:
+        trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
+        return row | trouble | {"states": 0, "expected": False}
+    if found.row is None and (found.trouble or not found.states):
+        trouble = {"result": str(Found.HARNESS_ERROR), "detail": found.trouble or "nothing was tried"}
+        return row | trouble | {"states": found.states, "expected": False}
+    by = found.row or {}
+    return row | {
+        "states": found.states,
+        "result": by.get("result", ""),
+        "description": by.get("description", ""),
+        "detail": by.get("detail", ""),
+        "repeat": by.get("repeat", row["repeat"]),
+        "expected": wanted.measured or (found.row is not None) is wanted.found,
+    }
+
+
+def _tried(wanted: Convicted, row: Row, fork_server: ForkServer | None) -> DetectionResult:
+    """Try the gate's own trials if they are to be measured, then all. ``row`` records if the gate found the mutant."""
+    if wanted.gate:
+        by_gate = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.gate, fork_server)
+        if by_gate.row is not None or not by_gate.trouble:
+            row["by_gate"] = by_gate.row is not None
+        if by_gate.row is not None or wanted.measured:
+            return by_gate
+    return detect_fully(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server)

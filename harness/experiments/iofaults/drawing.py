@@ -19,7 +19,7 @@ from harness.crash_states.changes import matches
 from harness.crash_states.model import numbered
 from harness.experiments.iofaults.failed_syncs import syncs
 from harness.experiments.iofaults.workshop import NEVER_READ
-from harness.io_trace.recording import Effect, Kind
+from harness.io_trace.recorder import Effect, Kind
 
 ALIKE_EVERY = 4
 """One of this many points is drawn from all points with equal probability."""

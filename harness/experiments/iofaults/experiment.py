@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.experiment import (
@@ -25,20 +27,86 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import Asked
-from harness.experiments.iofaults.columns import KINDS
+from harness.experiments.iofaults.case import Asked, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
+from harness.experiments.iofaults.detection import mutant_row
 from harness.experiments.iofaults.figures import detections, effects, mutants
-from harness.experiments.iofaults.gate import is_wrong
 from harness.experiments.iofaults.plan import Convicted, Swept
 from harness.experiments.iofaults.report import SKIPPED, page
-from harness.experiments.iofaults.slices import Recorded, Slice, Writer, explore, make_recording, slices_of
+from harness.experiments.iofaults.slices import (
+    Recorded,
+    Slice,
+    Writer,
+    case_columns,
+    make_recording,
+    slices_of,
+    trial_rows,
+)
 from harness.experiments.iofaults.tables import effect_tables, left_out, promise_table
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
 from harness.report.page import Page
 from harness.report.table import Table
 from stores.errors import ConfigError
+
+_CASE: Mapping[str, type] = {
+    "scenario": str,
+    "slice": int,
+    "backend": str,
+    "durability": str,
+    "fault": str,
+    "variant": str,
+    "records": str,
+    "seed": int,
+}
+KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
+    {
+        "effect": {
+            **_CASE,
+            "point": int,
+            "only": str,
+            "description": str,
+            "digest": str,
+            "states": int,
+            "acknowledged": int,
+            "state": int,
+            "attempted": int,
+            "result": str,
+            "noticed": str,
+            "unverified": str,
+            "detail": str,
+            "expected": bool,
+            "repeat": str,
+        },
+        "effect_slice": {
+            **_CASE,
+            "points": int,
+            "points_in_all": int,
+            "states": int,
+            "trials": int,
+            "seconds": float,
+            "blind_spots": str,
+        },
+        "mutant": {
+            **_CASE,
+            "mutant": str,
+            "meaning": str,
+            "states": int,
+            "wanted": str,
+            "by_gate": bool,
+            "result": str,
+            "description": str,
+            "detail": str,
+            "expected": bool,
+            "repeat": str,
+            "seconds": float,
+        },
+    }
+)
+"""A trial with its crash state; a slice of trials with its cost and the number of points of its case; a mutant and its
+result."""
+_EXPECTATIONS = {"found": "must detect it", "not seen": "must not detect it"}
+"""The sentences for ``wanted`` of a mutant's row."""
 
 IoTrial = Swept | Convicted | Slice
 
@@ -143,15 +211,44 @@ class IoFaults(Experiment[IoTrial]):
         return page(figures, [str(failure) for failure in self.failures(figures, rows)], str(facts.get(SKIPPED, "")))
 
 
+def explore(slice_: Slice, fork_server: ForkServer | None = None) -> list[Row]:
+    """Run the slice, and return its rows. An error becomes a row without a verdict, which fails the run.
+
+    ``fork_server`` is as for a workshop. A caller that explores several slices can use one for all of them.
+    """
+    begun = time.monotonic()
+    if slice_.convicted is not None:
+        rows = [mutant_row(slice_.convicted, fork_server)]
+    else:
+        rows = trial_rows(slice_, fork_server)
+        rows.append(
+            {
+                "kind": "effect_slice",
+                **case_columns(slice_.case),
+                "points": len(slice_.points),
+                "points_in_all": slice_.points_in_all,
+                "states": sum(row["states"] for row in rows),
+                "trials": len(rows),
+                "blind_spots": slice_.blind_spots,
+            }
+        )
+    seconds = time.monotonic() - begun
+    for row in rows:
+        row |= {"slice": slice_.number, "scenario": slice_.scenario, "seed": slice_.seed}
+        if row["kind"] != "effect":
+            row["seconds"] = seconds
+    return rows
+
+
 def _failure(row: Mapping[str, Any]) -> Failure:
     name = row["mutant"] if row["kind"] == "mutant" else row["fault"]
     trial = f"{row['backend']} at {row['durability']}, {name} {row['variant']}".rstrip()
     repeat = str(row["repeat"] or "")
     if row["kind"] != "mutant":
         return Failure(f"{trial}, {row['description']}, seed {row['seed']}: {row['result']}: {row['detail']}", repeat)
-    seen = row["result"] or f"not seen in {row['states']} states"
-    found = f"{row['fault']} should have left it {row['wanted']}, and it is {seen} {row['detail']}"
-    return Failure(f"{trial}: {found}".rstrip(), repeat)
+    expectation = _EXPECTATIONS.get(row["wanted"], "is tried")
+    result = row["result"] or f"not detected in {row['states']} states"
+    return Failure(f"{trial}: {row['fault']} {expectation}; the result is: {result} {row['detail']}".rstrip(), repeat)
 
 
 def _record(kept: Path, writer: Writer, fork_server: ForkServer | None) -> tuple[Any, ...]:

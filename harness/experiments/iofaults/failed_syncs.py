@@ -23,7 +23,7 @@ from harness.crash_states.model import FolderModel, numbered
 from harness.crash_states.states import State, states
 from harness.experiments.iofaults.power import BOOT_AFTER_THAT, check_maps, told_between
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
-from harness.io_trace.recording import NOT_COUNTED, Effect, Kind, read_recording
+from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind, read_recording
 
 _DEPTH = Depth(states_per_position=3, unread=NEVER_READ)
 _OPENING_POSITIONS = 8

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.gate import HELD_STRICTLY, SILENT, STRICT, is_wrong
+from harness.experiments.iofaults.case import HELD_STRICTLY, SILENT, STRICT, is_wrong
 from harness.report.figures import Figure, Figures
 from harness.report.page import Finding
 from harness.report.rows import Row

@@ -6,20 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.drawing import groups
-from harness.experiments.iofaults.mutated import LEVEL
-from harness.experiments.iofaults.plan import Swept, in_turn
-from harness.experiments.iofaults.sweep import EXPLORERS, all_points
+from harness.experiments.iofaults.plan import Swept, case_of, in_turn
+from harness.experiments.iofaults.slices import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
-from harness.mutants.registry import IO_FAULTS
 from harness.processes.fork_server import ForkServer
 
 POSITIONS_AT_ONCE = 4
 """The number of positions at which power is cut before the results are examined."""
-
-STATES_PER_POSITION = 6
-"""The number of crash states tried at each position. Where a mutant shows at a position, many states show it."""
 
 
 class DetectionResult(NamedTuple):
@@ -35,16 +29,6 @@ class DetectionResult(NamedTuple):
     states: int
     row: Row | None
     trouble: str = ""
-
-
-def case_of(mutant: str, subject: str, fault: str = "") -> Case:
-    """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
-    by = IO_FAULTS[mutant]
-    variant = by.variant if fault in ("", by.fault) else ""
-    states = STATES_PER_POSITION if (fault or by.fault) == "power" else None
-    return Case(
-        subject, LEVEL, fault or by.fault, variant, mutant=mutant, records=by.records, states_per_position=states
-    )
 
 
 def detect_fully(

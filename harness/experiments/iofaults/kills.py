@@ -11,7 +11,7 @@ from harness.checkers.prefix import Demand, Finding, Found, Promised
 from harness.crash_states.changes import matches
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Life, Plan, Row, Workshop
-from harness.io_trace.recording import Effect, Kind, read_recording
+from harness.io_trace.recorder import Effect, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
 _TEARS = 2

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.experiments.iofaults.case import ENOUGH
 from harness.experiments.iofaults.detection import detect
-from harness.experiments.iofaults.gate import ENOUGH
-from harness.experiments.iofaults.mutated import subjects_with
-from harness.experiments.iofaults.plan import GATE
+from harness.experiments.iofaults.plan import GATE, subjects_with
 from harness.experiments.iofaults.subjects import subject_named
 from harness.faults.registry import check_known
 from harness.folders import quick_folder
@@ -50,7 +49,7 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
             print(f"{mutant} in {subject}: {len(seeds) - len(missed)} of {len(seeds)} seeds{told}", flush=True)
     weak = [mutant for mutant, runs in found.items() if sum(runs) < ENOUGH * len(runs)]
     for mutant, runs in found.items():
-        print(f"{mutant}: found in {sum(runs)} of {len(runs)} runs, {100 * sum(runs) / len(runs):.0f} %")
+        print(f"{mutant}: detected in {sum(runs)} of {len(runs)} runs, {100 * sum(runs) / len(runs):.0f} %")
     enough = f"{len(found) - len(weak)} of {len(found)} mutants"
-    print(f"The {GATE} profile finds {enough} in {ENOUGH:.0%} of their runs or more.")
+    print(f"The {GATE} profile detects {enough} in {ENOUGH:.0%} of their runs or more.")
     return 1 if weak else 0

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from harness import profiles
 from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.drawing import Group, drawn
-from harness.experiments.iofaults.mutated import LEVEL, subjects_with
 from harness.experiments.iofaults.subjects import ADOPTIONS, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN, PLAIN
@@ -29,6 +28,10 @@ POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
     }
 )
 """The number of points of a fault that make a task of some seconds."""
+LEVEL = "DISK"
+"""The level at which mutants are tried: the one that promises most."""
+STATES_PER_POSITION = 6
+"""The number of crash states tried at each position. Where a mutant shows at a position, many states show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,21 @@ def convictions(
                 unseen = Convicted(mutant, subject, by.unseen_by, seed, False, of_profile.unseen_points_max)
                 found.append(unseen)
     return found
+
+
+def subjects_with(mutant: str) -> list[str]:
+    """Return the names of the subjects in which ``mutant`` is a defect, in the order of ``subjects``."""
+    return [name for name, level in subjects() if level == LEVEL and IO_FAULTS[mutant].fits(name)]
+
+
+def case_of(mutant: str, subject: str, fault: str = "") -> Case:
+    """Return the case that must detect ``mutant``, or the case of another ``fault`` with the mutant built in."""
+    by = IO_FAULTS[mutant]
+    variant = by.variant if fault in ("", by.fault) else ""
+    states = STATES_PER_POSITION if (fault or by.fault) == "power" else None
+    return Case(
+        subject, LEVEL, fault or by.fault, variant, mutant=mutant, records=by.records, states_per_position=states
+    )
 
 
 def measured_seeds(seed: int, number: int) -> list[int]:

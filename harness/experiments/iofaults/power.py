@@ -15,8 +15,9 @@ from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import Description, Distinct, distinct, positions, rebuild, said
-from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Row, Workshop, folded
-from harness.io_trace.recording import Effect, Kind, read_recording
+from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Row, Workshop
+from harness.experiments.iofaults.writer import folded
+from harness.io_trace.recorder import Effect, Kind, read_recording
 from harness.processes.fork_server import ForkServerError
 
 NEXT_BOOT, BOOT_AFTER_THAT = "the next boot", "the boot after that"

@@ -1,35 +1,52 @@
-"""The work of one task of a run: it explores some points of a case, or detects a mutant, and returns rows.
+"""The slices of a run: each is the work of one task, some points of a case, explored by the function of its fault.
 
-Rows are of kind "effect", one per trial; "effect_slice", one per slice, with what it cost; and "mutant".
+Given ascending points of a case, that function returns a row for each trial. A row depends on the case, the point and
+the seed alone (and, in engines with threads, on their schedule). So rows do not depend on the slices into which points
+were divided.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
 from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
+from harness.experiments.iofaults.damage import damages, final_tree
 from harness.experiments.iofaults.damage import plan as damage_plan
-from harness.experiments.iofaults.detection import detect
 from harness.experiments.iofaults.drawing import Group, groups
-from harness.experiments.iofaults.failed_syncs import syncs
-from harness.experiments.iofaults.full_detection import DetectionResult, case_of, detect_fully
-from harness.experiments.iofaults.plan import POINTS_PER_SLICE, Convicted, Swept, cut, picked
-from harness.experiments.iofaults.sweep import EXPLORERS, record
+from harness.experiments.iofaults.errors import errors
+from harness.experiments.iofaults.failed_syncs import failed_syncs, syncs
+from harness.experiments.iofaults.kills import kills, kills_twice, tears
+from harness.experiments.iofaults.plan import POINTS_PER_SLICE, Convicted, Swept, case_of, cut, picked
+from harness.experiments.iofaults.power import power_losses, power_losses_twice
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
-from harness.io_trace.recording import Kind, read_recording
-from harness.mutants.registry import MUTANTS
+from harness.io_trace.recorder import Kind, read_recording
 from harness.processes.fork_server import ForkServer
 
 FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")
 """Faults whose trials are derived from a recording."""
+
+Explore = Callable[[Workshop, Sequence[int], str], Iterator[Row]]
+
+EXPLORERS: Mapping[str, Explore] = MappingProxyType(
+    {
+        "kill": kills,
+        "tear": tears,
+        "kill_twice": kills_twice,
+        "error": errors,
+        "power": power_losses,
+        "power_twice": power_losses_twice,
+        "failed_sync": failed_syncs,
+        "damage": damages,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +121,24 @@ class Slice:
     error: str = ""
 
 
+def all_points(shop: Workshop) -> range:
+    """Return every point of the workshop's case. Raises: ForkServerError if the writer fails without a fault."""
+    if shop.case.fault == "damage":
+        return range(len(damage_plan(shop.case.variant, final_tree(shop), shop.seed)))
+    if shop.case.fault == "failed_sync":
+        return range(len(syncs(shop.recording())))
+    if shop.case.fault in ("power", "power_twice"):
+        return positions(shop.recording())
+    return range(shop.undisturbed() + 1)
+
+
+def record(case: Case, seed: int, path: str, fork_server: ForkServer | None = None) -> Case:
+    """Record ``case`` in the file ``path``. Return the case that uses it. Raises: as ``Workshop.recording``."""
+    with Workshop(replace(case, recording=path), seed, fork_server) as shop:
+        shop.recording()
+        return shop.case
+
+
 def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = None) -> Recorded:
     """Record a writer process without faults in ``file``. Return a summary of the recording."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
@@ -172,36 +207,8 @@ def slices_of(
     return found
 
 
-def explore(slice_: Slice, fork_server: ForkServer | None = None) -> list[Row]:
-    """Run the slice, and return its rows. An error becomes a row without a verdict, which fails the run.
-
-    ``fork_server`` is as for a workshop. A caller that explores several slices can use one for all of them.
-    """
-    begun = time.monotonic()
-    if slice_.convicted is not None:
-        rows = [_mutant_row(slice_.convicted, fork_server)]
-    else:
-        rows = _trials(slice_, fork_server)
-        rows.append(
-            {
-                "kind": "effect_slice",
-                **_named(slice_.case),
-                "points": len(slice_.points),
-                "points_in_all": slice_.points_in_all,
-                "states": sum(row["states"] for row in rows),
-                "trials": len(rows),
-                "blind_spots": slice_.blind_spots,
-            }
-        )
-    seconds = time.monotonic() - begun
-    for row in rows:
-        row |= {"slice": slice_.number, "scenario": slice_.scenario, "seed": slice_.seed}
-        if row["kind"] != "effect":
-            row["seconds"] = seconds
-    return rows
-
-
-def _trials(slice_: Slice, fork_server: ForkServer | None) -> list[Row]:
+def trial_rows(slice_: Slice, fork_server: ForkServer | None) -> list[Row]:
+    """Run the slice's trials of a case, and return a row for each. An error becomes a row without a verdict."""
     case = slice_.case
     rows: list[Row] = []
     trouble = slice_.error
@@ -220,7 +227,8 @@ def _trials(slice_: Slice, fork_server: ForkServer | None) -> list[Row]:
     return rows
 
 
-def _named(case: Case) -> Row:
+def case_columns(case: Case) -> Row:
+    """Return the columns of a row that name its case."""
     return {
         "backend": case.subject,
         "durability": case.level,
@@ -233,7 +241,7 @@ def _named(case: Case) -> Row:
 def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
     return {
         "kind": "effect",
-        **_named(case),
+        **case_columns(case),
         "point": points[0] if points else 0,
         "description": f"points {points[0]} to {points[-1]} were not explored to their end"
         if points
@@ -245,45 +253,3 @@ def _no_verdict(case: Case, trouble: str, points: Sequence[int]) -> Row:
         "detail": trouble,
         "expected": False,
     }
-
-
-def _mutant_row(wanted: Convicted, fork_server: ForkServer | None) -> Row:
-    case = case_of(wanted.mutant, wanted.subject, wanted.fault)
-    row: Row = {
-        "kind": "mutant",
-        "mutant": wanted.mutant,
-        "meaning": MUTANTS[wanted.mutant].meaning,
-        "wanted": "measured" if wanted.measured else "found" if wanted.found else "not seen",
-        "by_gate": None,
-        "description": "",
-        "repeat": repeat_command(case, None, wanted.seed),
-        **_named(case),
-    }
-    try:
-        found = _tried(wanted, row, fork_server)
-    except Exception as error:
-        trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
-        return row | trouble | {"states": 0, "expected": False}
-    if found.row is None and (found.trouble or not found.states):
-        trouble = {"result": str(Found.HARNESS_ERROR), "detail": found.trouble or "nothing was tried"}
-        return row | trouble | {"states": found.states, "expected": False}
-    by = found.row or {}
-    return row | {
-        "states": found.states,
-        "result": by.get("result", ""),
-        "description": by.get("description", ""),
-        "detail": by.get("detail", ""),
-        "repeat": by.get("repeat", row["repeat"]),
-        "expected": wanted.measured or (found.row is not None) is wanted.found,
-    }
-
-
-def _tried(wanted: Convicted, row: Row, fork_server: ForkServer | None) -> DetectionResult:
-    """Try the gate's own trials if they are to be measured, then all. ``row`` records if the gate found the mutant."""
-    if wanted.gate:
-        by_gate = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.gate, fork_server)
-        if by_gate.row is not None or not by_gate.trouble:
-            row["by_gate"] = by_gate.row is not None
-        if by_gate.row is not None or wanted.measured:
-            return by_gate
-    return detect_fully(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import demand
+from harness.experiments.iofaults.case import ENOUGH
 from harness.experiments.iofaults.figures import is_promised
-from harness.experiments.iofaults.gate import ENOUGH
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.table import Table

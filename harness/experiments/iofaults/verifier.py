@@ -17,7 +17,7 @@ from harness.checkers.prefix import Remains
 from harness.experiments.iofaults.subjects import Subject, shown, subject
 from harness.experiments.iofaults.workload import State, afterwards, model
 from harness.experiments.iofaults.writer import to_plan, wants_wiping
-from harness.io_trace import steering
+from harness.io_trace import recorder
 from harness.mutants.inner_names import boot_as
 from harness.mutants.registry import patch
 from stores.errors import StoreError
@@ -55,7 +55,7 @@ def recover(
     patch(mutant, name)
     boot_as(boot)
     recovering = subject(name, Path(root), level, records)
-    steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
+    recorder.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
     leaked = ""
     for call in (recovering.open, recovering.close):
         try:
@@ -65,7 +65,7 @@ def recover(
             continue
         except Exception as error:
             leaked = leaked or _described(call.__name__, error)
-    return {"effects": steering.count(), "fired": steering.fired(), "leaked": leaked}
+    return {"effects": recorder.count(), "fired": recorder.fired(), "leaked": leaked}
 
 
 def remains(reported: Mapping[str, Any]) -> Remains:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -17,16 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from harness.checkers.prefix import Demand, Finding, Found, Promised, Remains, check_prefix, demand, promised
+from harness.checkers.prefix import Demand, Finding, Found, Promised, Remains, check_prefix, demand
 from harness.crash_states.files import Tree
 from harness.experiments.iofaults.case import Case, repeat_command
-from harness.experiments.iofaults.passing import PASSING_KINDS, passing_ever
 from harness.experiments.iofaults.subjects import is_transactional, shown
 from harness.experiments.iofaults.verifier import remains
-from harness.experiments.iofaults.workload import models, values_ever
-from harness.experiments.iofaults.writer import END, read_account, signature
+from harness.experiments.iofaults.workload import PASSING_KINDS, models, passing_ever, values_ever
+from harness.experiments.iofaults.writer import END, folded, read_account, signature
 from harness.folders import ROOT, RUNS, quick_folder
-from harness.io_trace.recording import Effect, Kind, read_recording
+from harness.io_trace.recorder import Effect, Kind, read_recording
 from harness.processes.fork_server import ForkServer, ForkServerError, Outcome
 from stores.errors import ConfigError
 
@@ -133,13 +132,7 @@ class Workshop:
         """Open and close the subject below the root under ``plan``."""
         return self._fork_server.run(
             "harness.experiments.iofaults.verifier:recover",
-            self._subject
-            | {
-                "root": str(self.root),
-                "plan": plan,
-                "recording": str(recording or ""),
-                "boot": boot,
-            },
+            self._subject | {"root": str(self.root), "plan": plan, "recording": str(recording or ""), "boot": boot},
             deadline_s=self._deadline_s,
         )
 
@@ -354,11 +347,3 @@ class Workshop:
             shutil.copyfile(made, beside)
             beside.replace(kept)
         return kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept.absolute()
-
-
-def folded(notes: Sequence[str], demanded: Demand) -> Promised:
-    """Return what the lines of a writer's acknowledgement log promise."""
-    try:
-        return promised(notes, keeps=demanded.keeps and demanded.transactional)
-    except ValueError as error:
-        return Promised(trouble=str(error))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.checkers.prefix import NOTICING
+from harness.checkers.prefix import NOTICING, Demand, Promised, promised
 from harness.experiments.iofaults.subjects import Subject, is_transactional, shown, subject
 from harness.experiments.iofaults.workload import changes, model, models, values_ever
-from harness.io_trace import steering
+from harness.io_trace import recorder
 from harness.mutants.registry import patch
 from stores.errors import StoreError
 
@@ -35,7 +36,7 @@ class Account:
 
     def note(self, text: str) -> None:
         """Append one line, unbuffered."""
-        steering.note(text)
+        recorder.note(text)
         line = text.replace("\n", " ").encode() + b"\n"
         if os.write(self._descriptor, line) != len(line):
             raise OSError("a note was not written whole")
@@ -52,6 +53,14 @@ class Account:
 def read_account(path: Path) -> list[str]:
     """Return the lines of a writer's acknowledgement log; none if the file does not exist."""
     return path.read_text().splitlines() if path.exists() else []
+
+
+def folded(notes: Sequence[str], demanded: Demand) -> Promised:
+    """Return what the lines of a writer's acknowledgement log promise."""
+    try:
+        return promised(notes, keeps=demanded.keeps and demanded.transactional)
+    except ValueError as error:
+        return Promised(trouble=str(error))
 
 
 def run(
@@ -77,7 +86,7 @@ def run(
     """
     patch(mutant, name)
     with Account(Path(account)) as notes:
-        steering.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
+        recorder.begin(Path(root), Path(recording) if recording else None, to_plan(plan))
         notes.note(signature(name, level, mutant, seed, commits, records))
         writer = _Writer(name, subject(name, Path(root), level, records), notes, seed, commits, reached, records)
         try:
@@ -87,7 +96,7 @@ def run(
             finished = False
         if finished:
             notes.note(END)
-        return {"effects": steering.count(), "fired": steering.fired(), "gave_up": not finished, "error": writer.error}
+        return {"effects": recorder.count(), "fired": recorder.fired(), "gave_up": not finished, "error": writer.error}
 
 
 def know(*, seed: int, commits: int) -> None:
@@ -101,12 +110,12 @@ def signature(name: str, level: str, mutant: str, seed: int, commits: int, recor
     return f"of {json.dumps([name, level, mutant, seed, commits, *filter(None, [records])])}"
 
 
-def to_plan(told: list[Any]) -> steering.Plan:
+def to_plan(told: list[Any]) -> recorder.Plan:
     """Return the plan for its name and arguments."""
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in (steering.Kill, steering.Tear, steering.Fail)}
-    kinds |= {kind.__name__: kind for kind in (steering.Nothing, steering.Short, steering.FailThenKill)}
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (recorder.Kill, recorder.Tear, recorder.Fail)}
+    kinds |= {kind.__name__: kind for kind in (recorder.Nothing, recorder.Short, recorder.FailThenKill)}
     name, *numbers = told
-    plan: steering.Plan = kinds[name](*numbers)
+    plan: recorder.Plan = kinds[name](*numbers)
     return plan
 
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from harness.experiments.iofaults.writer import to_plan
-from harness.io_trace import steering
+from harness.io_trace import recorder
 from harness.tests.filesystems.writeback import write_something_back
 
 _BYTES_MAX = 40_000
@@ -23,13 +23,13 @@ _WRITEBACK_SHARE = 0.3
 def run(*, root: str, recording: str, beside: str, seed: int, calls: int, plan: list[Any]) -> int:
     """Make ``calls`` calls below the empty ``root``, with background writeback. Return the number of effects."""
     rng, writeback = Random(f"calls {seed}"), Random(f"writeback {seed}")
-    steering.begin(Path(root), Path(recording), to_plan(plan))
+    recorder.begin(Path(root), Path(recording), to_plan(plan))
     writer = _RandomWriter(Path(root), rng)
     for _ in range(calls):
         writer.call()
         if writeback.random() < _WRITEBACK_SHARE:
             write_something_back(Path(root), Path(beside), writeback)
-    return steering.count()
+    return recorder.count()
 
 
 class _RandomWriter:

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.experiments.iofaults.passing import PASSING_KINDS, with_passing
 from harness.experiments.iofaults.subjects.adoption import ADOPTED, AdoptionSubject
 from harness.experiments.iofaults.subjects.changelog import ChangelogSubject
 from harness.experiments.iofaults.subjects.checkpoint import CheckpointSubject
@@ -18,11 +17,10 @@ from harness.experiments.iofaults.subjects.online_upgrade import OnlineUpgradeSu
 from harness.experiments.iofaults.subjects.punctuated import PunctuatedTaskSubject
 from harness.experiments.iofaults.subjects.relocation import RelocationSubject
 from harness.experiments.iofaults.subjects.state_directory import StateDirectorySubject
-from harness.experiments.iofaults.subjects.store import StoreSubject
-from harness.experiments.iofaults.subjects.subject import Subject
+from harness.experiments.iofaults.subjects.subject import StoreSubject, Subject
 from harness.experiments.iofaults.subjects.task import PAIRS, TaskSubject
 from harness.experiments.iofaults.subjects.upgrade import UpgradeSubject
-from harness.experiments.iofaults.workload import State
+from harness.experiments.iofaults.workload import PASSING_KINDS, State, with_passing
 from harness.typed_maps import PLAIN, check_kind
 from stores.errors import ConfigError
 from stores.interface import Durability

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from harness.experiments.iofaults.subjects.store import StoreSubject
-from harness.experiments.iofaults.subjects.subject import COMMITS, NAME
+from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, StoreSubject
 from harness.experiments.iofaults.workload import State
 from stores.changelog.memory import MemoryChangelog
 from stores.config import StoreConfig

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.experiments.iofaults.subjects.store import StoreSubject
-from harness.experiments.iofaults.subjects.subject import COMMITS
+from harness.experiments.iofaults.subjects.subject import COMMITS, StoreSubject
 from harness.experiments.iofaults.workload import Change, State
 from stores.changelog.interface import Record
 from stores.interface import Durability, IsolationLevel

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.experiments.iofaults.subjects.store import StoreSubject
+from harness.experiments.iofaults.subjects.subject import StoreSubject
 from harness.experiments.iofaults.workload import Change, State
 from stores.engines.engine import Writes
 from stores.files.creation import counts

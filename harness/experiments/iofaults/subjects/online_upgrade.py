@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.iofaults.subjects.store import under_pressure
-from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, Subject
+from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, Subject, under_pressure
 from harness.experiments.iofaults.workload import Change, State
 from harness.mutants.inner_names import upgrade_in_steps
 from stores.changelog.interface import Record

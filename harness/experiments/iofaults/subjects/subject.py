@@ -1,18 +1,35 @@
-"""The interface of a subject of fault injection: it makes the workload's commits, and can be read back.
+"""The interface of a subject of fault injection, and the usual subject: a store of a registered backend.
 
-It is used only in children of the fork server. ``expected`` returns the states that it must show, without any code of
-the library.
+A subject makes the workload's commits, and can be read back. It is used only in children of the fork server.
+``expected`` returns the states that it must show, without any code of the library.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from harness.experiments.iofaults.workload import Change, State
-from stores.errors import CommitFailedError, StoreError
-from stores.interface import Durability, TopicPartition
+from harness.experiments.iofaults.subjects.neighbours import Neighbours
+from harness.experiments.iofaults.workload import (
+    NUMBER_KEY,
+    PASSING_KINDS,
+    Change,
+    State,
+    passing_changes,
+    passing_place,
+    with_passing,
+)
+from harness.typed_maps import PLAIN, as_map, record_kind, view_as_map
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError
+from stores.files.identity import read_identity
+from stores.files.store_directory import wipe
+from stores.interface import Durability, IsolationLevel, KeyValueStore, TopicPartition
+from stores.records import TypedStore
+from stores.registry import backend_named, open_store
+from stores.tasks.directory.origin_file import Origin
+from stores.tasks.stores.task_store import TaskStore
 
 COMMITS = TopicPartition("commits", 0)
 """The partition whose offset and position are the number of the last commit."""
@@ -69,3 +86,153 @@ class Subject(ABC):
     def expected(state: State) -> State:
         """Return the state that ``read`` must show for the workload's ``state``."""
         return state
+
+
+PRESSURE: Mapping[str, object] = {
+    "write_buffer_size_bytes": 64 << 10,
+    "level_zero_file_num_compaction_trigger": 2,
+    "wal_autocheckpoint_pages": 24,
+    "staging_buffer_bytes": 12 << 10,
+    "copy_part_bytes": 8 << 10,
+    "map_size_bytes": 16 << 20,
+    "block_cache_size_bytes": 1 << 20,
+    "max_file_opening_threads": 1,
+}
+"""Options that make the engines and strategies that have them flush, compact, checkpoint and spill in a few commits."""
+_REOPENED_EVERY = 9
+_SPILLS = "staging_buffer_bytes"
+"""The option that is left out at every second opening, so that the same commits are made without a spill too."""
+
+
+def _has_identity(path: Path) -> bool:
+    """Return True if the folder ``path`` has the identity file of a store."""
+    try:
+        read_identity(path)
+    except (OSError, StoreCorruptedError):
+        return False
+    return True
+
+
+def under_pressure(backend: str) -> dict[str, object]:
+    """Return the options of ``PRESSURE`` that a backend has."""
+    known = backend_named(backend).options
+    return {name: value for name, value in PRESSURE.items() if name in known}
+
+
+class StoreSubject(Subject):
+    """The store, with options that put it under pressure. It spills after the first opening, not after the second.
+
+    A typed store, of the kind ``records``, makes the same changes through a map. A class with ``REOPENED_FROM`` closes
+    and opens the store after that commit and each ninth after it. It does so in the next call of ``stage``, so that an
+    error of the opening is not taken for an error of the commit.
+    """
+
+    REOPENED_FROM: ClassVar[int | None] = None
+
+    def __init__(self, root: Path, level: Durability, backend: str, records: str = PLAIN) -> None:
+        super().__init__(root, level)
+        self._records = records
+        self._typed: TypedStore | None = None
+        self._backend = backend_named(backend)
+        self._options = under_pressure(backend)
+        self._store: KeyValueStore | None = None
+        self._openings = 0
+        self._reopens_at: int | None = None
+        self._neighbours = Neighbours(self.path)
+
+    @property
+    def _open(self) -> KeyValueStore:
+        assert self._store is not None
+        return self._store
+
+    def open(self) -> int | None:
+        self._openings += 1
+        options = {name: value for name, value in self._options.items() if name != _SPILLS or self._openings % 2}
+        self._store = open_store(self._backend.name, self.path, name=NAME, durability=self.level, options=options)
+        kind = record_kind(self._records)
+        self._typed = None if kind is None else kind.over(self._store)
+        if not self._store.manages_offsets:
+            return None
+        return self._store.committed_offset(COMMITS) or 0
+
+    def _take(self, opened: TaskStore, checkpointed_offset: int | None) -> None:
+        """Open a task's store as this one. If that fails, close it, as a task does with each of its stores."""
+        try:
+            opened.open(checkpointed_offset, Origin.CLEAN)
+        except BaseException:
+            opened.close()
+            raise
+        self._store = opened.store
+
+    def stage(self, made: Sequence[Change], after: State) -> None:
+        self.reopen_where_due()
+        if self._passes and NUMBER_KEY in after:
+            made = [*made, *(Change(key, value) for key, value in passing_changes(int(after[NUMBER_KEY])).items())]
+        store = as_map(self._records, self._typed or self._open, passing_place)
+        for change in made:
+            if change.end is not None:
+                store.delete_range(change.key, change.end)
+            elif change.value is None:
+                store.delete(change.key)
+            else:
+                store.put(change.key, change.value)
+
+    def commit(self, number: int) -> None:
+        self._open.advance_position(COMMITS, number)
+        (self._typed or self._open).commit({COMMITS: number})
+        if self.REOPENED_FROM is not None and number % _REOPENED_EVERY == self.REOPENED_FROM:
+            self._reopens_at = number
+
+    def reopen_where_due(self) -> None:
+        """Close and open the store if the last commit asked for it; called before data is staged."""
+        number, self._reopens_at = self._reopens_at, None
+        if number is not None:
+            self.reopen(number)
+
+    def reopen(self, number: int) -> None:
+        """Close the store, which is at commit ``number``, and open it again."""
+        self.close()
+        self.open()
+
+    def add(self, pairs: State, number: int) -> None:
+        self.stage([Change(key, value) for key, value in pairs.items()], pairs)
+        self.commit(number)
+
+    def read(self) -> tuple[dict[bytes, bytes], int | None, int | None]:
+        committed = view_as_map(self._records, self._open.read_only(IsolationLevel.READ_COMMITTED), passing_place)
+        with committed.all() as pairs:
+            state = dict(pairs)
+        for key, value in state.items():
+            # Scans and lookups read the same pages in different ways. If they differ, make a state that equals no
+            # model.
+            if committed.get(key) != value:
+                state[key] = b"a scan and a lookup differ"
+        position = self._open.position(IsolationLevel.READ_COMMITTED).get(COMMITS)
+        return state, self._open.committed_offset(COMMITS), position
+
+    def verify(self) -> None:
+        self._open.verify()
+
+    def close(self) -> None:
+        if self._store is not None:
+            store, self._store = self._store, None
+            store.close()
+
+    def wipe(self) -> None:
+        # A folder without an identity, but with foreign files, may not be a store: wiping refuses it.
+        self._neighbours.place(inside=_has_identity(self.path))
+        wipe(self.path)
+        self._neighbours.check()
+
+    def restore(self, state: State, number: int) -> None:
+        self._neighbours.check()
+        if self._typed is None:
+            self._open.restore(list(state.items()), {COMMITS: number})
+            return
+        whole = with_passing(state) if self._passes else state
+        self.stage([Change(key, value) for key, value in whole.items()], {})
+        self.commit(number)
+
+    @property
+    def _passes(self) -> bool:
+        return self._records in PASSING_KINDS

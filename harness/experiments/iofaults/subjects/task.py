@@ -15,10 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.iofaults.passing import PASSING_KINDS, passing_changes, passing_place, with_passing
-from harness.experiments.iofaults.subjects.store import under_pressure
-from harness.experiments.iofaults.subjects.subject import COMMITS, Subject
-from harness.experiments.iofaults.workload import NUMBER_KEY, Change, State
+from harness.experiments.iofaults.subjects.subject import COMMITS, Subject, under_pressure
+from harness.experiments.iofaults.workload import (
+    NUMBER_KEY,
+    PASSING_KINDS,
+    Change,
+    State,
+    passing_changes,
+    passing_place,
+    with_passing,
+)
 from harness.typed_maps import PLAIN, as_map, record_kind
 from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from harness.experiments.iofaults.subjects.store import StoreSubject
-from harness.experiments.iofaults.subjects.subject import COMMITS, NAME
+from harness.experiments.iofaults.subjects.subject import COMMITS, NAME, StoreSubject
 from harness.experiments.iofaults.workload import Change, State
 from stores.changelog.interface import Record
 from stores.changelog.memory import MemoryChangelog
