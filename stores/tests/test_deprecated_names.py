@@ -121,6 +121,9 @@ def test_a_strategy_may_subclass_the_former_base_class(path: Path) -> None:
         assert list(store.reverse_all()) == [(b"b", b"2"), (b"a", b"1")]
         assert (store.transactional, store.manages_offsets) == (False, True)
         assert looked_up == [b"a", b"b"]
+        # As a split of the data does.
+        store.staging.use(store.staging.engine)
+        assert (store.get(b"a"), looked_up) == (b"1", [b"a", b"b", b"a"])
         assert store.engine_metrics() == {"former": 1}
         assert ended == []
     assert ended == ["closed"]

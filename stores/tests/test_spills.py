@@ -246,6 +246,21 @@ def test_keys_may_be_as_long_as_without_a_spill(path: Path, backend: str) -> Non
 
 
 @every_backend
+def test_a_spilled_commit_replaces_the_writes_of_the_last_one_that_are_read_from_memory(
+    path: Path, backend: str
+) -> None:
+    with opened(backend, path) as store:
+        store.put(b"a", b"old")
+        store.commit()
+        assert batch_of(store).batch.recent == {b"a": b"old"}
+        store.put(b"a", b"new")
+        store.put_all([(b"%04d" % number, bytes(50)) for number in range(100)])
+        assert batch_of(store).spill is not None
+        store.commit()
+        assert store.get(b"a") == b"new"
+
+
+@every_backend
 def test_uncommitted_bytes_stay_exact_across_spills(path: Path, backend: str) -> None:
     with opened(backend, path, staging_buffer_bytes=200) as store:
         for _ in range(3):

@@ -104,9 +104,11 @@ def test_a_function_that_commits_or_runs_its_own_task_is_refused_and_nothing_cha
     def process(record: Record, context: TaskContext) -> None:
         store = context.store("s")
         store.put(b"half", b"%d" % record.offset)
-        for call in (task.commit, task.run, lambda: task.process(INPUT, record._replace(offset=record.offset + 1))):
+        following = record._replace(offset=record.offset + 1)
+        for call in (task.commit, task.run, lambda: task.run(0), lambda: task.process(INPUT, following)):
             with pytest.raises(StoreError):
                 call()
+            assert (context.partition, context.record, context.active) == (INPUT, record, True)
         committed.append(dict(log.committed_offsets("app")))
         store.put(b"whole", b"%d" % record.offset)
         if record.offset == 1:
