@@ -155,6 +155,15 @@ def test_every_link_leads_to_a_page_a_plot_or_a_section_and_the_first_page_to_al
     assert {f"{name}.md" for name in PAGES} == set(re.findall(r"\]\((\w+\.md)\)", contents))
 
 
+def test_the_page_about_crashes_has_a_table_of_the_mutants(tmp_path: Path) -> None:
+    assert any(row["expected"] == "anomaly" for row in made_up_rows()["crash"])
+    write_report(run_of(tmp_path), tmp_path / "results")
+    section = (
+        (tmp_path / "results" / "crashes.md").read_text().split("## Mutants in crash trials\n")[1].split("\n## ")[0]
+    )
+    assert len([line for line in section.splitlines() if line.startswith("| ")]) >= 2
+
+
 def test_a_page_opens_with_three_sentences_and_ends_with_how_it_was_measured(tmp_path: Path) -> None:
     report = write_report(run_of(tmp_path), tmp_path / "results")
     for name in PAGES - {"machine"}:

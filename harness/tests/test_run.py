@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,13 +13,16 @@ from typing import Any
 import pytest
 
 from harness import run
-from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.experiment import Experiment, Failure, Figure, Figures, Outcome, Placement, Request, Row, Rows, Worker
 from harness.experiments.cold_cache.experiment import Trial as ColdTrial
 from harness.experiments.registry import stages
 from harness.processes.measured import MeasurementFailedError
 from harness.progress import Progress
 from harness.run import BenchRequest
+from harness.scenario import AtLeast, ThroughputScenario
+from harness.scenario_files import ScenarioFile
 from harness.spark.runner import _once
+from harness.tests.made_up_rows import made_up_rows
 from harness.workloads.event_log import EventLog
 
 MISSED = {
@@ -110,6 +114,23 @@ def test_a_problem_and_a_failure_fail_the_run_and_a_missed_ratio_only_a_strict_o
     capsys.readouterr()
     assert run._conclude(BenchRequest(), {}, {}, []) == 1
     assert "WRONG  a promise was broken\n  repeat it with: the command\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("ratio", "holds"), [(1e-6, True), (1e6, False)])
+def test_a_scenario_holds_if_its_ratio_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ratio: float, holds: bool
+) -> None:
+    @contextmanager
+    def no_session(*given: object) -> Iterator[None]:
+        yield None
+
+    rows = [{"kind": "throughput", **row} for row in made_up_rows()["throughput"] if row["end_state"] == "equal"]
+    subject, yardstick = sorted({str(row["backend"]) for row in rows})[:2]
+    monkeypatch.setattr(run, "spark_session", no_session)
+    monkeypatch.setattr(run, "_outcome", lambda *given: Outcome(list(rows)))
+    scenario = ThroughputScenario("count", events=10, at_least=(AtLeast(subject, yardstick, ratio),))
+    file = ScenarioFile("fast", "It is fast.", scenario)
+    assert run.prove(file, seed=1, master="local[1]", runs=tmp_path) is holds
 
 
 def test_a_run_is_whole_if_nothing_was_left_out() -> None:
