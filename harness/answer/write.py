@@ -19,7 +19,7 @@ from harness.folders import ROOT
 from harness.report.drawing import Looks, draw
 from harness.report.figures import Figure
 from harness.report.page import FIRST_PAGE
-from harness.report.rows import FACTS_FILE, read_all, read_facts, replace_text
+from harness.report.rows import FACTS_FILE, missing_columns, read_all, read_facts, replace_text
 from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
@@ -55,8 +55,16 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
         raise ConfigError(f"the run in {run_folder} was given up before its end: there is nothing to report")
     _check_facts(run_folder, facts, environment)
     rows = read_all(run_folder, kinds())
-    figures = all_figures(rows)
-    pages = all_pages(figures, rows, facts)
+    try:
+        figures = all_figures(rows)
+        pages = all_pages(figures, rows, facts)
+    except Exception as error:
+        missing = missing_columns(run_folder, kinds())
+        if not missing:
+            raise
+        raise ConfigError(
+            f"the rows are of another version of the harness, which can report the run: {'; '.join(missing)}"
+        ) from error
     try:
         results.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=results) as scratch:

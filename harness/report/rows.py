@@ -162,6 +162,16 @@ def read_all(run_folder: Path, kinds: Kinds) -> dict[str, list[dict[str, Any]]]:
     return {kind: read_rows(run_folder, kind, kinds) for kind in kinds}
 
 
+def missing_columns(run_folder: Path, kinds: Kinds) -> list[str]:
+    """Return each file of a run that lacks columns of its kind, with these: it is of another version."""
+    found = []
+    for kind, columns in kinds.items():
+        for part in sorted((run_folder / kind).glob("part-*.parquet")):
+            if lacking := sorted(columns.keys() - set(pq.read_schema(part).names)):
+                found.append(f"{part} has no {', '.join(lacking)}")
+    return found
+
+
 def by_kind(rows: Sequence[Row], kinds: Kinds) -> dict[str, list[Row]]:
     """Group rows by their own ``kind``. Raises: ConfigError for an unknown kind."""
     sorted_out: dict[str, list[Row]] = {}

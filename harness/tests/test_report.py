@@ -7,6 +7,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from harness.answer import write
@@ -378,6 +379,17 @@ def test_a_run_whose_facts_are_those_of_another_version_is_a_config_error(
     run = run_of(tmp_path)
     write_facts(run, facts)
     with pytest.raises(ConfigError):
+        write_report(run, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(("kind", "column"), [("opening", "open_s"), ("crash", "backend"), ("latency", "operation")])
+def test_a_run_whose_rows_lack_a_column_is_a_config_error_that_names_it(tmp_path: Path, kind: str, column: str) -> None:
+    run = run_of(tmp_path)
+    [part] = (run / kind).glob("*.parquet")
+    pq.write_table(pq.read_table(part, partitioning=None).drop([column]), part)
+    write_facts(run, {**FACTS, "environment": ENVIRONMENT})
+    with pytest.raises(ConfigError, match=f"{part.name} has no {column}"):
         write_report(run, tmp_path / "results")
     assert not (tmp_path / "results").exists()
 
