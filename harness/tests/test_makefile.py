@@ -33,6 +33,7 @@ def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
         ),
         (("bench", "EVENTS=a.csv", "DROP_BAD=1"), "--events 'a.csv' --drop-bad"),
         (("bench", "KEY=customer"), "--key 'customer'"),
+        (("scenario", "S=your_event_log", "EVENTS=a.csv", "KEY=k"), "--profile default --events 'a.csv' --key 'k'"),
         (("scenario", "S=read_process_write", "SEED=3"), "scenario 'read_process_write' --profile default --seed '3'"),
         (("soak", "MINUTES=2", "SEED=4"), "readers --seconds $(( 60 * 2 )) --seed '4'"),
         (("many-stores", "BACKENDS=lmdb"), "many-stores --backends 'lmdb'"),
@@ -42,6 +43,10 @@ def test_a_variable_reaches_its_command(given: tuple[str, ...], command: str) ->
     done = make(*given)
     assert done.returncode == 0, done.stderr
     assert command in " ".join(done.stdout.split())
+
+
+def test_drop_bad_0_drops_nothing() -> None:
+    assert "--drop-bad" not in make("bench", "EVENTS=a.csv", "KEY=k", "DROP_BAD=0").stdout
 
 
 @pytest.mark.parametrize(
