@@ -236,6 +236,11 @@ def test_the_command_runs_a_trial_again(capsys: pytest.CaptureFixture[str], tmp_
     assert capsys.readouterr().err == ""
 
 
+def test_the_command_passes_its_deadline_on(tmp_path: Path) -> None:
+    trial = Trial(SOUND, Stop(10), mix=SMALL).text
+    assert main(["repeat", "crash", trial, "--deadline", "0.01", "--keep", str(tmp_path / "kept")]) == 1
+
+
 def test_the_command_fails_with_a_failed_trial_and_prints_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     trial = replace(MUTATED["torn-commit"], mutant="torn-commit")
     assert main(["repeat", "crash", trial.text]) == 1
