@@ -127,6 +127,14 @@ class Engine(ABC):
         """
 
     @classmethod
+    def repair_after_crash(cls, path: Path) -> None:
+        """Remove from files in ``path``, which were not closed cleanly, a last write that power loss has torn.
+
+        Only for a write that no commit can depend on, and with which the engine would refuse to open the files. The
+        folder may be missing. Raises: StoreCorruptedError, OSError.
+        """
+
+    @classmethod
     def is_doubtful(cls, path: Path) -> bool:
         """Return whether opening the files in ``path`` may hang or crash. If so, an open probe comes first.
 

@@ -6,6 +6,7 @@ A file is a sequence of blocks, and a block a sequence of records. Each record h
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from struct import Struct
 
@@ -13,8 +14,10 @@ _BLOCK_BYTES = 32 << 10
 _BLOCKS_PER_READ = 32
 _HEADER_BYTES = 7
 _LENGTH_AND_TYPE = Struct("<HB")
-_ZERO, _LAST = 0, 4
-"""The first and the last type of a record: 0 is unwritten space, 1 to 4 are full, first, middle and last."""
+_ZERO, _FULL, _FIRST, _LAST = 0, 1, 2, 4
+"""Types of a record: 0 is unwritten space, 1 to 4 are full, first, middle and last."""
+_CHECKSUM = Struct("<I")
+_CRC32C_POLYNOMIAL = 0x82F63B78
 
 
 def has_foreign_record(file: Path) -> bool:
@@ -56,3 +59,59 @@ def has_cut_record(file: Path) -> bool:
         else:
             at += _HEADER_BYTES + _LENGTH_AND_TYPE.unpack_from(content, at + 4)[0]
     return at > size
+
+
+def torn_record(file: Path) -> int | None:
+    """Return where the record begins that a torn write has left at the end of ``file``; None if there is none.
+
+    Such a record has a wrong checksum, and the file has only zeros from a place within it on. The file system had made
+    the file longer, and power was lost before the rest was written. If the record has several fragments, this is where
+    the first one begins. Raises: OSError.
+    """
+    with file.open("rb") as opened:
+        opened.seek(0, os.SEEK_END)
+        if not opened.tell():
+            return None
+        opened.seek(-1, os.SEEK_END)
+        if opened.read(1) != b"\0":
+            return None
+        opened.seek(0)
+        content = opened.read()
+    written = len(content.rstrip(b"\0"))
+    at = begin = 0
+    whole = True
+    while at < written:
+        left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left < _HEADER_BYTES:
+            at += left
+            continue
+        length, kind = _LENGTH_AND_TYPE.unpack_from(content.ljust(at + _HEADER_BYTES, b"\0"), at + 4)
+        end = at + _HEADER_BYTES + length
+        if kind in (_FULL, _FIRST) or whole:
+            begin = at
+        if end > written and _is_torn(content, at, end):
+            return begin
+        whole = kind in (_FULL, _LAST)
+        at = end
+    return None
+
+
+def _is_torn(content: bytes, at: int, end: int) -> bool:
+    """Return whether the record in ``content[at:end]`` lies in the file and has a wrong checksum."""
+    if end > len(content):
+        return False  # RocksDB itself takes this for a torn write.
+    # The checksum is over the type and the payload, and stored rotated and shifted. Source: LevelDB, log format.
+    checksum = _crc32c(content[at + _HEADER_BYTES - 1 : end])
+    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    (stored,) = _CHECKSUM.unpack_from(content, at)
+    return bool(masked != stored)
+
+
+def _crc32c(content: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of ``content``. Source: RFC 3720, appendix B.4."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_CRC32C_POLYNOMIAL if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF

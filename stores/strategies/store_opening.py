@@ -60,6 +60,10 @@ def open_over(
             directory.close(clean=True)
             raise
     try:
+        if not directory.clean:
+            with translated_system_errors(path):
+                for folder in strategy.folders(directory):
+                    engine.repair_after_crash(folder)
         opened = open_data(engine, directory, durability, options, settle)
         try:
             staging = staged(opened, directory)

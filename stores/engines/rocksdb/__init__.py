@@ -35,7 +35,7 @@ from rocksdict import (
 from stores.contract.persistence import AT_ONCE, Persistence
 from stores.engines.engine import Engine, Scan, Writes, take
 from stores.engines.families import FAMILIES, families_in_use
-from stores.engines.record_log import has_cut_record, has_foreign_record
+from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
 from stores.engines.rocksdb.flushes import Flushes
 from stores.engines.rocksdb.shared_memory import SharedMemory, shared_memory
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
@@ -180,6 +180,18 @@ class RocksDBEngine(Engine):
             raise StoreCorruptedError(
                 f"{manifest} is damaged at its end: wipe the store and restore it from its changelog"
             )
+
+    @classmethod
+    def repair_after_crash(cls, path: Path) -> None:
+        # RocksDB syncs a record of the manifest before it acts on it. So a torn one was never acted on.
+        manifest = _manifest(path)
+        if manifest is None or not manifest.is_file():
+            return
+        begin = torn_record(manifest)
+        if begin:
+            with manifest.open("rb+") as opened:
+                opened.truncate(begin)
+                os.fsync(opened.fileno())
 
     @classmethod
     def is_doubtful(cls, path: Path) -> bool:
