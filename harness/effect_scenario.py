@@ -8,9 +8,9 @@ from harness import profiles
 from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.iofaults.plan import Convicted, Swept, convictions, sweeps
 from harness.experiments.iofaults.subjects import subject_named
-from harness.faults.registry import check_known
 from harness.mutants.registry import IO_FAULTS
 from harness.scenario_files import Scenario
+from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 
 

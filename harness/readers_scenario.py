@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from harness import profiles
 from harness.experiments.crash.trial import DURABILITIES
 from harness.experiments.readers.trial import Trial
-from harness.faults.registry import check_known
 from harness.mutants.registry import fitting
 from harness.scenario_files import Scenario
+from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 from stores.registry import backend_named, backends
 

@@ -24,8 +24,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from harness import faults
 from harness.faults import FAULTS
-from harness.faults.registry import check_known
 from harness.processes.measured import MeasurementFailedError
+from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 
 T = TypeVar("T")

@@ -15,18 +15,17 @@ from warnings import warn
 
 from harness import profiles
 from harness.experiment import Failure, Figure, Figures
-from harness.experiments.crash.admission import admitted
 from harness.experiments.crash.operations import Mix
-from harness.experiments.crash.plan import LOG_FAILPOINTS, crash_matrix
-from harness.experiments.crash.trial import DURABILITIES, Trial
+from harness.experiments.crash.plan import crash_matrix
+from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial, admitted
 from harness.experiments.throughput.plan import Batch, Sweep, batches
 from harness.faults import Fault, Kill, failpoint_of, steps
-from harness.faults.registry import check_known
 from harness.mutants import registry as mutants
 from harness.mutants.old_names import present_fault, present_name
 from harness.scenario_files import Scenario
 from harness.typed_maps import IN_TURN, PLAIN
 from harness.workloads.event_log import EVENT_LOG, EventLog
+from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 from stores.failpoints import Part, failpoint
 from stores.interface import Durability

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
-from harness.faults.registry import check_known
+from harness.workloads.suggestion import check_known
 from stores.records import BYTES, KeyValue, RecordKind, Session, TimestampedKeyValue, Window, Windowed
 
 SEGMENT_MS = 60_000

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.experiment import RATIO, RATIO_COLUMNS, Columns, Experiment
-from harness.faults.registry import unknown
+from harness.workloads.suggestion import unknown
 
 _CLASSES = (
     "harness.experiments.amplification.experiment.Amplification",

@@ -1,6 +1,7 @@
 """Faults, as plain values that a trial injects."""
 
 from harness.faults.fault import (
+    FAULTS,
     Abort,
     Fault,
     Fence,
@@ -11,10 +12,12 @@ from harness.faults.fault import (
     Stop,
     Timeout,
     Truncate,
+    from_json,
     has_flush_pressure,
+    name_of,
     steps,
+    to_json,
 )
-from harness.faults.registry import FAULTS, from_json, name_of, to_json
 from harness.faults.words import failpoint_of, fault_text
 
 __all__ = [

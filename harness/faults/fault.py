@@ -1,4 +1,4 @@
-"""The faults of a process that works on a store, as plain values.
+"""The faults of a process that works on a store, as plain values, with their names and as JSON.
 
 A fault only describes what happens: ``harness.experiments.crash`` carries it out in a process of its own. Counts begin
 at 1. Records are counted as the process sees them: the first that it processes is 1.
@@ -6,7 +6,13 @@ at 1. Records are counted as the process sees them: the first that it processes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+from harness.workloads.suggestion import check_known
+from stores.errors import ConfigError
 
 AFTERWARDS = ("close", "kill", "go_on")
 ENDS = ("close", "kill")
@@ -135,6 +141,21 @@ class KillInRecovery:
 
 Fault = Step | KillInRecovery
 
+FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
+    {
+        "kill": Kill,
+        "kill_after": KillAfter,
+        "abort": Abort,
+        "stop": Stop,
+        "timeout": Timeout,
+        "fence": Fence,
+        "truncate": Truncate,
+        "kill_in_recovery": KillInRecovery,
+    }
+)
+_PLAIN: Mapping[Any, type] = MappingProxyType({"int": int, "str": str, "bool": bool})
+_NAMES = {fault_type: name for name, fault_type in FAULTS.items()}
+
 
 def steps(fault: Fault) -> tuple[Step, ...]:
     """Return the step of the first process, of the second, and so on; the process after these runs to its end."""
@@ -144,3 +165,61 @@ def steps(fault: Fault) -> tuple[Step, ...]:
 def has_flush_pressure(fault: Fault) -> bool:
     """Return True if the engine must flush in the background long before a commit."""
     return any(isinstance(step, KillAfter | Abort) and step.flush_pressure for step in steps(fault))
+
+
+def name_of(fault: Fault) -> str:
+    """Return the registered name of a fault's kind, such as ``kill_after``."""
+    return _NAMES[type(fault)]
+
+
+def to_json(fault: Fault) -> dict[str, Any]:
+    """Return a fault as plain JSON values. Settings at their defaults are left out."""
+    row: dict[str, Any] = {"fault": name_of(fault)}
+    if isinstance(fault, KillInRecovery):
+        return row | {"first": to_json(fault.first), "again": [to_json(step) for step in fault.again]}
+    for setting in fields(fault):
+        value = getattr(fault, setting.name)
+        if setting.default is MISSING or value != setting.default:
+            row[setting.name] = value
+    return row
+
+
+def from_json(row: object) -> Fault:
+    """Return the fault that ``to_json`` wrote.
+
+    Raises: ConfigError for an unknown fault or setting, a missing setting, or a count below 1.
+    """
+    if not isinstance(row, Mapping) or not isinstance(row.get("fault"), str):
+        raise ConfigError(f"a fault is an object with its name under 'fault', not {row!r}")
+    name = row["fault"]
+    check_known("fault", FAULTS, name)
+    settings = {key: value for key, value in row.items() if key != "fault"}
+    known = [setting.name for setting in fields(FAULTS[name])]
+    check_known(f"setting of fault {name!r} called", known, *settings)
+    if name == "kill_in_recovery":
+        settings = _nested(settings)
+    for setting in fields(FAULTS[name]):
+        if (
+            setting.name in settings
+            and setting.type in _PLAIN
+            and type(settings[setting.name]) is not _PLAIN[setting.type]
+        ):
+            raise ConfigError(f"fault {name!r}: {setting.name!r} is of type {setting.type}")
+    try:
+        return FAULTS[name](**settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"fault {name!r}: {error}") from error
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    again = settings.get("again", ())
+    if not isinstance(again, list | tuple):
+        raise ConfigError("fault 'kill_in_recovery': 'again' is a list of kills")
+    inner: dict[str, Any] = {"again": tuple(from_json(step) for step in again)}
+    if not all(isinstance(step, Kill | KillAfter) for step in inner["again"]):
+        raise ConfigError("fault 'kill_in_recovery': 'again' takes 'kill' and 'kill_after' only")
+    if "first" in settings:
+        inner["first"] = from_json(settings["first"])
+        if isinstance(inner["first"], KillInRecovery):
+            raise ConfigError("fault 'kill_in_recovery': 'first' cannot be another 'kill_in_recovery'")
+    return inner

@@ -16,9 +16,9 @@ from harness.faults.fault import (
     Stop,
     Timeout,
     Truncate,
+    name_of,
     steps,
 )
-from harness.faults.registry import name_of
 
 _WORDS: Mapping[type[Fault], str] = MappingProxyType(
     {

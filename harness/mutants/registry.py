@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from harness.faults.registry import check_known
 from harness.mutants import changes, commits, files, inner_names, markers, reads, spills, tasks
 from harness.mutants.commits import HALF_WRITTEN
 from harness.mutants.mutant import CrashTrial, Detection, IoFault, LibraryTest, Mutant, ReaderTrial
 from harness.mutants.patches import Patches
 from harness.mutants.tasks import BETWEEN
+from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 from stores.registry import Backend
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.checkers import CHECKERS, Evidence, Result, worst
 from harness.checkers.evidence import (
     Acknowledged,
     Change,
+    Evidence,
     Expected,
     FellBack,
     Found,
@@ -17,9 +17,12 @@ from harness.checkers.evidence import (
     Log,
     LogRecord,
     Restored,
+    Result,
     State,
+    Verdict,
+    worst,
 )
-from harness.checkers.verdict import Verdict
+from harness.experiments.crash.run import CHECKERS
 
 RECORDS = (
     LogRecord(0, b"a", b"0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -97,6 +98,23 @@ def test_every_folder_that_the_readme_lists_is_there() -> None:
     assert folders
     for folder in folders:
         assert folder == "runs" or (ROOT / folder).is_dir()
+
+
+def test_a_crash_trial_is_understood_from_fifteen_files() -> None:
+    section = (ROOT / "docs/harness.md").read_text().split("## How a crash trial works")[1].split("\n## ")[0]
+    files = re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
+    assert 0 < len(files) == len(set(files)) <= 15
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    # No file of the list needs another one of the trial or of its checkers, but for the parts of the report.
+    report = {f"harness/experiments/crash/{name}.py" for name in ("figures", "report", "tables")}
+    assert {needed for file in files for needed in imported_by(ROOT / file)} <= {*files, *report}
+
+
+def imported_by(file: Path) -> set[str]:
+    """The files of crash trials, checkers and faults that a file imports, packages left out."""
+    modules = {node.module or "" for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
+    rooms = ("harness.experiments.crash.", "harness.checkers.", "harness.faults.")
+    return {f"{module.replace('.', '/')}.py" for module in modules if module.startswith(rooms)}
 
 
 def anchors_of(document: Path) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.experiments.crash.plan import LOG_FAILPOINTS
+from harness.experiments.crash.trial import LOG_FAILPOINTS
 from harness.faults import Kill, KillAfter
 from harness.scenario import CrashScenario, KillAtEach, Part, ThroughputScenario
 from harness.scenario_files import read_scenario, scenario_file, scenario_names

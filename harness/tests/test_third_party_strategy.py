@@ -19,7 +19,7 @@ from stores.tests.journaled_store import APPLIED, NOTED, OPENED, REPEATED
 ROOT = Path(__file__).parents[2]
 THEIRS = "their-journaled"
 PLAN = """
-from harness.experiments.crash.admission import admitted
+from harness.experiments.crash.trial import admitted
 from harness.experiments.crash.plan import crash_matrix
 for trial in crash_matrix(["their-journaled"], seeds=(1,)):
     print(admitted(trial).text)

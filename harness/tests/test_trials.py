@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from harness import replay
-from harness.checkers import CHECKERS, Result
+from harness.checkers.evidence import Result
 from harness.cli import main
-from harness.experiments.crash.history import read_history
-from harness.experiments.crash.layout import TRIAL_FILE, history_file
+from harness.experiments.crash.experiment import failures, row
+from harness.experiments.crash.observation import read_history
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import UNDER_PRESSURE
-from harness.experiments.crash.row import failures, row
-from harness.experiments.crash.run import Outcome, examine
-from harness.experiments.crash.trial import Trial
+from harness.experiments.crash.run import CHECKERS, Outcome, examine
+from harness.experiments.crash.trial import TRIAL_FILE, Trial, history_file
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.mutants.registry import CRASH_TRIALS
 from harness.processes.child import ORPHANED, run_child, run_forked

@@ -6,9 +6,8 @@ from collections import Counter
 
 import pytest
 
-from harness.experiments.crash.admission import admitted
-from harness.experiments.crash.plan import LOG_FAILPOINTS, PROFILES, crash_matrix, shape
-from harness.experiments.crash.trial import Trial
+from harness.experiments.crash.plan import PROFILES, crash_matrix, shape
+from harness.experiments.crash.trial import LOG_FAILPOINTS, Trial, admitted
 from harness.faults import Kill, KillInRecovery, steps
 from stores.errors import ConfigError
 from stores.failpoints import failpoint

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.experiments.crash.experiment import Crash
+from harness.experiment import Row
+from harness.experiments.crash.experiment import Crash, row
 from harness.experiments.crash.operations import Mix
-from harness.experiments.crash.row import Row, row
 from harness.experiments.crash.run import examine
 from harness.experiments.crash.trial import Trial
 from harness.experiments.readers import trial as readers

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness import faults, replay
-from harness.experiments.crash.history import History, read_history
-from harness.experiments.crash.operations import Mix, decoded, encoded, inputs
-from harness.experiments.crash.oracle import expected
+from harness.experiments.crash.observation import History, read_history
+from harness.experiments.crash.operations import Mix, decoded, encoded, expected, inputs
 from harness.experiments.crash.trial import Trial
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate
 from harness.mutants.registry import CRASH_TRIALS

@@ -134,6 +134,7 @@ def violations(modules: Mapping[str, Module]) -> list[str]:
         *outsiders(modules),
         *strategies_known(modules),
         *impure_checkers(modules),
+        *impure_oracle(modules),
         *results_written(modules),
         *rooms_of_the_report(modules),
     ]
@@ -242,6 +243,18 @@ def impure_checkers(modules: Mapping[str, Module]) -> Iterator[str]:
                 waiting.extend([*sorted(modules[name].imports), *packages])
 
 
+ORACLE = "harness.experiments.crash.operations"
+"""The module that computes the correct result of a crash trial's input, with dictionaries."""
+
+
+def impure_oracle(modules: Mapping[str, Module]) -> Iterator[str]:
+    """The oracle knows nothing of stores but the error for a wrong setting, and no other module that does."""
+    allowed = ("stores.errors", "harness.checkers")
+    for target in sorted(modules[ORACLE].imports if ORACLE in modules else ()):
+        if target.split(".")[0] in HOUSES and not any(is_within(target, part) for part in allowed):
+            yield f"{ORACLE} imports {target}: an oracle shares no code with what it checks"
+
+
 def results_written(modules: Mapping[str, Module]) -> Iterator[str]:
     """Only ``harness.answer`` writes to ``results/``, so nobody else has a use for that folder's name."""
     for module in modules.values():
@@ -290,6 +303,7 @@ ORDERLY = {
     "harness/checkers/atomicity.py": "from harness.history import History",
     "harness/history.py": "import json",
     "harness/report/page.py": "import json",
+    "harness/experiments/crash/operations.py": "from harness.checkers.atomicity import Found\nimport stores.errors",
     "harness/experiments/crash/report.py": "from harness.report import page",
     "harness/answer/write.py": "from harness.experiments.crash import report\nFOLDER = 'results/figures'",
     "scenarios/throughput.py": "from harness.spark import session",
@@ -325,6 +339,8 @@ ORDERLY = {
         ("harness/plan.py", "from stores.strategies.direct import DirectStaging"),
         ("harness/plan.py", "first = 'dual_store.mid_copy'"),
         ("harness/history.py", "from stores import Store"),
+        ("harness/experiments/crash/operations.py", "from stores.interface import Store"),
+        ("harness/experiments/crash/operations.py", "from harness.typed_maps import as_map"),
         ("harness/__init__.py", "import stores.errors"),
         ("harness/history.py", "open('results/report.md', 'w')"),
         ("harness/history.py", "folder = root / 'results'"),

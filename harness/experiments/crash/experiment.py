@@ -26,15 +26,13 @@ from harness.experiment import (
     Rows,
     Worker,
 )
-from harness.experiments.crash.admission import admitted
 from harness.experiments.crash.figures import crash, crash_trials
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.report import page
-from harness.experiments.crash.row import failures, row
 from harness.experiments.crash.run import DEADLINE_S, Outcome, examine
 from harness.experiments.crash.tables import crash_tables
-from harness.experiments.crash.trial import Trial
-from harness.faults import failpoint_of, fault_text
+from harness.experiments.crash.trial import Trial, admitted
+from harness.faults import failpoint_of, fault_text, name_of
 from harness.report.page import Page
 from harness.report.table import Table
 
@@ -158,3 +156,48 @@ class Crash(Experiment[Trial]):
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about crash trials."""
         return page(figures, [str(failure) for failure in self.failures(figures, rows)])
+
+
+def row(outcome: Outcome, attempt: int = 0) -> Row:
+    """Return the row of a trial. ``attempt`` counts from 0, ``verdicts`` is JSON, ``repeat`` a command."""
+    trial = outcome.trial
+    return {
+        "trial": trial.id,
+        "spec": trial.text,
+        "backend": trial.backend,
+        "durability": trial.durability,
+        "guarantee": trial.guarantee,
+        "fault": name_of(trial.fault),
+        "failpoint": failpoint_of(trial.fault),
+        "mutant": trial.mutant or "",
+        "records": trial.records,
+        "seed": trial.seed,
+        "result": str(outcome.result),
+        "verdicts": outcome.verdicts_text,
+        "attempt": attempt,
+        "seconds": outcome.seconds,
+        "complaint": outcome.complaint,
+        "repeat": replay.command("crash", trial),
+    }
+
+
+def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a text for each row that is not valid: its verdicts, and the command that repeats it."""
+    return [_failure(found) for found in rows if found["result"] != "valid"]
+
+
+def _failure(found: Mapping[str, Any]) -> str:
+    lines = []
+    for verdict in json.loads(found["verdicts"]):
+        if verdict["result"] != "valid":
+            # If the fault did not strike as planned, most checkers report the same. It is printed once.
+            who = verdict["checker"] if verdict["result"] == "anomaly" else "trial"
+            lines.append(f"  {who}: {verdict['result']}: {verdict['detail']}")
+    lines = list(dict.fromkeys(lines))
+    if found["complaint"]:
+        lines.append(f"  the process said: {found['complaint']}")
+    title = (
+        f"trial {found['trial']} of {found['backend']} at {found['durability']}, {found['records'] or 'plain'} stores, "
+        f"{found['fault']} {found['failpoint']}"
+    )
+    return "\n".join([title.rstrip() + ":", *lines, f"  repeat it with: {found['repeat']}"])

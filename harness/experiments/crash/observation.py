@@ -1,20 +1,104 @@
-"""The observations of a trial: the histories and ends of its processes, and the log after each of them."""
+"""The observations of a trial: the histories and ends of its processes, and the log after each of them.
+
+The history of a process is one JSON object per line, in the order of the events. Each process writes its own file. A
+line is one ``write`` to a file opened for appending. So a kill leaves complete lines, and at worst a torn last one,
+which the reader drops. The log is read from its file with plain SQL, without the code that wrote it.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from harness.checkers.evidence import Acknowledged, Evidence, FellBack, Found, Life, Log, Restored, State
-from harness.experiments.crash.history import Event
-from harness.experiments.crash.operations import inputs
-from harness.experiments.crash.oracle import expected
-from harness.experiments.crash.trial import Trial
+from harness.checkers.evidence import Acknowledged, Evidence, FellBack, Found, Life, Log, LogRecord, Restored, State
+from harness.experiments.crash.operations import STORES, expected, inputs
+from harness.experiments.crash.trial import APPLICATION, INPUT_TOPIC, OUTPUT_TOPIC, Trial, changelog_topic
 from harness.faults import Abort, Fence, Kill, KillAfter, Stop, Timeout, Truncate, steps
 from harness.processes.child import Ending
+from harness.typed_maps import PLAIN, logged_key
 
+Event = dict[str, Any]
 SIGKILLED = -9
+
+
+class History:
+    """An open history. Events are never buffered: a noted event survives the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note(self, event: str, **details: Any) -> None:
+        """Append one event; ``details`` are JSON values."""
+        line = json.dumps({"event": event, **details}, separators=(",", ":")).encode() + b"\n"
+        written = os.write(self._descriptor, line)
+        if written != len(line):
+            raise OSError(f"only {written} of {len(line)} bytes of an event were written")
+
+    def close(self) -> None:
+        """Close the file. May be called more than once."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_history(path: Path) -> list[Event]:
+    """Return the events of ``path`` in order; none if the file does not exist. A torn last line is dropped.
+
+    Raises: ValueError if a line before the last one is not a JSON object.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    events = []
+    for line in lines[:-1]:
+        event = json.loads(line)
+        if not isinstance(event, dict):
+            raise ValueError(f"{path.name}: a line is no object")
+        events.append(event)
+    return events
+
+
+def read_log(path: Path, records: str = PLAIN) -> Log:
+    """Return the committed records of a trial's topics, and the next input; an empty log if there is no file.
+
+    With ``records``, a kind of typed store, keys are those of the store's records; without it, keys are as stored.
+
+    Opening the file changes it, because SQLite checkpoints its WAL, so give a copy.
+    """
+    if not path.exists():
+        return Log(dict.fromkeys(STORES, ()))
+    with closing(sqlite3.connect(path)) as connection:
+        next_input = connection.execute(
+            "select next_offset from consumer_groups where consumer_group = ? and topic = ? and partition = 0",
+            (APPLICATION, INPUT_TOPIC),
+        ).fetchone()
+        return Log(
+            stores={store: _committed(connection, changelog_topic(store), records) for store in STORES},
+            outputs=_committed(connection, OUTPUT_TOPIC),
+            next_input=next_input[0] if next_input else 0,
+        )
+
+
+def _committed(connection: sqlite3.Connection, topic: str, records: str = PLAIN) -> tuple[LogRecord, ...]:
+    rows = connection.execute(
+        "select offset, key, value from records where topic = ? and state = 'COMMITTED' order by offset", (topic,)
+    )
+    return tuple(LogRecord(offset, logged_key(records, key), value) for offset, key, value in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""The input of a crash trial: numbered records, each with a few operations on two stores, generated from a seed.
+"""The input of a crash trial and its correct result, both from the seed alone.
+
+The input is numbered records, each with a few operations on two stores. ``apply`` is how a process carries one out on a
+store. ``expected`` is the oracle: it computes the correct result with dictionaries, and shares no code with ``apply``
+or with any store.
 
 The mix is chosen to show crash anomalies. There are few keys, so nearly every write overwrites. Values name the record
 and operation that wrote them, so a wrong state shows its origin. There are deletes, range deletes, and writes that
@@ -10,13 +14,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from harness.experiments.crash.layout import STORES
+from harness.checkers.evidence import Change, Expected
 from stores.errors import ConfigError
 
+STORES = ("left", "right")
 _KINDS = ("put", "put_if_absent", "delete", "delete_range", "get")
 READING = ("put_if_absent", "delete", "get")
 """The operations whose result is in the output."""
@@ -98,6 +103,47 @@ def apply(operation: Operation, store: Writable) -> bytes | None:
 def output(reads: list[bytes | None]) -> bytes:
     """Return the value of a record's output: the results of its reads in order."""
     return b"|".join(b"-" if read is None else b"=" + read[:24] for read in reads)
+
+
+def expected(input_records: Iterable[Sequence[Operation]]) -> Expected:
+    """Return every change and every output of the input, in the order of its records."""
+    states: dict[str, dict[bytes, bytes]] = {store: {} for store in STORES}
+    changes: list[Change] = []
+    outputs: list[tuple[bytes, bytes]] = []
+    for number, operations in enumerate(input_records):
+        reads = []
+        for operation in operations:
+            state = states[operation.store]
+            read, writes = _step(operation, state)
+            if operation.kind in READING:
+                reads.append(read)
+            for key, value in writes:
+                changes.append(Change(number, operation.store, key, value))
+                if value is None:
+                    state.pop(key, None)
+                else:
+                    state[key] = value
+        outputs.append((output_key(number), output(reads)))
+    return Expected(len(outputs), changes, outputs)
+
+
+def output_key(number: int) -> bytes:
+    """Return the key of input record ``number``, and of its output."""
+    return b"%06d" % number
+
+
+def _step(operation: Operation, state: dict[bytes, bytes]) -> tuple[bytes | None, list[tuple[bytes, bytes | None]]]:
+    there = state.get(operation.key)
+    if operation.kind == "put":
+        return None, [(operation.key, operation.value)]
+    if operation.kind == "put_if_absent":
+        return there, [] if there is not None else [(operation.key, operation.value)]
+    if operation.kind == "delete":
+        return there, [(operation.key, None)]
+    if operation.kind == "delete_range":
+        assert operation.end is not None
+        return None, [(key, None) for key in sorted(state) if operation.key <= key <= operation.end]
+    return there, []
 
 
 def _operation(rng: random.Random, mix: Mix, keys: list[bytes], number: int, step: int) -> Operation:

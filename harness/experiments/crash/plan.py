@@ -11,18 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from harness.experiments.crash.operations import Mix
-from harness.experiments.crash.trial import DURABILITIES, Trial
+from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate, failpoint_of
-from harness.faults.registry import check_known
 from harness.typed_maps import IN_TURN
-from stores.changelog import producer
+from harness.workloads.suggestion import check_known
 from stores.failpoints import Failpoint, Part
 from stores.failpoints import failpoint as declaration
 from stores.registry import Backend, backend_named, backends
 from stores.tasks import task
 
 PROFILES = ("smoke", "default", "full")
-LOG_FAILPOINTS = (producer.BEFORE_COMMIT, producer.AFTER_COMMIT)
 
 _BEFORE_LOG, _AFTER_LOG, _AFTER_STORES = "task.before_log_commit", "task.after_log_commit", "task.after_store_commit"
 _BEFORE_PIECE, _AFTER_PIECE = "task.restore.before_write", "task.restore.after_write"

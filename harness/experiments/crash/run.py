@@ -6,24 +6,47 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from harness.checkers import CHECKERS, Result, Verdict, worst
-from harness.checkers.evidence import Log
-from harness.experiments.crash.history import read_history
-from harness.experiments.crash.layout import CHANGELOG_FILE, FOUND_FOLDER, STATE_FOLDER, TRIAL_FILE, history_file
-from harness.experiments.crash.log_content import read_log
-from harness.experiments.crash.observation import Observation, evidence, mishap, missing
-from harness.experiments.crash.trial import Trial
-from harness.experiments.crash.truncation import truncate
+from harness.checkers.evidence import Evidence, Log, Result, Verdict, worst
+from harness.checkers.state import atomicity, convergence, durability, replay_all, uncommitted
+from harness.checkers.task import bounded_restore, fallback, outputs
+from harness.experiments.crash.observation import Observation, evidence, mishap, missing, read_history, read_log
+from harness.experiments.crash.operations import STORES
+from harness.experiments.crash.trial import (
+    CHANGELOG_FILE,
+    FOUND_FOLDER,
+    STATE_FOLDER,
+    TRIAL_FILE,
+    Trial,
+    changelog_topic,
+    history_file,
+)
 from harness.faults import Truncate, steps
 from harness.processes.child import run_child, run_forked
 from harness.processes.fork_server import ForkServer
-from harness.typed_maps import PLAIN
+from harness.typed_maps import PLAIN, logged_time_ms
+from stores.changelog.sqlite import SqliteChangelog
+from stores.interface import Durability, TopicPartition
 
+CHECKERS: Mapping[str, Callable[[Evidence], Verdict]] = MappingProxyType(
+    {
+        "atomicity": atomicity,
+        "durability": durability,
+        "uncommitted": uncommitted,
+        "convergence": convergence,
+        "outputs": outputs,
+        "bounded_restore": bounded_restore,
+        "fallback": fallback,
+    }
+)
+"""The checkers of a trial, in the order of its verdicts."""
 DEADLINE_S = 60.0
 """The deadline of one process of a trial. RocksDB may loop for ever while it opens a store after a crash."""
+NO_KEY = b"no store has this key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +141,27 @@ def examine(
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
     return Outcome(trial, verdicts, time.monotonic() - begun, complaint)
+
+
+def truncate(changelog: Path, log: Log, records: str = PLAIN) -> None:
+    """Append the state of ``log`` to each store's changelog, and truncate all records before.
+
+    The state stays the same, in fewer records, which no longer reach back to any store's offset.
+
+    ``log`` has the keys as stored, of stores of the kind ``records``. No process may have the changelog open. Between
+    the old records and the new ones, a deletion of an unused key is truncated too. So even a store that has every old
+    record is out of reach.
+    """
+    with SqliteChangelog(changelog, Durability.PROCESS) as opened:
+        for store in STORES:
+            partition = TopicPartition(changelog_topic(store), 0)
+            with opened.producer() as producer:
+                producer.send(partition, NO_KEY, None)
+                start = producer.flush()[partition] + 1
+                for key, value in sorted(replay_all(log.stores[store]).items()):
+                    producer.send(partition, key, value, logged_time_ms(records, value))
+                producer.flush()
+            opened.truncate(partition, start)
 
 
 def _log(work: Path, records: str = PLAIN) -> Log:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import replay
-from harness.experiments.crash.history import History
-from harness.experiments.crash.job import INPUT, TASK, Job, arm, changelog_partition, dump, store_options
-from harness.experiments.crash.layout import FOUND_FOLDER, STATE_FOLDER, STORES, TRIAL_FILE, history_file
-from harness.experiments.crash.trial import Trial
+from harness.experiments.crash.observation import History
+from harness.experiments.crash.operations import STORES
+from harness.experiments.crash.trial import FOUND_FOLDER, STATE_FOLDER, TRIAL_FILE, Trial, history_file
+from harness.experiments.crash.writer import INPUT, TASK, Job, arm, changelog_partition, dump, store_options
 from harness.faults import steps
 from harness.mutants.registry import patch
 from harness.processes.child import end_with_starter

@@ -1,21 +1,43 @@
-"""One crash trial as a plain value: a backend, the work of its task, a fault, and a seed."""
+"""One crash trial as a plain value: a backend, the work of its task, a fault, and a seed.
+
+Beside it: the names of its files in its work folder, and of its topics; and the check that what it names exists.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import replay
 from harness.experiments.crash.operations import Mix
-from harness.faults import Fault
-from harness.faults.registry import check_known
+from harness.faults import Fault, Kill, steps
 from harness.mutants.old_names import present_trial
+from harness.mutants.registry import CRASH_TRIALS, FAILPOINTS
 from harness.typed_maps import PLAIN, check_kind
+from harness.workloads.suggestion import check_known, unknown
+from stores.changelog import producer
+from stores.config import StoreConfig
 from stores.errors import ConfigError
+from stores.interface import Durability
+from stores.registry import backend_named
+from stores.tasks import task
 
 DURABILITIES = ("CHANGELOG", "PROCESS", "DISK")
 GUARANTEES = ("exactly_once", "at_least_once")
+LOG_FAILPOINTS = (producer.BEFORE_COMMIT, producer.AFTER_COMMIT)
+
+TRIAL_FILE = "trial.json"
+CHANGELOG_FILE = "changelog.sqlite"
+STATE_FOLDER = "state"
+OTHER_STATE_FOLDER = "state-of-another"
+"""The stores of the instance that takes over the task."""
+FOUND_FOLDER = "found"
+"""A copy of the stores as the last process left them, which the next process reads."""
+
+APPLICATION = "trial"
+INPUT_TOPIC = "trial-input"
+OUTPUT_TOPIC = "trial-output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +98,30 @@ class Trial:
     def exactly_once(self) -> bool:
         """True if the task promises to process each input exactly once."""
         return self.guarantee == "exactly_once"
+
+
+def changelog_topic(store: str) -> str:
+    """Return the changelog topic of ``store``."""
+    return f"{APPLICATION}-{store}-changelog"
+
+
+def history_file(process: int) -> str:
+    """Return the name of the file in which the ``process``-th process notes its events."""
+    return f"history-{process}.jsonl"
+
+
+def admitted(trial: Trial) -> Trial:
+    """Return ``trial`` with its backend's full name, if all that it names exists and fits together.
+
+    Raises: ConfigError for an unknown backend, option, failpoint or mutant, with the nearest name; and for a durability
+    level that the backend does not carry.
+    """
+    backend = backend_named(trial.backend)
+    StoreConfig(backend=backend.name, durability=Durability(trial.durability), options=dict(trial.options))
+    if trial.mutant is not None and trial.mutant not in CRASH_TRIALS:
+        raise unknown("mutant of crash trials called", trial.mutant, CRASH_TRIALS)
+    known = {*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS, *(FAILPOINTS if trial.mutant else ())}
+    for step in steps(trial.fault):
+        if isinstance(step, Kill) and step.failpoint not in known:
+            raise unknown(f"failpoint of {backend.name} called", step.failpoint, known)
+    return replace(trial, backend=backend.name)

@@ -1,22 +1,308 @@
 """The first process of a trial: ``python -m harness.experiments.crash.writer 0`` in the trial's work folder.
 
-It creates all files, works, and dies where the trial's fault says.
+It creates all files, and works on the input with a task: it commits, notes its acknowledgements, and dies where the
+trial's fault says. Later processes use its ``Job`` as well.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import sqlite3
 import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from harness import replay
-from harness.experiments.crash.history import History
-from harness.experiments.crash.job import Job, arm
-from harness.experiments.crash.layout import TRIAL_FILE, history_file
-from harness.experiments.crash.trial import Trial
-from harness.faults import steps
+from harness.experiments.crash.observation import History
+from harness.experiments.crash.operations import (
+    READING,
+    STORES,
+    apply,
+    decoded,
+    encoded,
+    inputs,
+    output,
+    output_key,
+)
+from harness.experiments.crash.trial import (
+    APPLICATION,
+    CHANGELOG_FILE,
+    INPUT_TOPIC,
+    OTHER_STATE_FOLDER,
+    OUTPUT_TOPIC,
+    STATE_FOLDER,
+    TRIAL_FILE,
+    Trial,
+    changelog_topic,
+    history_file,
+)
+from harness.faults import Abort, Fence, Kill, KillAfter, Step, Stop, Timeout, Truncate, has_flush_pressure, steps
 from harness.mutants.registry import patch
 from harness.processes.child import end_with_starter
+from harness.typed_maps import as_map, record_kind
+from stores import failpoints
+from stores.changelog.interface import Record
+from stores.changelog.sqlite import SqliteChangelog
+from stores.config import StoreConfig
+from stores.errors import ChangelogTimeoutError, ProducerFencedError
+from stores.interface import Durability, ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named
+from stores.tasks.context import TaskContext
+from stores.tasks.identifier import TaskId
+from stores.tasks.stores.restore import RestoreReport
+from stores.tasks.task import StreamTask
+from stores.tasks.timing.commit_interval import NO_INTERVAL
+
+TASK = TaskId(0, 0)
+INPUT = TopicPartition(INPUT_TOPIC, 0)
+PRESSURE: Mapping[str, object] = {"write_buffer_size_bytes": 16 << 10}
+"""Options that make engines that have them flush in the background all the time."""
+TIMEOUT_S = 30.0
+SHORT_TIMEOUT_S = 0.05
+"""The timeout of the changelog if a commit is to time out."""
+FLUSH_TIME_S = 0.3
+"""The time for background flushes before a death under flush pressure, so that they reach the files."""
+
+
+class ProvokedError(Exception):
+    """The exception of the user's function if a trial asks for an abort."""
+
+
+class Job:
+    """One process's part of a trial: a task over the input, from where the last process stopped."""
+
+    def __init__(self, trial: Trial, work: Path, step: Step | None, history: History) -> None:
+        self._trial, self._work, self._step, self._history = trial, work, step, history
+        self._processed = self._commits = 0
+        self._transactional: set[str] = set()
+        timeout_s = SHORT_TIMEOUT_S if isinstance(step, Timeout) else TIMEOUT_S
+        # At PROCESS a kill loses nothing of the log. DISK would be several times slower.
+        self._changelog = SqliteChangelog(work / CHANGELOG_FILE, Durability.PROCESS, timeout_s=timeout_s)
+        for topic in (INPUT_TOPIC, OUTPUT_TOPIC):
+            self._changelog.create_topic(topic)
+        self._task = self._instance(STATE_FOLDER)
+
+    def _instance(self, state_folder: str) -> StreamTask:
+        """Return an instance of the task, with its stores below a folder of its own."""
+        trial = self._trial
+        store = StoreConfig(
+            backend=trial.backend,
+            durability=Durability(trial.durability),
+            options=store_options(trial),
+            uncommitted_max_bytes=trial.uncommitted_max_bytes,
+            records=record_kind(trial.records),
+        )
+        return StreamTask(
+            APPLICATION,
+            TASK,
+            state_dir=self._work / state_folder,
+            changelog=self._changelog,
+            stores=dict.fromkeys(STORES, store),
+            process=self._process,
+            inputs=[INPUT],
+            commit_interval_ms=NO_INTERVAL,
+            guarantee=ProcessingGuarantee(trial.guarantee),
+        )
+
+    def open(self) -> list[RestoreReport]:
+        """Recover and restore the task's stores."""
+        return self._task.open()
+
+    def states(self) -> dict[str, dict[str, str]]:
+        """Return all pairs of each store."""
+        return {store: dump(as_map(self._trial.records, self._task.store(store))) for store in STORES}
+
+    def reported(self, reports: Sequence[RestoreReport]) -> dict[str, dict[str, Any]]:
+        """Return each restored store with its restore report, as JSON values."""
+        states = self.states()
+        return {
+            report.store: {
+                "state": states[report.store],
+                "records": report.records,
+                "wiped": report.wiped,
+                "reason": report.reason,
+            }
+            for report in reports
+        }
+
+    def work(self) -> None:
+        """Process the input from the task's offset to its end, or until the fault strikes; then close."""
+        while self._stretch():
+            pass
+        if isinstance(self._step, Fence):
+            self._commit_in_vain()
+        else:
+            self._task.commit()
+            self._history.note("final", states=self.states())
+        self._task.close()
+        self._changelog.close()
+        self._history.note("closed")
+
+    def _stretch(self) -> bool:
+        """Process records from the task's offset. Return True if an abort reset it and it must continue from there."""
+        for record in self._input(self._task.input_offsets()[INPUT]):
+            early_commits = self._early_commits()
+            try:
+                self._task.process(INPUT, record)
+            except ProvokedError:
+                self._history.note("aborted")
+                self._note_return()
+                return self._goes_on_after_abort()
+            if self._early_commits() > early_commits:
+                self._acknowledge(record.offset + 1)
+            if isinstance(self._step, KillAfter) and self._processed == self._step.records:
+                self._let_flush(self._step)
+                die(self._history, "record")
+            if isinstance(self._step, Stop | Truncate | Fence) and self._processed == self._step.records:
+                self._strike(self._step)
+                break
+            if (record.offset + 1) % self._trial.commit_every == 0 and not self._commit(record.offset + 1):
+                return True
+        return False
+
+    def _strike(self, step: Stop | Truncate | Fence) -> None:
+        if isinstance(step, Truncate) and step.then == "kill":
+            die(self._history, "record")
+        if isinstance(step, Fence):
+            self._be_taken_over()
+        else:
+            self._history.note("stopped")
+
+    def _be_taken_over(self) -> None:
+        """Let another instance process the records of one commit, from this one's last commit on."""
+        other = self._instance(OTHER_STATE_FOLDER)
+        other.open()
+        for record in islice(self._input(other.input_offsets()[INPUT]), self._trial.commit_every):
+            other.process(INPUT, record)
+        other.close()
+        self._history.note("taken_over")
+
+    def _commit_in_vain(self) -> None:
+        """Continue without knowledge of the other instance, and try to commit."""
+        try:
+            for record in islice(self._input(self._task.input_offsets()[INPUT]), 1):
+                self._task.process(INPUT, record)
+            self._task.commit()
+        except ProducerFencedError:
+            self._history.note("refused")
+
+    def _input(self, first: int) -> Iterator[Record]:
+        """Yield the input from record ``first`` on, generated one by one: it may be larger than memory."""
+        for number, operations in enumerate(inputs(self._trial.mix, self._trial.seed)):
+            if number >= first:
+                yield Record(number, output_key(number), encoded(operations))
+
+    def _process(self, record: Record, context: TaskContext) -> None:
+        reads = []
+        stores = {store: as_map(self._trial.records, context.store(store)) for store in STORES}
+        self._transactional = {name for name, store in stores.items() if store.transactional}
+        for operation in decoded(record.value or b""):
+            read = apply(operation, stores[operation.store])
+            if operation.kind in READING:
+                reads.append(read)
+        context.forward(OUTPUT_TOPIC, record.key, output(reads))
+        self._processed += 1
+        if isinstance(self._step, Abort) and self._processed == self._step.records:
+            self._let_flush(self._step)
+            raise ProvokedError
+
+    def _let_flush(self, step: Abort | KillAfter) -> None:
+        if step.flush_pressure:
+            time.sleep(FLUSH_TIME_S)
+
+    def _goes_on_after_abort(self) -> bool:
+        assert isinstance(self._step, Abort)
+        if self._step.then == "kill":
+            die(self._history, "abort")
+        return self._step.then == "go_on"
+
+    def _early_commits(self) -> int:
+        return sum(self._task.metrics.early_commit_total.values())
+
+    def _note_return(self) -> None:
+        self._history.note(
+            "fell_back",
+            next_input=self._task.input_offsets()[INPUT],
+            stores=self.reported(self._task.restore_reports()),
+            transactional=sorted(self._transactional),
+        )
+
+    def _commit(self, next_input: int) -> bool:
+        """Return True if the commit is made, False if it timed out: the task then continues from its last commit."""
+        self._commits += 1
+        if isinstance(self._step, Timeout) and self._commits == self._step.commit:
+            try:
+                with occupied(self._work / CHANGELOG_FILE):
+                    self._task.commit()
+            except ChangelogTimeoutError:
+                self._history.note("timed_out")
+                self._note_return()
+                return False
+        self._task.commit()
+        self._acknowledge(next_input)
+        return True
+
+    def _acknowledge(self, next_input: int) -> None:
+        ends = {store: self._changelog.end_offset(changelog_partition(store)) for store in STORES}
+        self._history.note("acknowledged", next_input=next_input, log_ends=ends)
+
+
+@contextmanager
+def occupied(changelog: Path) -> Iterator[None]:
+    """Hold the changelog file's write lock during the block: a commit to it waits until its timeout."""
+    with closing(sqlite3.connect(changelog, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        yield
+        other.rollback()
+
+
+def changelog_partition(store: str) -> TopicPartition:
+    """Return the changelog partition of one of the task's stores."""
+    return TopicPartition(changelog_topic(store), TASK.partition)
+
+
+def store_options(trial: Trial) -> dict[str, object]:
+    """Return the backend's options in this trial."""
+    known = backend_named(trial.backend).options
+    pressure = PRESSURE if has_flush_pressure(trial.fault) else {}
+    return {name: value for name, value in pressure.items() if name in known} | dict(trial.options)
+
+
+def dump(store: Any) -> dict[str, str]:
+    """Return all pairs of a store, or of a typed store as a map, as text for a history."""
+    with store.all() as pairs:
+        return {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
+
+
+def arm(step: Step | None, history: History) -> None:
+    """Make the failpoint of a ``Kill`` end this process when it is reached for the ``hit``-th time.
+
+    Raises: ValueError if no loaded module declares the failpoint.
+    """
+    if not isinstance(step, Kill):
+        return
+    reached = 0
+
+    def count() -> None:
+        nonlocal reached
+        reached += 1
+        if reached == step.hit:
+            die(history, step.failpoint)
+
+    failpoints.arm(step.failpoint, count)
+
+
+def die(history: History, at: str) -> None:
+    """End this process by SIGKILL, so that no cleanup runs."""
+    history.note("killed", at=at)
+    os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        time.sleep(1)
 
 
 def work(number: int) -> None:

@@ -13,9 +13,9 @@ from harness import replay
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.subjects import check_subject
 from harness.experiments.iofaults.workload import COMMITS
-from harness.faults.registry import unknown
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import PLAIN
+from harness.workloads.suggestion import unknown
 from stores.errors import ConfigError
 
 VARIANTS: Mapping[str, tuple[str, ...]] = {

@@ -8,11 +8,11 @@ from harness.experiments.iofaults.case import ENOUGH
 from harness.experiments.iofaults.detection import detect
 from harness.experiments.iofaults.plan import GATE, subjects_with
 from harness.experiments.iofaults.subjects import subject_named
-from harness.faults.registry import check_known
 from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
 from harness.mutants.registry import IO_FAULTS
 from harness.processes.fork_server import ForkServer
+from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 
 

@@ -19,9 +19,9 @@ from threading import Event
 from harness.checkers.isolation import Versions
 from harness.experiments.readers.reader import Reader, Sight
 from harness.experiments.readers.writer import TypedWriter, Writer
-from harness.faults.registry import check_known
 from harness.mutants.registry import READER_TRIALS, patch
 from harness.typed_maps import IN_TURN, KINDS, PLAIN, as_map
+from harness.workloads.suggestion import check_known
 from stores import failpoints
 from stores.interface import Durability, IsolationLevel
 from stores.registry import Backend, backend_named, open_store

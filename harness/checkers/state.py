@@ -1,0 +1,214 @@
+"""Checkers of stores: atomicity, durability, uncommitted data and convergence, each against a model.
+
+The model is the state that a store must have: a dictionary, rebuilt record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from harness.checkers.evidence import (
+    Acknowledged,
+    Evidence,
+    Expected,
+    Found,
+    Life,
+    LogRecord,
+    State,
+    Verdict,
+    verdict,
+)
+
+KEPT_BY_STORES = ("PROCESS", "DISK")
+
+
+def atomicity(evidence: Evidence) -> Verdict:
+    """Check every recovery of every store that claims to be transactional.
+
+    A recovered store is the model at exactly its committed offset: all of each commit up to it, nothing of a later one.
+    Source: KIP-892, "Consistency Problem"; KIP-844, ``recover``.
+    """
+    return verdict("atomicity", _not_atomic(evidence), evidence.missing)
+
+
+def _not_atomic(evidence: Evidence) -> Iterator[str]:
+    for number, life in enumerate(evidence.lives):
+        for store, found in sorted(life.found.items()):
+            if found.transactional:
+                records = life.log.stores.get(store, ())
+                anomaly = _anomaly(found, records)
+                # The second process restores in parts of its own, and only the last part has a position. After that a
+                # store may correctly be inside a commit, with a position older than its state.
+                if not anomaly and number == 0 and evidence.exactly_once:
+                    anomaly = _between_commits(found, life, store) or _wrong_position(found, evidence.expected, store)
+                if anomaly:
+                    yield f"store {store}: {anomaly}"
+
+
+def _anomaly(found: Found, records: Sequence[LogRecord]) -> str:
+    if not found.persistent and (found.state or found.committed_offset is not None):
+        return "kept something although it says that it keeps nothing"
+    if found.committed_offset is not None and (not records or found.committed_offset > records[-1].offset):
+        return f"its committed offset {found.committed_offset} leads its changelog"
+    wrong = difference(found.state, replay(records, found.committed_offset))
+    return f"not the model at its committed offset {found.committed_offset}: {wrong}" if wrong else ""
+
+
+def _between_commits(found: Found, life: Life, store: str) -> str:
+    """Return an error if the committed offset is not that of an acknowledged commit or of the log's last record."""
+    records = life.log.stores.get(store, ())
+    commits = {last_acknowledged(records, done.log_ends.get(store, 0)) for done in life.acknowledged}
+    commits |= {None, records[-1].offset if records else None}
+    offset = found.committed_offset
+    return "" if offset in commits else f"its committed offset {offset} lies inside a commit"
+
+
+def _wrong_position(found: Found, expected: Expected, store: str) -> str:
+    if found.position is None:
+        return ""
+    wrong = difference(found.state, after(expected, store, found.position + 1))
+    return f"not the model at its position {found.position}: {wrong}" if wrong else ""
+
+
+def durability(evidence: Evidence) -> Verdict:
+    """Check the log, and every store that keeps offsets, after each death.
+
+    No acknowledged commit is lost, as far as the durability level promises it. The log keeps every acknowledged commit
+    at every level. A store keeps it at PROCESS and DISK. At CHANGELOG a store may be at any earlier commit, because the
+    log's tail is replayed.
+    """
+    return verdict("durability", _not_durable(evidence), evidence.missing)
+
+
+def last_acknowledged(records: Sequence[LogRecord], log_end: int) -> int | None:
+    """Return the offset of the last record below ``log_end``: the offset of a store at that commit."""
+    return max((record.offset for record in records if record.offset < log_end), default=None)
+
+
+def _not_durable(evidence: Evidence) -> Iterator[str]:
+    for life in evidence.lives:
+        if life.acknowledged:
+            yield from _lost(evidence.durability, life, life.acknowledged[-1])
+
+
+def _lost(level: str, life: Life, acknowledged: Acknowledged) -> Iterator[str]:
+    if life.log.next_input < acknowledged.next_input:
+        yield f"input up to {acknowledged.next_input} was acknowledged, the log has {life.log.next_input}"
+    for store, found in sorted(life.found.items()):
+        if level not in KEPT_BY_STORES or not found.persistent or not found.manages_offsets:
+            continue
+        promised = last_acknowledged(life.log.stores.get(store, ()), acknowledged.log_ends.get(store, 0))
+        if promised is not None and (found.committed_offset is None or found.committed_offset < promised):
+            yield f"store {store}: offset {promised} was acknowledged, it is at {found.committed_offset}"
+
+
+def uncommitted(evidence: Evidence) -> Verdict:
+    """Check each store as it was found, and after its restore.
+
+    No data is visible that no committed transaction wrote. A transactional store must not show such data from its
+    opening on. Any other store must have removed it after its restore under exactly-once: here a background flush
+    before an abort would show (KAFKA-20685).
+    """
+    return verdict("uncommitted", _not_committed(evidence), evidence.missing)
+
+
+def _not_committed(evidence: Evidence) -> Iterator[str]:
+    for life in evidence.lives:
+        for store, found in sorted(life.found.items()):
+            if found.transactional:
+                yield from _never_committed(store, "found", found.state, life.log.stores.get(store, ()))
+        for store, restored in sorted(life.restored.items()):
+            if evidence.exactly_once:
+                yield from _never_committed(store, "restored", restored.state, life.log.stores.get(store, ()))
+
+
+def _never_committed(store: str, when: str, state: State, records: Sequence[LogRecord]) -> Iterator[str]:
+    written = {(record.key, record.value) for record in records}
+    for key, value in sorted(state.items()):
+        if (key, value) not in written:
+            yield f"store {store}, as {when}: key {key!r} has {value[:16]!r}, which was never committed"
+
+
+def convergence(evidence: Evidence) -> Verdict:
+    """Check each restore, and the end of the last process.
+
+    After its restore a store equals the model at the changelog's end, and finally the model of the whole input. Source:
+    KIP-129, "Motivation": the effects of every input record on the state, exactly once.
+
+    Under at-least-once a store without isolation may be ahead of its changelog until the input is processed again. A
+    replay may also start before the records of the log. So there only the end is compared with the input.
+    """
+    return verdict("convergence", _not_converged(evidence), evidence.missing)
+
+
+def _not_converged(evidence: Evidence) -> Iterator[str]:
+    for life in evidence.lives:
+        yield from _after_restore(evidence, life)
+    if evidence.missing:
+        return
+    if evidence.final_log.next_input != evidence.expected.records:
+        yield f"the input ends at {evidence.expected.records}, the log says {evidence.final_log.next_input}"
+    for store, state in sorted(evidence.final.items()):
+        wrong = difference(state, after(evidence.expected, store, evidence.expected.records))
+        if wrong:
+            yield f"store {store}, at the end: not what the input leads to: {wrong}"
+        if evidence.exactly_once:
+            wrong = difference(state, replay_all(evidence.final_log.stores.get(store, ())))
+            if wrong:
+                yield f"store {store}, at the end: not the model at the changelog's end: {wrong}"
+
+
+def _after_restore(evidence: Evidence, life: Life) -> Iterator[str]:
+    for store, restored in sorted(life.restored.items()):
+        kept_apart = store in life.found and life.found[store].transactional
+        if evidence.exactly_once or kept_apart:
+            wrong = difference(restored.state, replay_all(life.log.stores.get(store, ())))
+            if wrong:
+                yield f"store {store}, restored: not the model at the changelog's end: {wrong}"
+        if evidence.exactly_once:
+            wrong = difference(restored.state, after(evidence.expected, store, life.log.next_input))
+            if wrong:
+                yield f"store {store}, restored: not what the first {life.log.next_input} inputs lead to: {wrong}"
+
+
+def replay(records: Iterable[LogRecord], through_offset: int | None) -> dict[bytes, bytes]:
+    """Return the state after all records up to and including ``through_offset``; None means before the first."""
+    state: dict[bytes, bytes] = {}
+    for record in records:
+        if through_offset is not None and record.offset <= through_offset and record.key is not None:
+            _set(state, record.key, record.value)
+    return state
+
+
+def replay_all(records: Sequence[LogRecord]) -> dict[bytes, bytes]:
+    """Return the state at the log's end."""
+    return replay(records, records[-1].offset if records else None)
+
+
+def after(expected: Expected, store: str, inputs: int) -> dict[bytes, bytes]:
+    """Return the state of ``store`` after the first ``inputs`` records of the input."""
+    state: dict[bytes, bytes] = {}
+    for change in expected.changes:
+        if change.store == store and change.number < inputs:
+            _set(state, change.key, change.value)
+    return state
+
+
+def difference(state: State, model: State) -> str:
+    """Return how ``state`` differs from ``model``, by the first key that does; empty where they are equal."""
+    wrong = sorted(key for key in state.keys() | model.keys() if state.get(key) != model.get(key))
+    if not wrong:
+        return ""
+    key = wrong[0]
+    return f"{len(wrong)} keys differ, first {key!r}: {_shown(state.get(key))} instead of {_shown(model.get(key))}"
+
+
+def _set(state: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
+    if value is None:
+        state.pop(key, None)
+    else:
+        state[key] = value
+
+
+def _shown(value: bytes | None) -> str:
+    return "nothing" if value is None else repr(value[:16])
