@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md"])
 PRINTED = {
     "README.md": ["b'3' 41\n"],
-    "docs/adding-a-backend.md": [""],
+    "docs/adding-a-backend.md": ["", ""],
     "docs/guide.md": [
         "DISK\n",
         "",

@@ -95,6 +95,8 @@ def test_a_bench_measures_their_backend_and_reports_it(python: Path, tmp_path: P
     arguments = ("--profile", "smoke", "--backends", THEIRS, "--only", "store,opening,crash", "--runs", "runs")
     done = run(python, tmp_path, "-m", "harness", "bench", *arguments, **shared_jvm.variables)
     assert done.returncode == 0, done.stdout + done.stderr
-    text = (tmp_path / "runs" / "latest" / "report" / "report.md").read_text()
-    assert THEIRS in text
-    assert all(failpoint in text for failpoint in (NOTED, APPLIED, OPENED, REPEATED))
+    report = tmp_path / "runs" / "latest" / "report"
+    assert THEIRS in (report / "report.md").read_text()
+    crashes = (report / "crashes.md").read_text()
+    assert THEIRS in crashes
+    assert all(failpoint in crashes for failpoint in (NOTED, APPLIED, OPENED, REPEATED))
