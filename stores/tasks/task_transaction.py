@@ -198,6 +198,7 @@ class TaskTransaction:
             return  # The function itself has closed the task, or has called a commit that failed.
         self._lifecycle.roll_back()
         processed, reached = self.processed, dict(self.next_offsets)
+        asked = False
         try:
             if isinstance(error, ProducerFencedError):
                 self._counters.rolled_back(processed)
@@ -211,6 +212,7 @@ class TaskTransaction:
                 self.open_producer()
             else:
                 self._context.producer.abort()
+            asked = True
             self._stores.return_to_commit(error, self.committed_position())
             self.begin()
             # Counted only now, when it is known whether the changelog has taken the records.
@@ -224,8 +226,9 @@ class TaskTransaction:
                 self._stores.rollback()  # Now, so that nobody reads staged writes until the changelog answers again.
         except BaseException as failure:
             self._counters.rolled_back(processed)
-            with suppress(Exception):
-                self._stores.rollback()  # The log or a producer may have failed before the stores were rolled back.
+            if not asked:
+                with suppress(Exception):
+                    self._stores.rollback()  # The producer has failed before the stores were asked to roll back.
             self._fail(failure)
             error.add_note(f"Then task {self._task_id} could not return to its last commit: {failure}")
 
