@@ -62,7 +62,7 @@ class SessionView(SessionReads[K, V], TypedView):
 
     def __init__(self, kind: Session[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view)
-        SessionReads.__init__(self, kind, view, kind.codec("of a view"))
+        SessionReads.__init__(self, kind, kind.keys, view, kind.codec("of a view"))
 
 
 class SessionStore(SessionReads[K, V], TypedStore):
@@ -74,7 +74,7 @@ class SessionStore(SessionReads[K, V], TypedStore):
 
     def __init__(self, kind: Session[K, V], staging: Staging) -> None:
         TypedStore.__init__(self, kind, staging)
-        SessionReads.__init__(self, kind, staging.store, kind.codec(staging.store.name))
+        SessionReads.__init__(self, kind, kind.keys, staging.store, kind.codec(staging.store.name))
         self._writes = SegmentWrites(staging, kind.retention, self._values)
 
     def put(self, session: Windowed[K], aggregate: V | None, timestamp_ms: int | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.codec import Codec
@@ -13,10 +13,9 @@ from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
 from stores.records.segment_scans import SegmentPair, SegmentScans
 from stores.records.segment_values import SegmentValues
+from stores.records.segmented_kind import SegmentedKind
+from stores.records.session_keys import SessionKeys
 from stores.records.values import Windowed, check_time_ms
-
-if TYPE_CHECKING:
-    from stores.records.session import Session
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,9 +34,11 @@ class SessionReads(Generic[K, V]):
     SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
     """
 
-    def __init__(self, kind: Session[K, V], source: KeyValueStore | KeyValueView, codec: Codec[K, V]) -> None:
+    def __init__(
+        self, kind: SegmentedKind, keys: SessionKeys, source: KeyValueStore | KeyValueView, codec: Codec[K, V]
+    ) -> None:
         self._source, self._codec = source, codec
-        self._retention, self._keys = kind.retention, kind.keys
+        self._retention, self._keys = kind.retention, keys
         self._values = kind.values(codec, source)
         self._scans = SegmentScans(source, marks_of(source), kind.retention, self._keys.time_part)
 

@@ -77,7 +77,7 @@ class WindowView(WindowReads[K, V], TypedView):
 
     def __init__(self, kind: Window[K, V], view: KeyValueView) -> None:
         TypedView.__init__(self, view)
-        WindowReads.__init__(self, kind, view, kind.codec("of a view"))
+        WindowReads.__init__(self, kind, kind.keys, kind.size_ms, view, kind.codec("of a view"))
 
 
 class WindowStore(WindowReads[K, V], TypedStore):
@@ -89,7 +89,7 @@ class WindowStore(WindowReads[K, V], TypedStore):
 
     def __init__(self, kind: Window[K, V], staging: Staging) -> None:
         TypedStore.__init__(self, kind, staging)
-        WindowReads.__init__(self, kind, staging.store, kind.codec(staging.store.name))
+        WindowReads.__init__(self, kind, kind.keys, kind.size_ms, staging.store, kind.codec(staging.store.name))
         self._writes = SegmentWrites(staging, kind.retention, self._values)
 
     def put(self, key: K, value: V | None, window_start_ms: int, timestamp_ms: int | None = None) -> None:

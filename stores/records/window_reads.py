@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stores.interface import KeyValueStore, KeyValueView
 from stores.records.codec import Codec
@@ -14,10 +14,9 @@ from stores.records.iterators import RecordIterator
 from stores.records.retention import check_span
 from stores.records.segment_scans import LiveScans, SegmentPair, SegmentScans
 from stores.records.segment_values import SegmentValues
+from stores.records.segmented_kind import SegmentedKind
 from stores.records.values import TIME_BOUND_MS, Windowed, check_time_ms
-
-if TYPE_CHECKING:
-    from stores.records.window import Window
+from stores.records.window_keys import WindowKeys
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -36,9 +35,16 @@ class WindowReads(Generic[K, V]):
     SerdeMismatchError; else as those of ``ReadOnlyKeyValueStore``.
     """
 
-    def __init__(self, kind: Window[K, V], source: KeyValueStore | KeyValueView, codec: Codec[K, V]) -> None:
+    def __init__(
+        self,
+        kind: SegmentedKind,
+        keys: WindowKeys,
+        size_ms: int,
+        source: KeyValueStore | KeyValueView,
+        codec: Codec[K, V],
+    ) -> None:
         self._source, self._codec = source, codec
-        self._retention, self._keys, self._size_ms = kind.retention, kind.keys, kind.size_ms
+        self._retention, self._keys, self._size_ms = kind.retention, keys, size_ms
         self._values = kind.values(codec, source)
         self._scans = SegmentScans(source, marks_of(source), kind.retention, self._keys.time_part)
 

@@ -1,4 +1,4 @@
-"""Counters that a store and a task update on their own thread. ``stores.metrics`` is read from them."""
+"""Counters that a store updates on its own thread. ``stores.metrics`` is read from them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NamedTuple
-
-from stores.metrics import none_early
 
 WINDOW_S = 30.0
 """The length of a window. A recent maximum is that of this window and of the one before. Source: Kafka, defaults of
@@ -112,31 +110,4 @@ class StoreCounters(Counters):
             **counted,
             "restore_total": self.restore_total,
             "restore_latency_seconds_total": self.restores.seconds_total,
-        }
-
-
-@dataclass(slots=True)
-class TaskCounters(Counters):
-    """The counters of a task."""
-
-    rollback_records_total: int = 0
-    punctuate_total: int = 0
-    early_commit_total: dict[str, int] = field(default_factory=none_early)
-
-    def committed_early(self, cause: str) -> None:
-        """Count a commit that came before the interval was up, under its ``EarlyCommitCause``."""
-        self.early_commit_total[cause] += 1
-
-    def rolled_back(self, records: int) -> None:
-        """Count a transaction with ``records`` input records that was rolled back."""
-        self.rollback_total += 1
-        self.rollback_records_total += records
-
-    def read(self) -> dict[str, Any]:
-        """Return the fields of ``TaskMetrics`` that are counted here."""
-        return {
-            **Counters.read(self),
-            "rollback_records_total": self.rollback_records_total,
-            "punctuate_total": self.punctuate_total,
-            "early_commit_total": dict(self.early_commit_total),
         }

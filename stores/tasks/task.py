@@ -16,7 +16,6 @@ from stores.errors import ChangelogTimeoutError
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
-from stores.strategies.counters import TaskCounters
 from stores.tasks.arguments import (
     check_changelog,
     check_configurations,
@@ -46,6 +45,7 @@ from stores.tasks.stores.store_group import (
     StoreGroup,
 )
 from stores.tasks.stores.task_store import TaskStore
+from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import Call, TaskLifecycle
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT, TaskTransaction
 from stores.tasks.timing.clock import Clock, SystemClock

@@ -13,9 +13,9 @@ from stores.changelog.interface import Changelog, Producer
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
 from stores.failpoints import Part, declare, reach
 from stores.interface import Position, TopicPartition
-from stores.strategies.counters import TaskCounters
 from stores.tasks.context import TaskContext
 from stores.tasks.identifier import TaskId
+from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
 from stores.tasks.timing.timing import Timing
 

@@ -19,7 +19,8 @@ from stores.metrics import (
     measures,
 )
 from stores.strategies import iterator
-from stores.strategies.counters import TaskCounters, Timer
+from stores.strategies.counters import Timer
+from stores.tasks.task_counters import TaskCounters
 
 
 def clock(*times: float) -> Callable[[], float]:

@@ -9,8 +9,8 @@ import pytest
 from stores.changelog import MemoryChangelog, Producer, Record
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitFailedError, ProducerFencedError, StoreError
 from stores.interface import Position, TopicPartition
-from stores.strategies.counters import TaskCounters
 from stores.tasks import NO_INTERVAL, TaskContext
+from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import TaskLifecycle, TaskState
 from stores.tasks.task_transaction import TaskTransaction
 from stores.tasks.timing.clock import SystemClock
