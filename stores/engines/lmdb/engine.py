@@ -68,6 +68,7 @@ class LmdbEngine(TransactionalEngine):
         self, env: Any, meta_pages: Checksums, durability: Durability, *, checksums: bool, scans_checked: bool
     ) -> None:
         self._env, self._meta_pages, self._durability = env, meta_pages, durability
+        self._path: str = env.path()
         self._codec = codec_of(checksums=checksums, scans_checked=scans_checked)
         self._data, self._meta = (env.open_db(name) for name in _NAMES[checksums])
         self._second_name = _SECOND_NAMES[checksums]
@@ -179,8 +180,7 @@ class LmdbEngine(TransactionalEngine):
         places = families_in_use(self.meta().get(FAMILIES))
         if max(places) and self._second is None:
             raise StoreCorruptedError(
-                f"{self._env.path()} has no database {self._second_name!r}: wipe the store and restore it from its "
-                "changelog"
+                f"{self._path} has no database {self._second_name!r}: wipe the store and restore it from its changelog"
             )
         with self._map:
             # A read transaction from before does not know the new database.
@@ -250,7 +250,8 @@ class LmdbEngine(TransactionalEngine):
 
     def _scan(self, snapshot: Snapshot[Any], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
         """Return a scan that is a user of ``snapshot``. The caller holds the lock of the map."""
-        scan = LmdbScan(self, snapshot, self._stored[bounds.family], bounds, reverse=reverse)
+        stored = self._stored[bounds.family]
+        scan = LmdbScan(self._path, self._codec, self._snapshots, snapshot, stored, bounds, reverse=reverse)
         self._scans.add(scan)
         return scan
 
@@ -258,7 +259,7 @@ class LmdbEngine(TransactionalEngine):
         """Return a snapshot for a scan. The caller holds the lock of the map."""
         if self._snapshots.count >= self._snapshots_max:
             raise StoreUnavailableError(
-                f"{self._env.path()} has open scans of {self._snapshots.count:,} different commits: close "
+                f"{self._path} has open scans of {self._snapshots.count:,} different commits: close "
                 "unused iterators, or open the store with a larger max_readers"
             )
         return self._snapshots.acquire()
@@ -283,7 +284,7 @@ class LmdbEngine(TransactionalEngine):
         """Return a copy of a meta entry. A copy of a damaged length could read beyond the map and crash the process."""
         if len(entry) > self._page_bytes:
             raise StoreCorruptedError(
-                f"{self._env.path()} has a meta entry of {len(entry):,} bytes, more than a page: wipe the store and "
+                f"{self._path} has a meta entry of {len(entry):,} bytes, more than a page: wipe the store and "
                 "restore it from its changelog"
             )
         return bytes(entry)
@@ -348,8 +349,7 @@ class LmdbEngine(TransactionalEngine):
             self._meta_pages.prepare()
         except OSError as error:
             raise CommitFailedError(
-                f"{self._env.path()} can't be written: {error.strerror}. Make room or make it writable, and commit "
-                "again"
+                f"{self._path} can't be written: {error.strerror}. Make room or make it writable, and commit again"
             ) from error
 
     # Two methods and no context manager: each commit calls them, and a generator would cost more than their work.
@@ -383,9 +383,21 @@ class LmdbEngine(TransactionalEngine):
         with self._map:
             try:
                 self._memory_map.reserve()
-                return LmdbTransaction(self, self._env.begin(self._stored[0], write=True), self._stored)
+                txn = self._env.begin(self._stored[0], write=True)
             except lmdb.Error as error:
                 raise writing_error(error) from error
+        return LmdbTransaction(txn, self._stored, self._codec, self._commit)
+
+    def _commit(self, txn: Any, meta: Mapping[bytes, bytes | None]) -> None:
+        """Commit the transaction of a strategy, with meta entries. Raises: lmdb.Error."""
+        self._begin_writing()
+        try:
+            self._apply_meta(txn, meta)
+            transaction_id = txn.id()
+            txn.commit()
+        finally:
+            self._end_writing()
+        self._meta_pages.note(transaction_id)
 
     def _drop_reader(self) -> None:
         # A snapshot that outlived the write would keep the replaced pages from reuse.
@@ -425,7 +437,7 @@ class LmdbEngine(TransactionalEngine):
     def verify(self) -> None:
         # Read the file, not the map: a damaged length in the map could crash the process. This detects all damage
         # outside of records, except for changed keys in branch pages that lead to a wrong place.
-        check_structure(Path(self._env.path()))
+        check_structure(Path(self._path))
         super().verify()
 
     def close(self) -> None:
@@ -437,7 +449,7 @@ class LmdbEngine(TransactionalEngine):
                 self._meta_pages.finish(synced=self._durability is Durability.DISK)
             except OSError as error:
                 raise StoreUnavailableError(
-                    f"{self._env.path()} can't be written: {error.strerror}. Make room or make it writable, and open "
+                    f"{self._path} can't be written: {error.strerror}. Make room or make it writable, and open "
                     "the store again"
                 ) from error
             finally:

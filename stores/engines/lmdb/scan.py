@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lmdb
 
+from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Scan, take
 from stores.engines.lmdb.errors import reading_error
 from stores.engines.lmdb.ranges import cut, pairs_from
-from stores.engines.snapshots import Snapshot
+from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import StoreCorruptedError
 from stores.ordered.ranges import ScanRange
-
-if TYPE_CHECKING:
-    from stores.engines.lmdb.engine import LmdbEngine
 
 _FETCH_FIRST, _FETCH = 32, 512
 
@@ -27,7 +25,9 @@ class LmdbScan(Scan):
 
     def __init__(
         self,
-        engine: LmdbEngine,
+        path: str,
+        codec: ValueCodec,
+        snapshots: Snapshots[Any],
         snapshot: Snapshot[Any],
         stored: Any,
         bounds: ScanRange,
@@ -35,7 +35,7 @@ class LmdbScan(Scan):
         reverse: bool,
     ) -> None:
         start, end, end_open, _ = bounds
-        self._engine = engine
+        self._path, self._codec, self._snapshots = path, codec, snapshots
         self._size = _FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
@@ -63,7 +63,7 @@ class LmdbScan(Scan):
                 self._due -= len(chunk)
                 if ended and self._due:
                     raise StoreCorruptedError(
-                        f"a scan of {self._engine._env.path()} and LMDB's record count differ by {abs(self._due):,} "
+                        f"a scan of {self._path} and LMDB's record count differ by {abs(self._due):,} "
                         "records: wipe the store and restore it from its changelog"
                     )
             if ended:
@@ -72,7 +72,7 @@ class LmdbScan(Scan):
             within, ended = cut(chunk, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
             if ended:
                 self._release()
-            return self._engine._codec.decode_scanned(within)
+            return self._codec.decode_scanned(within)
 
     def detach(self) -> None:
         """Read the remaining pairs into memory and release the snapshot."""
@@ -88,7 +88,7 @@ class LmdbScan(Scan):
         if snapshot is not None:
             self._pairs = iter(())
             self._cursor.close()
-            self._engine._snapshots.release(snapshot)
+            self._snapshots.release(snapshot)
 
     def close(self) -> None:
         with self._lock:
@@ -98,4 +98,4 @@ class LmdbScan(Scan):
     def __del__(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
-            self._engine._snapshots.release(snapshot)
+            self._snapshots.release(snapshot)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lmdb
 
+from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Transaction, take
 from stores.engines.lmdb.errors import writing_error
 from stores.engines.lmdb.ranges import cut, delete_range, pairs_from
 from stores.errors import CommitFailedError, StoreError
 
-if TYPE_CHECKING:
-    from stores.engines.lmdb.engine import LmdbEngine
-
 
 class LmdbTransaction(Transaction):
-    """A write transaction. After any error LMDB refuses all further use of it."""
+    """A write transaction. After any error LMDB refuses all further use of it.
+
+    ``commit`` ends it with meta entries, for the engine, whose readers then see the data.
+    """
 
     # LMDB's writer mutex belongs to that thread until the transaction ends.
     bound_to_thread = True
 
-    def __init__(self, engine: LmdbEngine, txn: Any, stored: Sequence[Any]) -> None:
-        self._engine, self._txn, self._stored = engine, txn, stored
-        self._codec = engine._codec
+    def __init__(
+        self,
+        txn: Any,
+        stored: Sequence[Any],
+        codec: ValueCodec,
+        commit: Callable[[Any, Mapping[bytes, bytes | None]], None],
+    ) -> None:
+        self._txn, self._stored, self._codec, self._commit = txn, stored, codec, commit
         self._thread = get_ident()
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
@@ -69,16 +75,8 @@ class LmdbTransaction(Transaction):
             raise self._aborted(error) from error
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
-        engine = self._engine
         try:
-            engine._begin_writing()
-            try:
-                engine._apply_meta(self._txn, meta)
-                transaction_id = self._txn.id()
-                self._txn.commit()
-            finally:
-                engine._end_writing()
-            engine._meta_pages.note(transaction_id)
+            self._commit(self._txn, meta)
         except lmdb.Error as error:
             raise self._aborted(error) from error
 
