@@ -1,0 +1,40 @@
+"""A store: the contract's checks, offsets and position, iterators, readers and restore, over a staging.
+
+The staging (``stores.strategies.staging``) defines how a write is staged, how it is read back, and what a commit does.
+A store is one object in four parts, a module each. They share its attributes (``state``), so that a put or a lookup is
+one call: ``writes``, ``reads``, ``marks`` and ``transactions``.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from stores.interface import IsolationLevel, KeyValueView, PositionBound
+from stores.strategies.reader import BoundedReader, StoreReader
+from stores.strategies.store.reads import StoreReads
+from stores.strategies.store.transactions import StoreTransactions
+from stores.strategies.store.writes import StoreWrites
+
+
+@final
+class Store(StoreWrites, StoreReads, StoreTransactions):
+    """A store over a staging, which has the engine."""
+
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> KeyValueView:
+        self.access.check_open()
+        level = self._traits.isolation_level if isolation_level is None else IsolationLevel(isolation_level)
+        if bound is None:
+            return StoreReader(self, level)
+        if not isinstance(bound, PositionBound):
+            raise TypeError(f"a bound is a PositionBound, not {type(bound).__name__}")
+        return BoundedReader(self, level, bound)
+
+
+def __getattr__(name: str) -> object:
+    if name == "EngineStore":
+        from stores.strategies.engine_store import EngineStore  # Deprecated, and seldom used.
+
+        return EngineStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,222 @@
+"""The transactions of a store: offsets and position, commit, rollback, recovery and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from threading import get_ident
+
+from stores import position as positions
+from stores.contract import marks as kept_marks
+from stores.contract.persistence import Persistence
+from stores.engines.engine import Writes
+from stores.errors import StoreCorruptedError, StoreError
+from stores.failpoints import reach
+from stores.interface import IsolationLevel, Position, PositionBound, Recovery, TopicPartition
+from stores.strategies.access import while_open
+from stores.strategies.arguments import OFFSET_BOUND, check_offset, check_partition
+from stores.strategies.family_split import split
+from stores.strategies.staging import RESTORE_AFTER_WRITE, RESTORE_BEFORE_WRITE
+from stores.strategies.store.marks import StoreMarks
+
+
+class StoreTransactions(StoreMarks):
+    """The steps that begin, commit, undo or replace a transaction, on the writer's thread."""
+
+    def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        # The same as ``while_open``, without its cost in each commit.
+        if get_ident() != self._writer:
+            self.access.check_writer()
+        if self._marks_are_held:
+            self._let_readers_end()
+        with self.access.working:
+            if not self._writer:
+                self.access.check_open()
+            offsets = self._checked_offsets({} if changelog_offsets is None else changelog_offsets)
+            meta = positions.encode(positions.OFFSET, offsets)
+            advanced = self._staged_position
+            if advanced:
+                meta.update(positions.encode(positions.POSITION, advanced))
+            changed = kept_marks.changed(self._marks, self._staged_marks) if self._staged_marks else None
+            if changed:
+                meta.update(kept_marks.encode(self._marks, changed))
+                self._marks_in_doubt = True
+            try:
+                with self._counters.commits:
+                    self.staging.commit(meta)
+            except BaseException:
+                self._marks_in_doubt = False
+                raise
+            if offsets and self._keeps_offsets:
+                self._keep(offsets)
+            # After the data: a reader on another thread never sees a position ahead of the data. See ``position``.
+            if advanced:
+                self._position = {**self._position, **advanced}
+            self._staged_position = {}
+            if changed is not None:
+                if changed:
+                    self._marks = kept_marks.merge(self._marks, changed)
+                    self._marks_in_doubt = False
+                self._staged_marks = {}
+
+    @while_open
+    def rollback(self) -> None:
+        undone = bool(self._staged_position or self._staged_marks) or not self.staging.is_clean()
+        with self._marks_lock:
+            self.rollback_turn += 1
+            try:
+                # Before the data, so that the position never leads the data.
+                self._staged_position = {}
+                self.staging.rollback()
+                # After the data: a reader of staged data needs the stream time that belongs to it.
+                self._staged_marks = {}
+            finally:
+                self.rollback_turn += 1
+        self._counters.rollback_total += undone
+
+    @property
+    def transaction(self) -> object:
+        """A token of the open transaction: another object after each commit and each rollback.
+
+        A rollback replaces it before it drops data.
+        """
+        return self._staged_position
+
+    def _is_clean(self) -> bool:
+        return not self._staged_marks and self.staging.is_clean()
+
+    # Offsets and position
+
+    def advance_position(self, partition: TopicPartition, offset: int) -> None:
+        # The fast path, once per record: a partition that is staged or committed has been checked.
+        if type(offset) is int and get_ident() == self._writer:
+            staged = self._staged_position
+            known = staged.get(partition)
+            if known is None:
+                known = self._position.get(partition)
+            if known is not None and known < offset < OFFSET_BOUND:
+                staged[partition] = offset
+                return
+        self.access.check_writer()
+        check_partition(partition)
+        check_offset(offset)
+        # Stage only an offset above both positions: then a commit needs no comparison.
+        if offset > max(self._position.get(partition, -1), self._staged_position.get(partition, -1)):
+            self._staged_position[partition] = offset
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        self.access.check_open()
+        check_partition(partition)
+        return self._offsets.get(partition)
+
+    def position(self, isolation_level: IsolationLevel) -> Position:
+        self.access.check_open()
+        if IsolationLevel(isolation_level) is IsolationLevel.READ_COMMITTED and self.transactional:
+            return dict(self._position)
+        # Copy the staged position first, in one step: a commit merges it into the committed one before clearing it.
+        staged = dict(self._staged_position)
+        return positions.merge(self._position, staged)
+
+    def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
+        checked = dict(offsets)
+        for partition, offset in checked.items():
+            committed = self._offsets.get(partition, -1)
+            # The fast path, in every commit: a partition with a committed offset has been checked.
+            if type(partition) is TopicPartition and type(offset) is int and 0 <= committed <= offset < OFFSET_BOUND:
+                continue
+            check_partition(partition)
+            if offset is None:
+                continue
+            check_offset(offset)
+            if offset < committed:
+                raise ValueError(
+                    f"store {self.name!r} is at offset {committed} of {partition.topic}-{partition.partition}: "
+                    f"a commit can't move it back to {offset}"
+                )
+        return checked
+
+    def _keep(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        for partition, offset in offsets.items():
+            if offset is None:
+                self._offsets.pop(partition, None)
+            else:
+                self._offsets[partition] = offset
+
+    # Recovery and restore
+
+    def recover(self, changelog_offsets: Mapping[TopicPartition, int] | None = None) -> Recovery:
+        self.access.check_open()
+        checkpoint = dict({} if changelog_offsets is None else changelog_offsets)
+        for partition, wanted in checkpoint.items():
+            check_partition(partition)
+            check_offset(wanted)
+        for partition, wanted in checkpoint.items():
+            reached = self._offsets.get(partition)
+            if reached is None or reached < wanted:
+                raise StoreCorruptedError(
+                    f"store {self.name!r} is at offset {reached} of {partition.topic}-{partition.partition}, behind "
+                    f"its checkpoint {wanted}: wipe the store and restore it from its changelog"
+                )
+        return Recovery(self._outcome, dict(self._offsets), self._upgraded)
+
+    @while_open
+    def restore(
+        self,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        changelog_offsets: Mapping[TopicPartition, int],
+        position: Position | None = None,
+        marks: Mapping[str, bytes | None] | None = None,
+    ) -> None:
+        if not self._is_clean():
+            raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before restoring into it")
+        offsets = self._checked_offsets(changelog_offsets)
+        pairs = list(pairs)
+        writes = dict(pairs)
+        for key, value in writes.items():
+            self.access.check_write(key, value)
+        advanced = self._position
+        if position is not None:
+            advanced = positions.merge(advanced, PositionBound(position).position)
+        meta = positions.encode(positions.OFFSET, offsets) if self.manages_offsets else {}
+        if self.manages_offsets and advanced != self._position:
+            meta.update(positions.encode(positions.POSITION, advanced))
+        given = dict({} if marks is None else marks)
+        kept_marks.check(given)
+        meta.update(kept_marks.encode(self._marks, kept_marks.changed(self._marks, given)))
+        reach(RESTORE_BEFORE_WRITE)
+        with self._counters.restores:
+            if writes or meta:
+                self.staging.write_at_once([Writes((), writes)], meta)
+        self._counters.restore_total += len(pairs)
+        reach(RESTORE_AFTER_WRITE)
+        if self._keeps_offsets:
+            self._keep(offsets)
+        self._position = advanced
+        self._staged_position = positions.advanced(advanced, self._staged_position)
+        if given:
+            self._marks = kept_marks.merge(self._marks, given)
+
+    @while_open
+    def split(self, marks: Mapping[str, bytes | None]) -> None:
+        if not self.staging.engine.splits:
+            super().split(marks)
+        if not self._is_clean():
+            raise StoreError(f"store {self.name!r} has staged writes: commit or roll back before splitting it")
+        if self.is_split:
+            raise StoreError(f"store {self.name!r} is split already")
+        kept_marks.check(marks)
+        split(self.staging, kept_marks.encode(self._marks, kept_marks.changed(self._marks, marks)))
+        self._max_key_bytes = self.access.max_key_bytes
+        self._marks = kept_marks.merge(self._marks, marks)
+
+    @while_open
+    def verify(self) -> None:
+        self.staging.verify()
+
+    @property
+    def persistence(self) -> Persistence:
+        self.access.check_open()
+        return self.staging.engine.persistence
+
+    @while_open
+    def persist(self) -> None:
+        self.staging.persist()
