@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from harness.experiments.iofaults.case import VARIANTS
 from harness.experiments.iofaults.subjects import ADOPTIONS, ONLINE_UPGRADE, PUNCTUATION, TASKS
-from harness.experiments.throughput.plan import Sweep
+from harness.experiments.throughput.plan import Grid
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
 from stores.interface import Durability
@@ -61,7 +61,7 @@ class Profile:
 
     crash_seeds: int
     """The number of seeds of the crash matrix. Which faults it has is up to ``crash_matrix``."""
-    grids: tuple[Sweep, ...]
+    grids: tuple[Grid, ...]
     """The measurements of throughput, which take from about half a minute to hours on two cores."""
     event_log_repeats: int
     opening_records: tuple[int, ...]
@@ -112,10 +112,10 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "smoke": Profile(
             crash_seeds=1,
             grids=(
-                Sweep("flights", 10_000),
-                Sweep("flights_by_hour", 4_000),
-                Sweep("aircraft_sessions", 4_000),
-                Sweep("count", 10_000),
+                Grid("flights", 10_000),
+                Grid("flights_by_hour", 4_000),
+                Grid("aircraft_sessions", 4_000),
+                Grid("count", 10_000),
             ),
             event_log_repeats=1,
             opening_records=(20_000,),
@@ -149,12 +149,12 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "default": Profile(
             crash_seeds=3,
             grids=(
-                Sweep("flights", None),
-                Sweep("flights_by_hour", 20_000),
-                Sweep("aircraft_sessions", 20_000),
-                Sweep("count", 30_000, records_per_commit=(100, 10_000)),
-                Sweep("count", 30_000, repeats=2),
-                Sweep("count", 30_000, durabilities=_SYNCED),
+                Grid("flights", None),
+                Grid("flights_by_hour", 20_000),
+                Grid("aircraft_sessions", 20_000),
+                Grid("count", 30_000, records_per_commit=(100, 10_000)),
+                Grid("count", 30_000, repeats=2),
+                Grid("count", 30_000, durabilities=_SYNCED),
             ),
             event_log_repeats=3,
             opening_records=(50_000, 500_000),
@@ -190,12 +190,12 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "full": Profile(
             crash_seeds=5,
             grids=(
-                Sweep("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
-                Sweep("flights_by_hour", None, durabilities=_EACH),
-                Sweep("aircraft_sessions", None, durabilities=_EACH),
-                Sweep("flights", None, partitions=1, repeats=5),
-                Sweep("flights", None, partitions=4, repeats=5),
-                Sweep(
+                Grid("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
+                Grid("flights_by_hour", None, durabilities=_EACH),
+                Grid("aircraft_sessions", None, durabilities=_EACH),
+                Grid("flights", None, partitions=1, repeats=5),
+                Grid("flights", None, partitions=4, repeats=5),
+                Grid(
                     "count", 1_000_000, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000, 100_000), repeats=5
                 ),
             ),

@@ -18,7 +18,7 @@ from harness.experiment import Failure, Figure, Figures
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.plan import crash_matrix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial, admitted
-from harness.experiments.throughput.plan import Batch, Sweep, batches
+from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
 from harness.faults import Fault, Kill, failpoint_of, steps
 from harness.mutants import registry as mutants
 from harness.mutants.old_names import present_fault, present_name
@@ -183,7 +183,7 @@ class ThroughputScenario(Scenario):
     events: int | None = None
     at_least: tuple[AtLeast, ...] = ()
 
-    def plan(self, seed: int) -> list[Batch]:
+    def plan(self, seed: int) -> list[ThroughputTrial]:
         """Return the measurements, those over the same events together. Raises: ConfigError for an unknown name."""
         _check_types(self)
         for name in (
@@ -192,7 +192,7 @@ class ThroughputScenario(Scenario):
         ):
             backend_named(name)
         check_known("durability", DURABILITIES, *self.durabilities)
-        sweep = Sweep(
+        grid = Grid(
             self.workload,
             self.events,
             durabilities=tuple(Durability(level) for level in self.durabilities),
@@ -200,7 +200,7 @@ class ThroughputScenario(Scenario):
             repeats=self.repeats,
             backends=self.backends,
         )
-        return batches([replace(sweep, partitions=number) for number in self.partitions], seed)
+        return throughput_trials([replace(grid, partitions=number) for number in self.partitions], seed)
 
     def scaled(self, profile: str) -> ThroughputScenario:
         """Return the scenario with the events and repeats of a profile, and with its ratios if it checks them."""

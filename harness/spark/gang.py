@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from harness.experiment import Outcome
-from harness.experiments.throughput.configuration import Measurement
-from harness.experiments.throughput.job import Job
+from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
-from harness.experiments.throughput.plan import Batch
+from harness.experiments.throughput.partition_work import PartitionWork
+from harness.experiments.throughput.plan import ThroughputTrial
 from harness.experiments.throughput.run import run
 from harness.experiments.throughput.totals import throughput_row
 from harness.folders import temporary_folder
@@ -59,63 +59,63 @@ _Batches = Iterator[pa.RecordBatch]
 
 
 def run_gangs(
-    spark: SparkSession, batches: Sequence[Batch], seed: int, log: EventLog | None, say: Callable[[str], None]
+    spark: SparkSession, trials: Sequence[ThroughputTrial], seed: int, log: EventLog | None, say: Callable[[str], None]
 ) -> Outcome:
-    """Run every measurement of the batches. ``log`` has the events of the workload ``event_log``."""
+    """Run every measurement of the trials. ``log`` has the events of the workload ``event_log``."""
     done = Outcome()
-    for batch in batches:
-        if batch.workload == EVENT_LOG and log is not None:
-            source = events.event_log(spark, log, batch.partitions, say)
+    for trial in trials:
+        if trial.workload == EVENT_LOG and log is not None:
+            source = events.event_log(spark, log, trial.partitions, say)
         else:
-            source = batch_events(spark, batch, seed)
-        part = measure(spark, batch, source, say=say)
+            source = trial_events(spark, trial, seed)
+        part = measure(spark, trial, source, say=say)
         done.rows.extend(part.rows)
         done.problems.extend(part.problems)
     return done
 
 
-def batch_events(spark: SparkSession, batch: Batch, seed: int) -> DataFrame:
-    """Return the events of a batch over a shipped workload. Raises: ConfigError if the workload has no events."""
-    chosen = workload(batch.workload)
+def trial_events(spark: SparkSession, trial: ThroughputTrial, seed: int) -> DataFrame:
+    """Return the events of a trial over a shipped workload. Raises: ConfigError if the workload has no events."""
+    chosen = workload(trial.workload)
     if isinstance(chosen, Departures):
-        return events.flights(spark, batch.partitions, batch.events, late_ms=chosen.late_ms, seed=seed)
-    if isinstance(chosen, EventSource) and batch.events is not None:
-        return events.generated(spark, chosen, seed, batch.events, batch.partitions)
+        return events.flights(spark, trial.partitions, trial.events, late_ms=chosen.late_ms, seed=seed)
+    if isinstance(chosen, EventSource) and trial.events is not None:
+        return events.generated(spark, chosen, seed, trial.events, trial.partitions)
     raise ConfigError(f"the workload {chosen.name!r} needs events of your own: give --events PATH and --key COLUMN")
 
 
 def measure(
     spark: SparkSession,
-    batch: Batch,
+    trial: ThroughputTrial,
     source: DataFrame,
     *,
     folder: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """Make the measurements of ``batch`` with the events of ``source`` (as ``harness.spark.events`` makes them).
+    """Make the measurements of ``trial`` with the events of ``source`` (as ``harness.spark.events`` makes them).
 
     Every end state is compared with what Spark SQL computes from the same events. ``folder`` is created and gets the
     results of the partitions, so all executors must see it. Unless given, it is a temporary folder of this machine.
     ``say`` gets lines of progress.
 
-    Raises: ConfigError if the session has fewer cores than the batch has partitions.
+    Raises: ConfigError if the session has fewer cores than the trial has partitions.
     """
     master, cores = spark.sparkContext.master or "", spark.sparkContext.defaultParallelism
-    if master.startswith("local") and cores < batch.partitions:
+    if master.startswith("local") and cores < trial.partitions:
         raise ConfigError(
-            f"{batch.partitions} partitions run at once, and {master} has {cores} cores: "
-            f"ask for fewer partitions, or for local[{batch.partitions}]"
+            f"{trial.partitions} partitions run at once, and {master} has {cores} cores: "
+            f"ask for fewer partitions, or for local[{trial.partitions}]"
         )
     with temporary_folder("throughput") as scratch:
         target = (folder or Path(scratch) / "yield").absolute()
         with ProgressFile(Path(scratch) / "progress", say) as progress:
             site = Site(Path(scratch), progress.path, code_path())
-            task = _measurer(batch.measurements, workload(batch.workload), site)
+            task = _measurer(trial.configurations, workload(trial.workload), site)
             source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
-        return _compared(batch, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
+        return _compared(trial, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
 
 
-def _measurer(measurements: Sequence[Measurement], work: Workload, site: Site) -> Callable[[_Batches], _Batches]:
+def _measurer(configurations: Sequence[Configuration], work: Workload, site: Site) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
         context = BarrierTaskContext.get()
         partition = context.partitionId()
@@ -123,7 +123,7 @@ def _measurer(measurements: Sequence[Measurement], work: Workload, site: Site) -
             path = Path(scratch) / "events"
             count = write_pairs(path, _pairs(batches))
             dumped: set[str] = set()
-            for number, measurement in enumerate(measurements):
+            for number, configuration in enumerate(configurations):
                 dumps: list[pa.RecordBatch] = []
 
                 def keep(digest: str, dump: Path, number: int = number, dumps: list[pa.RecordBatch] = dumps) -> None:
@@ -133,8 +133,8 @@ def _measurer(measurements: Sequence[Measurement], work: Workload, site: Site) -
 
                 context.barrier()
                 try:
-                    job = Job(measurement, work, partition, path, count)
-                    figures = run(job, keep, code=site.child_code(), within=Path(scratch))
+                    share = PartitionWork(configuration, work, partition, path, count)
+                    figures = run(share, keep, code=site.child_code(), within=Path(scratch))
                     row = {"figures": json.dumps(figures), "digest": figures["state_digest"]}
                     result = f"{figures['records'] / figures['seconds'] if figures['records'] else 0:,.0f} records/s"
                 except MeasurementFailedError as error:
@@ -143,7 +143,9 @@ def _measurer(measurements: Sequence[Measurement], work: Workload, site: Site) -
                 yield from dumps
                 yield pa.RecordBatch.from_pylist([{"measurement": number, "partition": partition, **row}], _SCHEMA)
                 if partition == 0:
-                    note_progress(site.progress, f"{number + 1}/{len(measurements)} {_subject(measurement)}: {result}")
+                    note_progress(
+                        site.progress, f"{number + 1}/{len(configurations)} {_subject(configuration)}: {result}"
+                    )
 
     return measure_partition
 
@@ -172,27 +174,27 @@ def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence
     return batches
 
 
-def _compared(batch: Batch, source: DataFrame, yielded: DataFrame) -> Outcome:
+def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> Outcome:
     shares = yielded.where("store is null").select("measurement", "partition", "figures", "failure", "digest").collect()
     states = {(share["partition"], share["digest"]) for share in shares if share["digest"]}
-    wrong = _wrong_states(batch, source, yielded, states)
+    wrong = _wrong_states(trial, source, yielded, states)
     outcome = Outcome()
-    for number, measurement in enumerate(batch.measurements):
+    for number, configuration in enumerate(trial.configurations):
         mine = [share for share in shares if share["measurement"] == number]
         problems = [share["failure"] for share in mine if share["failure"]]
         if not problems:
             problems = [wrong[state] for share in mine if (state := (share["partition"], share["digest"])) in wrong]
             figures = [json.loads(share["figures"]) for share in mine]
-            outcome.rows.append(throughput_row(measurement, figures, "different" if problems else "equal"))
-        outcome.problems.extend(f"{_subject(measurement)}: {problem}" for problem in problems)
+            outcome.rows.append(throughput_row(configuration, figures, "different" if problems else "equal"))
+        outcome.problems.extend(f"{_subject(configuration)}: {problem}" for problem in problems)
     return outcome
 
 
 def _wrong_states(
-    batch: Batch, source: DataFrame, yielded: DataFrame, states: set[tuple[int, str]]
+    trial: ThroughputTrial, source: DataFrame, yielded: DataFrame, states: set[tuple[int, str]]
 ) -> dict[tuple[int, str], str]:
     """Return a description of each (partition, digest) of ``states`` that differs from the result of Spark SQL."""
-    expected = expected_state(batch.workload, source)
+    expected = expected_state(trial.workload, source)
     left, wrong = set(states), {}
     while left:
         # Compare one state of each partition at a time. There is only one unless backends disagree.
@@ -219,8 +221,8 @@ def _difference(partition: int, keys: int, first: Row) -> str:
     )
 
 
-def _subject(measurement: Measurement) -> str:
+def _subject(configuration: Configuration) -> str:
     return (
-        f"{measurement.workload} on {measurement.backend}, {measurement.durability}, "
-        f"{measurement.records_per_commit:,} records per commit, repeat {measurement.repeat}"
+        f"{configuration.workload} on {configuration.backend}, {configuration.durability}, "
+        f"{configuration.records_per_commit:,} records per commit, repeat {configuration.repeat}"
     )

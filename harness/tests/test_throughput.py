@@ -8,11 +8,11 @@ import pytest
 from harness.experiment import Request
 from harness.experiments.opening.experiment import Opening
 from harness.experiments.opening.opening import OpeningTrial
-from harness.experiments.throughput.configuration import Measurement, log_durability
+from harness.experiments.throughput.configuration import Configuration, log_durability
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.measurement import histogram
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
-from harness.experiments.throughput.plan import Batch, Sweep, batches
+from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
 from harness.experiments.throughput.totals import throughput_row
 from harness.profiles import PROFILES
 from harness.progress_file import ProgressFile, note_progress
@@ -21,10 +21,10 @@ from stores.interface import Durability
 from stores.registry import backends
 
 BACKEND = "memory-indexed-batch"
-MEASUREMENT = Measurement(BACKEND, Durability.CHANGELOG, "count", 100, 2, 0, 7)
+CONFIGURATION = Configuration(BACKEND, Durability.CHANGELOG, "count", 100, 2, 0, 7)
 
 
-def profile(name: str, seed: int) -> list[Batch]:
+def profile(name: str, seed: int) -> list[ThroughputTrial]:
     return Throughput().plan(Request(name, seed))
 
 
@@ -61,42 +61,42 @@ def test_a_file_that_ends_within_a_pair_is_noticed(tmp_path: Path) -> None:
 
 def test_the_same_seed_plans_the_same_order_and_another_one_another() -> None:
     assert profile("default", 1) == profile("default", 1)
-    first, other = (batch.measurements for batch in (profile("default", 1)[1], profile("default", 2)[1]))
+    first, other = (trial.configurations for trial in (profile("default", 1)[1], profile("default", 2)[1]))
     assert [each.backend for each in first] != [each.backend for each in other]
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_backend_is_measured_in_every_profile(name: str) -> None:
-    for batch in profile(name, 1)[:2]:
-        assert {each.backend for each in batch.measurements} == set(backends())
+    for trial in profile(name, 1)[:2]:
+        assert {each.backend for each in trial.configurations} == set(backends())
 
 
 def test_a_level_that_a_backend_cannot_carry_is_left_out() -> None:
-    (batch,) = batches([Sweep("count", 100, durabilities=(Durability.CHANGELOG, Durability.DISK))], 1)
-    assert (BACKEND, Durability.DISK) not in {(each.backend, each.durability) for each in batch.measurements}
+    (trial,) = throughput_trials([Grid("count", 100, durabilities=(Durability.CHANGELOG, Durability.DISK))], 1)
+    assert (BACKEND, Durability.DISK) not in {(each.backend, each.durability) for each in trial.configurations}
     with pytest.raises(ConfigError):
-        batches([Sweep("count", 100, durabilities=(Durability.DISK,), backends=(BACKEND,))], 1)
+        throughput_trials([Grid("count", 100, durabilities=(Durability.DISK,), backends=(BACKEND,))], 1)
 
 
 def test_overlapping_plans_measure_a_configuration_once() -> None:
-    sweeps = [Sweep("count", 100, records_per_commit=(10, 100)), Sweep("count", 100, records_per_commit=(100,))]
-    (batch,) = batches(sweeps, 1)
-    assert len(batch.measurements) == len(set(batch.measurements)) == 2 * len(backends())
+    grids = [Grid("count", 100, records_per_commit=(10, 100)), Grid("count", 100, records_per_commit=(100,))]
+    (trial,) = throughput_trials(grids, 1)
+    assert len(trial.configurations) == len(set(trial.configurations)) == 2 * len(backends())
 
 
 def test_repeats_of_a_configuration_lie_apart() -> None:
-    (batch,) = batches([Sweep("count", 100, repeats=3)], 1)
-    assert [each.repeat for each in batch.measurements] == sorted(each.repeat for each in batch.measurements)
+    (trial,) = throughput_trials([Grid("count", 100, repeats=3)], 1)
+    assert [each.repeat for each in trial.configurations] == sorted(each.repeat for each in trial.configurations)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Sweep("cuont", 100),
-        lambda: Sweep("count", 100, backends=("rocksdb-indexed-bath",)),
-        lambda: Sweep("count", 0),
-        lambda: Sweep("count", 100, records_per_commit=(0,)),
-        lambda: batches([Sweep("count", 100, options=(("no_such_option", 1),))], 1),
+        lambda: Grid("cuont", 100),
+        lambda: Grid("count", 100, backends=("rocksdb-indexed-bath",)),
+        lambda: Grid("count", 0),
+        lambda: Grid("count", 100, records_per_commit=(0,)),
+        lambda: throughput_trials([Grid("count", 100, options=(("no_such_option", 1),))], 1),
         lambda: profile("quick", 1),
         lambda: Opening().plan(Request("quick", 1)),
         lambda: OpeningTrial(BACKEND, Durability.CHANGELOG, 100, 1, 1),
@@ -115,7 +115,7 @@ def test_a_changelog_survives_what_its_stores_survive() -> None:
 
 def test_a_row_sums_its_partitions_and_takes_the_slowest_ones_time() -> None:
     slow = figures(records=500, seconds=4.0, commits=histogram(array("q", [9_000_000])), open_after_kill_s=0.3)
-    row = throughput_row(MEASUREMENT, [figures(), slow], "equal")
+    row = throughput_row(CONFIGURATION, [figures(), slow], "equal")
     assert (row["records"], row["seconds"]) == (1_500, 4.0)
     assert row["records_per_s"] == 375.0
     assert (row["bytes_written"], row["bytes_on_disk"], row["peak_memory_bytes"], row["replayed"]) == (20, 40, 60, 8)
@@ -129,7 +129,7 @@ def test_a_row_sums_its_partitions_and_takes_the_slowest_ones_time() -> None:
 
 def test_a_partition_without_events_has_no_rate() -> None:
     empty = histogram(array("q"))
-    row = throughput_row(MEASUREMENT, [figures(records=0, seconds=0.0, commits=empty, store_commits=empty)], "equal")
+    row = throughput_row(CONFIGURATION, [figures(records=0, seconds=0.0, commits=empty, store_commits=empty)], "equal")
     assert (row["records_per_s"], row["commit_p50_us"], row["commit_max_us"]) == (0.0, 0, 0)
 
 

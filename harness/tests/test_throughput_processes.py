@@ -12,9 +12,9 @@ import pytest
 from harness.experiments.opening.opening import OpeningTrial, run_opening
 from harness.experiments.opening.steps import TAIL_COMMIT_RECORDS, TAIL_COMMITS
 from harness.experiments.throughput import measurement
-from harness.experiments.throughput.configuration import Measurement
-from harness.experiments.throughput.job import Job
+from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
+from harness.experiments.throughput.partition_work import PartitionWork
 from harness.experiments.throughput.run import run
 from harness.processes.measured import MeasurementFailedError, figures_of
 from harness.workloads.count import Count
@@ -25,16 +25,16 @@ EVENTS = 1_500
 COUNT = Count(keys=200)
 
 
-def job(
+def work_of(
     folder: Path,
     backend: str,
     durability: Durability = Durability.CHANGELOG,
     events: int = EVENTS,
     options: tuple[tuple[str, str | int | bool], ...] = (),
-) -> Job:
-    configuration = Measurement(backend, durability, "count", 100, 1, 0, 1, options)
+) -> PartitionWork:
+    configuration = Configuration(backend, durability, "count", 100, 1, 0, 1, options)
     write_pairs(folder / "events", COUNT.events(1, events))
-    return Job(configuration, COUNT, 0, folder / "events", events)
+    return PartitionWork(configuration, COUNT, 0, folder / "events", events)
 
 
 def counted(events: int) -> dict[bytes, bytes]:
@@ -47,7 +47,9 @@ def counted(events: int) -> dict[bytes, bytes]:
 @pytest.mark.parametrize("backend", backends())
 def test_the_state_after_the_kill_is_that_of_the_committed_events_alone(tmp_path: Path, backend: str) -> None:
     states: list[list[tuple[bytes, bytes]]] = []
-    figures = run(job(tmp_path, backend), lambda digest, dump: states.append([pair[:2] for pair in read_pairs(dump)]))
+    figures = run(
+        work_of(tmp_path, backend), lambda digest, dump: states.append([pair[:2] for pair in read_pairs(dump)])
+    )
     assert states == [sorted(counted(EVENTS).items())]
     assert figures["records"] == EVENTS - EVENTS // 10
     assert figures["seconds"] > 0
@@ -58,24 +60,24 @@ def test_the_state_after_the_kill_is_that_of_the_committed_events_alone(tmp_path
 
 
 def test_all_backends_end_with_the_same_digest(tmp_path: Path) -> None:
-    digests = {run(job(tmp_path, backend))["state_digest"] for backend in ("lmdb", "memory-indexed-batch")}
+    digests = {run(work_of(tmp_path, backend))["state_digest"] for backend in ("lmdb", "memory-indexed-batch")}
     assert len(digests) == 1
 
 
 def test_a_level_that_survives_a_kill_has_nothing_to_replay(tmp_path: Path) -> None:
-    figures = run(job(tmp_path, "rocksdb-indexed-batch", Durability.PROCESS))
+    figures = run(work_of(tmp_path, "rocksdb-indexed-batch", Durability.PROCESS))
     assert figures["replayed"] == 0
     assert figures["bytes_on_disk"] > 0
 
 
 def test_a_partition_without_events_is_measured_too(tmp_path: Path) -> None:
-    figures = run(job(tmp_path, "rocksdb-indexed-batch", events=0))
+    figures = run(work_of(tmp_path, "rocksdb-indexed-batch", events=0))
     assert (figures["records"], figures["seconds"]) == (0, 0)
 
 
 def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MeasurementFailedError):
-        run(job(tmp_path, "rocksdb-indexed-batch", options=(("compression", "none-such"),)))
+        run(work_of(tmp_path, "rocksdb-indexed-batch", options=(("compression", "none-such"),)))
 
 
 def test_a_process_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_a_process_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
 
 
 def test_a_measured_process_ends_when_its_starter_is_gone(tmp_path: Path) -> None:
-    job(tmp_path, "rocksdb-indexed-batch", Durability.DISK, events=200_000).write(tmp_path)
+    work_of(tmp_path, "rocksdb-indexed-batch", Durability.DISK, events=200_000).write(tmp_path)
     process = subprocess.Popen(
         [sys.executable, "-m", measurement.__name__, str(tmp_path)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

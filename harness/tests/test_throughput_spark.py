@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from harness.experiment import Outcome
 from harness.experiments.opening.experiment import Opening
 from harness.experiments.opening.opening import OpeningTrial
-from harness.experiments.throughput.plan import Batch, Sweep, batches
+from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
 from harness.spark import events, gang
 from harness.spark.expected import expected_state
-from harness.spark.gang import batch_events, measure
+from harness.spark.gang import measure, trial_events
 from harness.spark.runner import run_trials
 from harness.spark.session import session
 from harness.tests.shared_jvm import SharedJvm
@@ -38,19 +38,19 @@ def quiet(line: str) -> None:
     """Discard reports of progress."""
 
 
-def one_batch(sweep: Sweep) -> Batch:
-    (batch,) = batches([sweep], 1)
-    return batch
+def one_trial(grid: Grid) -> ThroughputTrial:
+    (trial,) = throughput_trials([grid], 1)
+    return trial
 
 
-def measured(spark: SparkSession, sweep: Sweep, said: list[str] | None = None) -> Outcome:
-    batch = one_batch(sweep)
-    return measure(spark, batch, batch_events(spark, batch, 1), say=quiet if said is None else said.append)
+def measured(spark: SparkSession, grid: Grid, said: list[str] | None = None) -> Outcome:
+    trial = one_trial(grid)
+    return measure(spark, trial, trial_events(spark, trial, 1), say=quiet if said is None else said.append)
 
 
 def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: SparkSession) -> None:
     said: list[str] = []
-    outcome = measured(spark, Sweep("count", EVENTS, records_per_commit=(10, 100), backends=TWO), said)
+    outcome = measured(spark, Grid("count", EVENTS, records_per_commit=(10, 100), backends=TWO), said)
     assert outcome.problems == []
     assert {(row["backend"], row["records_per_commit"]) for row in outcome.rows} == {
         (backend, every) for backend in TWO for every in (10, 100)
@@ -66,7 +66,7 @@ def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: Spa
 
 def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    outcome = measured(spark, Sweep("count", EVENTS, backends=TWO[:1]))
+    outcome = measured(spark, Grid("count", EVENTS, backends=TWO[:1]))
     trials = [OpeningTrial(TWO[0], Durability.CHANGELOG, 1_000, 1, 1)]
     openings = run_trials(spark, Opening(), trials, tmp_path / "run")
     assert outcome.problems == openings.problems == []
@@ -75,7 +75,7 @@ def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("workload", ["flights", "flights_by_hour", "aircraft_sessions"])
 def test_the_flights_end_as_spark_sql_computes(spark: SparkSession, workload: str) -> None:
-    outcome = measured(spark, Sweep(workload, EVENTS, backends=TWO))
+    outcome = measured(spark, Grid(workload, EVENTS, backends=TWO))
     assert outcome.problems == []
     assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
 
@@ -85,7 +85,7 @@ def test_a_users_own_events_end_as_spark_sql_computes(spark: SparkSession, tmp_p
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("user", "page"), *((f"u{number % 7}", f"p,{number}") for number in range(500))])
     source = events.event_log(spark, EventLog(str(path), key="user"), 2)
-    outcome = measure(spark, one_batch(Sweep("event_log", None, backends=TWO)), source, say=quiet)
+    outcome = measure(spark, one_trial(Grid("event_log", None, backends=TWO)), source, say=quiet)
     assert outcome.problems == []
     assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
 
@@ -97,28 +97,28 @@ def test_a_state_that_differs_in_one_key_is_found(spark: SparkSession, monkeypat
         return state.where(F.col("key") != F.lit(bytes(last)))
 
     monkeypatch.setattr(gang, "expected_state", wrong)
-    outcome = measured(spark, Sweep("count", EVENTS, backends=TWO))
+    outcome = measured(spark, Grid("count", EVENTS, backends=TWO))
     assert [row["end_state"] for row in outcome.rows] == ["different", "different"]
     assert len(outcome.problems) == 2
 
 
 def test_a_measurement_that_fails_is_a_problem_and_the_others_go_on(spark: SparkSession) -> None:
-    batch = one_batch(Sweep("count", EVENTS, backends=TWO))
-    bad, good = sorted(batch.measurements, key=lambda each: TWO.index(each.backend))
-    batch = replace(batch, measurements=(replace(bad, options=(("no_such_option", 1),)), good))
-    outcome = measure(spark, batch, batch_events(spark, batch, 1), say=quiet)
+    trial = one_trial(Grid("count", EVENTS, backends=TWO))
+    bad, good = sorted(trial.configurations, key=lambda each: TWO.index(each.backend))
+    trial = replace(trial, configurations=(replace(bad, options=(("no_such_option", 1),)), good))
+    outcome = measure(spark, trial, trial_events(spark, trial, 1), say=quiet)
     assert [row["backend"] for row in outcome.rows] == [TWO[1]]
     assert len(outcome.problems) >= 1
 
 
 def test_partitions_that_cannot_run_at_once_are_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError):
-        measured(spark, Sweep("count", EVENTS, partitions=3, backends=TWO))
+        measured(spark, Grid("count", EVENTS, partitions=3, backends=TWO))
 
 
 def test_a_workload_without_events_of_its_own_asks_for_them(spark: SparkSession) -> None:
     with pytest.raises(ConfigError):
-        measured(spark, Sweep("event_log", 10, backends=TWO))
+        measured(spark, Grid("event_log", 10, backends=TWO))
 
 
 def test_opening_trials_come_back_in_their_order(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from harness.experiments.throughput.configuration import Measurement
-from harness.experiments.throughput.job import Job
+from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.measurement import peak_memory_bytes
 from harness.experiments.throughput.pairs import write_pairs
+from harness.experiments.throughput.partition_work import PartitionWork
 from harness.processes.measured import figures_apart, measure
 from harness.workloads.count import Count
 from stores import failpoints
@@ -46,14 +46,14 @@ def over_limit(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def bounded(job: Job, folder: Path, limit_bytes: int) -> dict[str, Any]:
-    """Process the events of ``job`` with a limit of ``limit_bytes``, commit at the end, and return the figures."""
+def bounded(work: PartitionWork, folder: Path, limit_bytes: int) -> dict[str, Any]:
+    """Process the events of ``work`` with a limit of ``limit_bytes``, commit at the end, and return the figures."""
     share = MemoryBudget(limit_bytes).share()
-    task = job.task(folder, job.changelog(folder), share)
+    task = work.task(folder, work.changelog(folder), share)
     task.open()
-    records = job.records()
+    records = work.records()
     for record in islice(records, WARM_UP_EVENTS):
-        task.process(job.input, record)
+        task.process(work.input, record)
     task.commit()
     before = task.metrics
     staged = _Peak(share)
@@ -61,7 +61,7 @@ def bounded(job: Job, folder: Path, limit_bytes: int) -> dict[str, Any]:
     while chunk := list(islice(records, 1_000)):
         began = perf_counter_ns()
         for record in chunk:
-            task.process(job.input, record)
+            task.process(work.input, record)
         busy_ns += perf_counter_ns() - began
         count += len(chunk)
     staged.end(task.uncommitted_memory_bytes())
@@ -102,9 +102,9 @@ class _Peak:
 
 def measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str, Any]:
     """Return a row of kind "early_commit" at level CHANGELOG; no limit (-1) is null. Raises: MeasurementFailedError."""
-    asked = Measurement(backend, Durability.CHANGELOG, Count().name, EVENTS, 1, repeat, seed)
+    asked = Configuration(backend, Durability.CHANGELOG, Count().name, EVENTS, 1, repeat, seed)
     arguments = {"limit_bytes": limit_bytes}
-    figures = figures_apart(__name__, "early-commits", arguments, DEADLINE_S, partial(_put_job, asked))
+    figures = figures_apart(__name__, "early-commits", arguments, DEADLINE_S, partial(_put_work, asked))
     return {
         "kind": "early_commit",
         "backend": backend,
@@ -117,16 +117,16 @@ def measured(backend: str, limit_bytes: int, repeat: int, seed: int) -> dict[str
     }
 
 
-def _put_job(asked: Measurement, folder: Path) -> None:
+def _put_work(asked: Configuration, folder: Path) -> None:
     # Made here: the memory that this takes is no part of what is measured.
     workload = Count()
     events = write_pairs(folder / _EVENTS_FILE, workload.events(asked.seed, WARM_UP_EVENTS + EVENTS))
-    Job(asked, workload, 0, folder / _EVENTS_FILE, events).write(folder)
+    PartitionWork(asked, workload, 0, folder / _EVENTS_FILE, events).write(folder)
 
 
 def main() -> None:
     """Run the measuring process."""
-    measure(lambda folder, limit_bytes: bounded(Job.read(folder), folder, limit_bytes))
+    measure(lambda folder, limit_bytes: bounded(PartitionWork.read(folder), folder, limit_bytes))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.experiments.memory.memory_watch import MemoryWatch
 from harness.experiments.throughput.configuration import log_durability
-from harness.experiments.throughput.job import STATE_FOLDER
+from harness.experiments.throughput.partition_work import STATE_FOLDER
 from harness.experiments.throughput.reopening import bytes_on_disk
 from harness.processes.measured import figures_apart, measure
 from harness.workloads.payload import Values

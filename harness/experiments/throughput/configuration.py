@@ -10,7 +10,7 @@ Options = tuple[tuple[str, str | int | bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Configuration:
     """One run of one configuration: a task per partition, with a commit after every ``records_per_commit`` records.
 
     ``repeat`` counts from 0. ``options`` are the backend's own.

@@ -12,7 +12,7 @@ from harness.datasets.new_york_flights import departures
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
-from harness.experiments.throughput.plan import Batch, Sweep
+from harness.experiments.throughput.plan import Grid, ThroughputTrial
 from harness.experiments.throughput.report import page
 from harness.experiments.throughput.tables import throughput_tables
 from harness.report.page import Page
@@ -23,13 +23,13 @@ from harness.workloads.registry import workload
 from stores.errors import ConfigError
 
 
-class Throughput(Experiment[Batch]):
+class Throughput(Experiment[ThroughputTrial]):
     """A task per partition, all at once, over the events of a workload, on each backend."""
 
     name = "throughput"
     title = "throughput of tasks"
     stage = "throughput"
-    trial = Batch
+    trial = ThroughputTrial
     placement = Placement.GANG
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
@@ -58,20 +58,20 @@ class Throughput(Experiment[Batch]):
         }
     )
 
-    def plan(self, request: Request) -> list[Batch]:
+    def plan(self, request: Request) -> list[ThroughputTrial]:
         """Return the measurements of a profile, or those over a user's events."""
         profile = profiles.profile(request.profile)
-        sweeps: Sequence[Sweep] = profile.grids
+        grids: Sequence[Grid] = profile.grids
         if request.log is not None:
             repeats = profile.event_log_repeats
-            sweeps = [Sweep(EVENT_LOG, None, records_per_commit=(100, 1_000, 10_000), repeats=repeats)]
-        return plan.batches([replace(sweep, backends=request.backends) for sweep in sweeps], request.seed)
+            grids = [Grid(EVENT_LOG, None, records_per_commit=(100, 1_000, 10_000), repeats=repeats)]
+        return plan.throughput_trials([replace(grid, backends=request.backends) for grid in grids], request.seed)
 
-    def run(self, trial: Batch, worker: Worker) -> Iterable[Row]:
+    def run(self, trial: ThroughputTrial, worker: Worker) -> Iterable[Row]:
         """Raise TypeError: the partitions of a trial run together, see ``harness.spark.throughput``."""
         raise TypeError("a measurement of throughput needs the events of Spark's partitions")
 
-    def read(self, text: str) -> Batch:
+    def read(self, text: str) -> ThroughputTrial:
         """Raise ConfigError: no command repeats a measurement alone."""
         raise ConfigError(
             "throughput is measured with the events of Spark's partitions: run `python -m harness bench --only "
@@ -82,14 +82,14 @@ class Throughput(Experiment[Batch]):
         """Return medians over repeats, and the spread of the rate."""
         return {"throughput": throughput(rows.get("throughput", ()))}
 
-    def check(self, trials: Sequence[Batch]) -> None:
+    def check(self, trials: Sequence[ThroughputTrial]) -> None:
         """Raise ConfigError if the data set of flights is needed and missing: now, not after the first stages."""
-        if any(isinstance(workload(batch.workload), Departures) for batch in trials):
+        if any(isinstance(workload(trial.workload), Departures) for trial in trials):
             departures()
 
-    def slots(self, trials: Sequence[Batch]) -> int:
+    def slots(self, trials: Sequence[ThroughputTrial]) -> int:
         """Return the largest number of partitions: they run at the same time."""
-        return max((batch.partitions for batch in trials), default=1)
+        return max((trial.partitions for trial in trials), default=1)
 
     def tables(self, figures: Figures, rows: Rows) -> list[Table]:
         """Return one table per workload, level and number of partitions."""

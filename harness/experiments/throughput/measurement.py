@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns, sleep
 
-from harness.experiments.throughput.job import Job
+from harness.experiments.throughput.partition_work import PartitionWork
 from harness.processes.child import end_with_starter
 from harness.processes.measured import write_figures
 from stores import failpoints
@@ -80,14 +80,14 @@ class Stopwatch:
         self._log_committed_ns = perf_counter_ns()
 
 
-def measure(job: Job, folder: Path) -> None:
-    """Do the work of ``job`` in ``folder``, leave the figures there, and die in the middle of a transaction."""
-    every = job.measurement.records_per_commit
-    task = job.task(folder, job.changelog(folder))
+def measure(work: PartitionWork, folder: Path) -> None:
+    """Do ``work`` in ``folder``, leave the figures there, and die in the middle of a transaction."""
+    every = work.configuration.records_per_commit
+    task = work.task(folder, work.changelog(folder))
     task.open()
-    stopwatch = Stopwatch(task, job.input)
-    records = job.records()
-    stopwatch.run(islice(records, min(job.events // 10, _WARM_UP_EVENTS_MAX)), every)
+    stopwatch = Stopwatch(task, work.input)
+    records = work.records()
+    stopwatch.run(islice(records, min(work.events // 10, _WARM_UP_EVENTS_MAX)), every)
     stopwatch.reset()
     written_before = bytes_written()
     stopwatch.run(records, every)
@@ -105,8 +105,8 @@ def measure(job: Job, folder: Path) -> None:
             "open_files": open_files(),
         },
     )
-    for record in islice(job.records(), min(every, _CHUNK_EVENTS)):
-        task.process(job.input, record._replace(offset=job.events + record.offset))
+    for record in islice(work.records(), min(every, _CHUNK_EVENTS)):
+        task.process(work.input, record._replace(offset=work.events + record.offset))
     die()
 
 
@@ -158,7 +158,7 @@ def main() -> None:
     """Run the measured process."""
     end_with_starter()
     folder = Path(sys.argv[1])
-    measure(Job.read(folder), folder)
+    measure(PartitionWork.read(folder), folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The measurements of a profile in their order: each grid is expanded into single measurements, shuffled by a seed."""
+"""The trials of a profile in their order: each grid is expanded into its configurations, shuffled by a seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.experiments.throughput.configuration import Measurement, Options
+from harness.experiments.throughput.configuration import Configuration, Options
 from harness.workloads.departures import Departures
 from harness.workloads.registry import workload
 from harness.workloads.workload import EventSource
@@ -17,8 +17,8 @@ from stores.registry import backend_named, backends, check_options
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """A grid of measurements over the first ``events`` events of a workload (None: all, if it ends).
+class Grid:
+    """A grid of configurations over the first ``events`` events of a workload (None: all, if it ends).
 
     It is every combination of the listed values. A backend that does not carry a level is left out at that level.
     ``backends`` None means all.
@@ -46,54 +46,58 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ThroughputTrial:
     """Measurements over the same events, in the order in which they are made."""
 
     workload: str
     events: int | None
     partitions: int
-    measurements: tuple[Measurement, ...]
+    configurations: tuple[Configuration, ...]
 
 
-def batches(sweeps: Iterable[Sweep], seed: int) -> list[Batch]:
-    """Return the measurements of the grids, each once. Those over the same events are together and shuffled.
+def throughput_trials(grids: Iterable[Grid], seed: int) -> list[ThroughputTrial]:
+    """Return the configurations of the grids, each once. Those over the same events are together and shuffled.
 
     The same grids and seed give the same order. Raises: ConfigError if there is nothing to measure.
     """
-    groups: dict[tuple[str, int | None, int], dict[Measurement, None]] = {}
-    for sweep in sweeps:
-        group = groups.setdefault((sweep.workload, sweep.events, sweep.partitions), {})
-        group.update(dict.fromkeys(_measurements(sweep, seed)))
-    made = [Batch(*inputs, _shuffled(measurements, seed)) for inputs, measurements in groups.items() if measurements]
+    groups: dict[tuple[str, int | None, int], dict[Configuration, None]] = {}
+    for grid in grids:
+        group = groups.setdefault((grid.workload, grid.events, grid.partitions), {})
+        group.update(dict.fromkeys(_configurations(grid, seed)))
+    made = [
+        ThroughputTrial(*inputs, _shuffled(configurations, seed))
+        for inputs, configurations in groups.items()
+        if configurations
+    ]
     if not made:
         raise ConfigError("nothing to measure: no backend that was asked for carries a durability that was asked for")
     return made
 
 
-def _measurements(sweep: Sweep, seed: int) -> Iterable[Measurement]:
-    names = tuple(backends()) if sweep.backends is None else sweep.backends
-    grid = itertools.product(names, sweep.durabilities, sweep.records_per_commit, range(sweep.repeats))
-    for name, durability, records_per_commit, repeat in grid:
+def _configurations(grid: Grid, seed: int) -> Iterable[Configuration]:
+    names = tuple(backends()) if grid.backends is None else grid.backends
+    cells = itertools.product(names, grid.durabilities, grid.records_per_commit, range(grid.repeats))
+    for name, durability, records_per_commit, repeat in cells:
         backend = backend_named(name)
-        check_options(backend, dict(sweep.options))
+        check_options(backend, dict(grid.options))
         if durability in backend.durabilities:
-            yield Measurement(
+            yield Configuration(
                 backend.name,
                 durability,
-                sweep.workload,
+                grid.workload,
                 records_per_commit,
-                sweep.partitions,
+                grid.partitions,
                 repeat,
                 seed,
-                sweep.options,
+                grid.options,
             )
 
 
-def _shuffled(measurements: Iterable[Measurement], seed: int) -> tuple[Measurement, ...]:
+def _shuffled(configurations: Iterable[Configuration], seed: int) -> tuple[Configuration, ...]:
     # Repeats of one configuration are apart, so that a slow minute of the machine does not affect all of them.
-    rounds: dict[int, list[Measurement]] = {}
-    for measurement in measurements:
-        rounds.setdefault(measurement.repeat, []).append(measurement)
+    rounds: dict[int, list[Configuration]] = {}
+    for configuration in configurations:
+        rounds.setdefault(configuration.repeat, []).append(configuration)
     for repeat, members in rounds.items():
         random.Random(f"order {seed} {repeat}").shuffle(members)
     return tuple(itertools.chain.from_iterable(rounds.values()))

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
-from harness.experiments.throughput.job import DUMP_FILE, STATE_FOLDER, Job
 from harness.experiments.throughput.pairs import write_pairs
+from harness.experiments.throughput.partition_work import DUMP_FILE, STATE_FOLDER, PartitionWork
 from harness.processes.child import end_with_starter
 from harness.processes.measured import write_figures
 from harness.workloads.typed_state import plain_pairs
@@ -23,16 +23,16 @@ from stores.tasks import StreamTask
 FIGURES_FILE = "reopened"
 
 
-def reopen(job: Job, folder: Path) -> None:
+def reopen(work: PartitionWork, folder: Path) -> None:
     """Open the killed task, dump its state, close it cleanly, and write the figures."""
-    job.load_engine()
+    work.load_engine()
     began = perf_counter()
-    changelog = job.changelog(folder)
-    task = job.task(folder, changelog)
+    changelog = work.changelog(folder)
+    task = work.task(folder, changelog)
     reports = task.open()
     opened = perf_counter()
     digest = hashlib.sha256()
-    write_pairs(folder / DUMP_FILE, _hashed(_state(task, job), digest))
+    write_pairs(folder / DUMP_FILE, _hashed(_state(task, work), digest))
     task.close(clean=True)
     changelog.close()
     write_figures(
@@ -51,9 +51,9 @@ def bytes_on_disk(folder: Path) -> int:
     return sum((Path(parent) / name).stat().st_blocks * 512 for parent, _, names in os.walk(folder) for name in names)
 
 
-def _state(task: StreamTask, job: Job) -> Iterator[tuple[bytes, bytes, int]]:
-    kinds = records_of(job.workload)
-    for place, name in enumerate(job.workload.store_names):
+def _state(task: StreamTask, work: PartitionWork) -> Iterator[tuple[bytes, bytes, int]]:
+    kinds = records_of(work.workload)
+    for place, name in enumerate(work.workload.store_names):
         for key, value in plain_pairs(kinds.get(name), task.store(name)):
             yield key, value, place
 
@@ -68,7 +68,7 @@ def main() -> None:
     """Run the process after a kill."""
     end_with_starter()
     folder = Path(sys.argv[1])
-    reopen(Job.read(folder), folder)
+    reopen(PartitionWork.read(folder), folder)
 
 
 if __name__ == "__main__":

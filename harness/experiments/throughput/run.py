@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.experiments.throughput import measurement, reopening
-from harness.experiments.throughput.job import DUMP_FILE, Job
+from harness.experiments.throughput.partition_work import DUMP_FILE, PartitionWork
 from harness.folders import temporary_folder
 from harness.processes.measured import figures_of
 
@@ -18,7 +18,7 @@ DEADLINE_PER_EVENT_S = 0.005
 
 
 def run(
-    job: Job,
+    work: PartitionWork,
     keep_dump: Callable[[str, Path], None] | None = None,
     *,
     code: str | None = None,
@@ -30,8 +30,8 @@ def run(
     at once. ``code`` is the PYTHONPATH of the processes; None is that of this one. Raises: MeasurementFailedError.
     """
     with temporary_folder("throughput", within) as folder:
-        job.write(folder)
-        deadline_s = DEADLINE_S + DEADLINE_PER_EVENT_S * job.events
+        work.write(folder)
+        deadline_s = DEADLINE_S + DEADLINE_PER_EVENT_S * work.events
         process = partial(figures_of, arguments=[str(folder)], folder=folder, deadline_s=deadline_s, code=code)
         worked = process(measurement.__name__, status=-signal.SIGKILL, file=measurement.FIGURES_FILE)
         reopened = process(reopening.__name__, status=0, file=reopening.FIGURES_FILE)

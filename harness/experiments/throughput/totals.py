@@ -13,14 +13,16 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from harness.experiments.throughput.configuration import Measurement
+from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.measurement import LATENCY_DIGITS, LATENCY_MAX_US
 
 _SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "open_files", "replayed")
 
 
-def throughput_row(measurement: Measurement, figures: Sequence[Mapping[str, Any]], end_state: str) -> dict[str, Any]:
-    """Return the row of ``measurement`` from the ``figures`` of its partitions, one or more.
+def throughput_row(
+    configuration: Configuration, figures: Sequence[Mapping[str, Any]], end_state: str
+) -> dict[str, Any]:
+    """Return the row of ``configuration`` from the ``figures`` of its partitions, one or more.
 
     ``end_state`` is ``equal``, ``different`` or ``not compared``.
     """
@@ -28,12 +30,12 @@ def throughput_row(measurement: Measurement, figures: Sequence[Mapping[str, Any]
     seconds = max(each["seconds"] for each in figures)
     commits = _merged(each["commits"] for each in figures)
     store_commits = _merged(each["store_commits"] for each in figures)
-    subject = asdict(measurement)
+    subject = asdict(configuration)
     del subject["options"]
     return {
         "kind": "throughput",
         **subject,
-        "durability": str(measurement.durability),
+        "durability": str(configuration.durability),
         "records": records,
         "seconds": seconds,
         "records_per_s": records / seconds if seconds else 0.0,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.experiments.throughput.configuration import Measurement, log_durability
+from harness.experiments.throughput.configuration import Configuration, log_durability
 from harness.experiments.throughput.pairs import read_pairs
 from harness.workloads.workload import Workload, records_of
 from stores.changelog import SqliteChangelog
@@ -21,30 +21,30 @@ INPUT_TOPIC = "events"
 STATE_FOLDER = "state"
 DUMP_FILE = "dump"
 _LOG_FILE = "changelog.sqlite"
-_JOB_FILE = "job"
+_WORK_FILE = "work"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PartitionWork:
     """One partition's share of a measurement. ``events_path`` holds its ``events`` events (``pairs``)."""
 
-    measurement: Measurement
+    configuration: Configuration
     workload: Workload
     partition: int
     events_path: Path
     events: int
 
     def write(self, folder: Path) -> None:
-        """Write the job for the processes that will work in ``folder``."""
+        """Write the work for the processes that will work in ``folder``."""
         # Pickled, so that a process imports its own workload and no other.
-        (folder / _JOB_FILE).write_bytes(pickle.dumps(self))
+        (folder / _WORK_FILE).write_bytes(pickle.dumps(self))
 
     @classmethod
-    def read(cls, folder: Path) -> Job:
-        """Return the job that was written to ``folder``."""
-        job = pickle.loads((folder / _JOB_FILE).read_bytes())
-        assert isinstance(job, cls)
-        return job
+    def read(cls, folder: Path) -> PartitionWork:
+        """Return the work that was written to ``folder``."""
+        work = pickle.loads((folder / _WORK_FILE).read_bytes())
+        assert isinstance(work, cls)
+        return work
 
     @property
     def input(self) -> TopicPartition:
@@ -58,22 +58,22 @@ class Job:
 
     def load_engine(self) -> None:
         """Import the modules of the backend, so that the import is not timed."""
-        assert backend_named(self.measurement.backend).options is not None
+        assert backend_named(self.configuration.backend).options is not None
 
     def changelog(self, folder: Path) -> SqliteChangelog:
         """Open the embedded changelog, with the topics of the input and the output."""
-        changelog = SqliteChangelog(folder / _LOG_FILE, log_durability(self.measurement.durability))
+        changelog = SqliteChangelog(folder / _LOG_FILE, log_durability(self.configuration.durability))
         for topic in (INPUT_TOPIC, self.workload.output_topic):
-            changelog.create_topic(topic, self.measurement.partitions)
+            changelog.create_topic(topic, self.configuration.partitions)
         return changelog
 
     def task(self, folder: Path, changelog: SqliteChangelog, memory: BudgetShare | None = None) -> StreamTask:
         """Return the task, not opened. It commits when called to, or before it exceeds what ``memory`` allows."""
         kinds = records_of(self.workload)
         settings = StoreConfig(
-            backend=self.measurement.backend,
-            durability=self.measurement.durability,
-            options=dict(self.measurement.options),
+            backend=self.configuration.backend,
+            durability=self.configuration.durability,
+            options=dict(self.configuration.options),
         )
         return StreamTask(
             APPLICATION,
