@@ -105,10 +105,10 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     if given.deadline is not None and not 0 < given.deadline < math.inf:
         raise ConfigError(f"--deadline is a number of seconds above 0, not {given.deadline:g}")
-    if given.keep is not None and given.keep.exists() and any(given.keep.iterdir()):
-        raise ConfigError(f"{given.keep} is not empty: choose another folder")
     experiment = experiment_named(given.experiment)
     trial = experiment.read(_standard_input() if given.trial == "-" else given.trial)
+    if given.keep is not None:
+        _make_empty(given.keep)
     try:
         if given.keep is not None:
             again = experiment.repeat(trial, Worker(given.keep.absolute(), deadline_s=given.deadline))
@@ -123,6 +123,16 @@ def main(argv: Sequence[str]) -> int:
     for failure in again.failures:
         print(failure, file=sys.stderr)
     return 0 if again.ok else 1
+
+
+def _make_empty(folder: Path) -> None:
+    """Create ``folder`` unless it exists, and check that it is empty. Raises: ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: choose another folder")
+    except OSError as error:
+        raise ConfigError(f"--keep {folder} cannot be created ({error.strerror}): choose another folder") from error
 
 
 def _standard_input() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from harness import profiles
 from harness.answer.results import all_failures, all_figures
 from harness.answer.summary import summary_table
-from harness.answer.write import publish
+from harness.answer.write import check_results, publish
 from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
 from harness.experiments.registry import experiments, kinds, stages
 from harness.folders import RUNS
@@ -22,7 +22,16 @@ from harness.local import run_local
 from harness.progress import Progress
 from harness.report.environment import environment
 from harness.report.ratios import ratio_table
-from harness.report.rows import by_kind, name_latest, new_run, read_all, removed_if_refused, write_facts, write_rows
+from harness.report.rows import (
+    by_kind,
+    check_latest,
+    name_latest,
+    new_run,
+    read_all,
+    removed_if_refused,
+    write_facts,
+    write_rows,
+)
 from harness.scenario_files import ScenarioFile
 from harness.spark.application import Session, SparkFailedError, local_master, spark_session
 from harness.spark.gang import run_gangs
@@ -88,6 +97,8 @@ def bench(request: BenchRequest) -> int:
     """
     request = request.checked()
     find_java()
+    check_latest(request.runs)
+    check_results(request.results, whole=request.is_whole)
     skipped = request.skipped()
     plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
     for name, trials in plan.items():

@@ -41,6 +41,24 @@ def publish(run_folder: Path, results: Path | None = None) -> Path:
     return write_report(run_folder, results, README if results.absolute() == RESULTS else None)
 
 
+def check_results(results: Path | None, *, whole: bool) -> None:
+    """Check, before anything is measured, that a run's report can be written. The arguments are as for ``publish``.
+
+    Raises: ConfigError. The folder is not created.
+    """
+    target = results or (RESULTS if whole else None)
+    if target is None:
+        return
+    existing = next(folder for folder in (target.absolute(), *target.absolute().parents) if os.path.lexists(folder))
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"the report cannot be written to {target} ({error.strerror}): correct that, or name another folder"
+        ) from error
+
+
 def write_report(run_folder: Path, results: Path, readme: Path | None = None) -> Path:
     """Write a run's report into ``results``, and its table between the markers of ``readme``.
 

@@ -96,6 +96,13 @@ def name_latest(run_folder: Path) -> None:
     os.replace(beside, link)
 
 
+def check_latest(runs: Path) -> None:
+    """Check that ``latest`` in ``runs`` can become a link to a run. Raises: ConfigError if it is anything else."""
+    link = runs / LATEST
+    if link.exists() and not link.is_symlink():
+        raise ConfigError(f"{link} is no link, and is to lead to the newest run: rename it, or name another folder")
+
+
 def latest_run(runs: Path) -> Path:
     """Return the folder of the newest finished run. Raises: ConfigError if there is none."""
     link = runs / LATEST

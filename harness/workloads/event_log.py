@@ -101,17 +101,7 @@ class EventLog:
 
         Raises: EventLogNotFoundError, EventLogEmptyError, EventLogFormatError.
         """
-        path = Path(self.path)
-        if not self.is_remote and not path.exists():
-            siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise EventLogNotFoundError(f"no event log at {self.path}{nearest(path.name, siblings)}")
-        if self.is_one_file and path.name.startswith(_HIDDEN):
-            raise EventLogFormatError(f"Spark leaves out files whose names begin with _ or a dot: rename {self.path}")
-        names = [path.name]
-        if not self.is_remote and path.is_dir() and _suffix(path.name) not in _FORMATS:
-            names = [entry.name for entry in path.iterdir() if not entry.name.startswith(_HIDDEN)]
-            if not names:
-                raise EventLogEmptyError(f"there is no file in {self.path}")
+        names = [Path(self.path).name] if self.is_remote else self._names()
         formats = {_FORMATS.get(_suffix(name)) for name in names}
         if len(formats) > 1 and None not in formats:
             both = ", ".join(sorted(form.value for form in formats if form is not None))
@@ -123,6 +113,27 @@ class EventLog:
                 f"end in one of {', '.join(_FORMATS)}"
             )
         return known
+
+    def _names(self) -> list[str]:
+        """Return the names that give the format: that of the path, or, of a folder without one, those of its files."""
+        path = Path(self.path)
+        if path.is_symlink() and not path.exists():
+            raise EventLogNotFoundError(f"{path} is a symbolic link that leads to no file: give another path")
+        if not path.exists():
+            siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise EventLogNotFoundError(f"no event log at {path}{nearest(path.name, siblings)}")
+        if path.is_file() and path.name.startswith(_HIDDEN):
+            raise EventLogFormatError(f"Spark leaves out files whose names begin with _ or a dot: rename {path}")
+        inner = [entry for entry in path.iterdir() if not entry.name.startswith(_HIDDEN)] if path.is_dir() else []
+        for entry in inner or [path]:
+            # Reading a pipe would wait for ever.
+            if not entry.is_file() and not entry.is_dir():
+                raise EventLogFormatError(f"{entry} is neither a file nor a folder: leave it out, or copy it to a file")
+        if not path.is_dir() or _suffix(path.name) in _FORMATS:
+            return [path.name]
+        if not inner:
+            raise EventLogEmptyError(f"there is no file in {path}")
+        return [entry.name for entry in inner]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ DEADLINE_S = 120.0
 
 def examine(trial: Trial, work: Path, code: str | None = None) -> Row:
     """Run a trial in the folder ``work``. Return its row: ``valid``, ``anomaly``, or ``unknown`` if it did not end."""
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     ending = run_child(
         "harness.experiments.readers.child", [replay.text_of(trial)], work, trial.seconds + DEADLINE_S, code=code
     )

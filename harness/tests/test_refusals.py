@@ -1,0 +1,172 @@
+"""A folder or a file that a run cannot use is refused before anything is measured; runs do not disturb each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.cli import main
+from harness.folders import remove_abandoned
+from harness.report.rows import LATEST
+from harness.tests.test_cli import ROOT, environment, using
+from harness.workloads.event_log import EventLog, EventLogError
+
+BENCH = ("bench", "--profile", "smoke", "--only", "opening", "--backends", "memory")
+COLD_OPENING = '{"backend":"sqlite","seed":1,"records":1000}'
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("missing.csv")
+
+
+@pytest.mark.parametrize("make", [pipe, link_to_itself, link_to_nothing])
+@pytest.mark.parametrize("place", ["events.csv", "events/1.csv", "events.csv/1.csv"])
+def test_events_that_are_no_file_are_refused_without_being_opened(
+    tmp_path: Path, place: str, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    make(tmp_path / place)
+    log = EventLog(str(tmp_path / place.partition("/")[0]), "user")
+    with pytest.raises(EventLogError) as refusal:
+        log.format()
+    assert place in str(refusal.value)
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A command that must end with status 2 and one sentence before it measures."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.run._measure", lambda *given: pytest.fail("it measured"))
+
+    def run(*arguments: str) -> str:
+        assert main(arguments) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        [sentence] = told.err.splitlines()
+        return sentence
+
+    return run
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
+def test_the_newest_run_is_not_named_over_a_users_own_file(
+    tmp_path: Path, refused: Callable[..., str], make: Callable[[Path], None]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    make(tmp_path / "runs" / LATEST)
+    assert f"runs/{LATEST}" in refused(*BENCH, "--runs", "runs")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [LATEST]
+
+
+@pytest.mark.parametrize("results", ["/sys", "/proc/missing", "file", "file/inside", "loop"])
+def test_results_that_cannot_be_written_are_refused_before_the_run(
+    tmp_path: Path, refused: Callable[..., str], results: str
+) -> None:
+    (tmp_path / "file").touch()
+    link_to_itself(tmp_path / "loop")
+    assert results in refused(*BENCH, "--runs", "runs", "--results", results)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any folder")
+def test_a_read_only_folder_of_results_is_refused_before_the_run(tmp_path: Path, refused: Callable[..., str]) -> None:
+    (tmp_path / "results").mkdir(mode=0o555)
+    assert "results" in refused(*BENCH, "--runs", "runs", "--results", "results")
+
+
+@pytest.mark.parametrize("folder", ["file", "file/inside", "/proc/missing", "loop"])
+def test_a_folder_to_keep_that_cannot_be_created_is_refused(
+    tmp_path: Path, refused: Callable[..., str], folder: str
+) -> None:
+    (tmp_path / "file").touch()
+    link_to_itself(tmp_path / "loop")
+    assert folder in refused("repeat", "cold_cache", COLD_OPENING, "--keep", folder)
+
+
+def test_a_trial_can_be_kept_in_an_empty_folder(tmp_path: Path) -> None:
+    trial = '{"backend":"memory","durability":"CHANGELOG","seconds":0.2}'
+    assert main(["repeat", "readers", trial, "--keep", str(tmp_path)]) == 0
+    assert list(tmp_path.iterdir())
+
+
+NEW_RUN = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from harness.report.rows import name_latest, new_run
+sys.stdin.readline()
+run = new_run(Path(sys.argv[1]), "smoke", {"own": sys.argv[2]}, datetime(2026, 1, 1, tzinfo=UTC))
+name_latest(run)
+print(run.name, flush=True)
+"""
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", NEW_RUN, str(tmp_path), str(number)],
+            env=environment(),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    names = [run.communicate(timeout=60)[0].strip() for run in runs]
+    assert [run.returncode for run in runs] == [0] * 4
+    assert len(set(names)) == 4
+    for number, name in enumerate(names):
+        assert f'"own": "{number}"' in (tmp_path / name / "run.json").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, LATEST])
+    assert (tmp_path / LATEST).readlink().name in names
+
+
+def test_a_killed_run_leaves_no_process_and_the_next_one_removes_its_folders(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "harness", "scenario", "kill_repeatedly", "--runs", "runs"],
+        cwd=tmp_path,
+        env=environment(TMPDIR=str(scratch)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not list(scratch.glob("fork-server-*/*")) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert alive == []
+    gone = time.monotonic() + 60
+    while (left := using(scratch)) and time.monotonic() < gone:
+        time.sleep(0.2)
+    assert left == []
+    assert list(scratch.iterdir()) != []
+    remove_abandoned(scratch)
+    assert list(scratch.iterdir()) == []
+    assert not (tmp_path / "runs" / LATEST).exists()
