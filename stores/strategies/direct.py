@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from stores.engines.engine import Writes
+from stores.engines.engine import Engine, Writes
 from stores.failpoints import declare, reach
 from stores.interface import IsolationLevel
 from stores.ordered.ranges import ScanRange
@@ -25,6 +25,10 @@ class DirectStaging(Staging):
     failpoints: ClassVar[tuple[str, ...]] = (COMMIT, RESTORE_BEFORE_WRITE, RESTORE_AFTER_WRITE)
     transactional: ClassVar[bool] = False
     manages_offsets: ClassVar[bool] = False
+
+    def use(self, engine: Engine) -> None:
+        super().use(engine)
+        self.lookup = engine.get
 
     def stage(self, key: bytes, value: bytes | None) -> None:
         self.engine.put(key, value)
@@ -50,9 +54,6 @@ class DirectStaging(Staging):
     def scans(self, level: IsolationLevel, ranges: Sequence[ScanRange], *, reverse: bool) -> list[Scanned]:
         return self.scans_committed(ranges, reverse)
 
-    def shows_staged(self) -> bool:
-        return True
-
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
         reach(COMMIT)
         # Offsets and position belong to the checkpoint file; the store has written each mark when it was set.
@@ -60,6 +61,3 @@ class DirectStaging(Staging):
 
     def rollback(self) -> None:
         """Do nothing: writes in the engine can't be undone."""
-
-    def persist(self) -> None:
-        self.engine.persist()

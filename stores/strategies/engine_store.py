@@ -62,16 +62,10 @@ class EngineStore(Staging):
         access = Access(traits.name, traits.backend, split_or_whole(engine).max_key_bytes, engine.max_value_bytes)
         super().__init__(Opened(engine, directory, {}, traits, access))
         self._directory, self._durability = directory, traits.durability
-        # Each lookup of the writer asks ``_get``.
-        self.lookup = None
 
     @property
     def _engine(self) -> Engine:
         return self.engine
-
-    def use(self, engine: Engine) -> None:
-        super().use(engine)
-        self.lookup = None
 
     def _check_open(self) -> None:
         self.access.check_open()

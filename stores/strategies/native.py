@@ -58,6 +58,10 @@ class NativeStaging(Staging):
         self._live: WeakSet[LiveScan] = WeakSet()
         self._forget()
 
+    def use(self, engine: Engine) -> None:
+        super().use(engine)
+        self.lookup = engine.get
+
     @property
     def _transactions(self) -> TransactionalEngine:
         return cast(TransactionalEngine, self.engine)

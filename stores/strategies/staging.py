@@ -64,8 +64,9 @@ class Opened:
 
 
 class Staging(ABC):
-    """The uncommitted writes of a store. Subclasses are the strategies.
+    """The uncommitted writes of a store. Subclasses are the strategies, and implement the eight abstract methods.
 
+    Other methods have defaults, which a strategy replaces if it can do better or has more to do.
     The store calls ``stage``, ``stage_all``, ``stage_range``, ``commit`` and ``rollback`` on the writer's thread only,
     with checked arguments. Reads come from any thread. Raises: the errors of the engine.
     """
@@ -121,10 +122,10 @@ class Staging(ABC):
     def use(self, engine: Engine) -> None:
         """Continue over ``engine``. Nothing is staged."""
         self.engine = engine
-        self.lookup: Callable[[bytes], bytes | None] | None = engine.get
-        """The lookup of a key in committed data, while nothing is staged; None while something is.
+        self.lookup: Callable[[bytes], bytes | None] | None = None
+        """A lookup of the writer that is cheaper than ``look_up``: that of the engine, while nothing is staged.
 
-        The store calls it, or ``look_up``, if there is no ``batch``.
+        The store calls it, or ``look_up`` if it is None, if there is no ``batch``.
         """
 
     @property
@@ -134,9 +135,9 @@ class Staging(ABC):
 
     # Staging
 
-    @abstractmethod
     def stage(self, key: bytes, value: bytes | None) -> None:
         """Stage one write; None deletes."""
+        self.stage_all({key: value})
 
     @abstractmethod
     def stage_all(self, writes: dict[bytes, bytes | None]) -> None:
@@ -160,9 +161,9 @@ class Staging(ABC):
 
     # Reading
 
-    @abstractmethod
     def get(self, level: IsolationLevel, key: bytes) -> bytes | None:
         """Return the value of ``key`` at ``level``. May be called on any thread."""
+        return self.get_many(level, [key])[0]
 
     def look_up(self, key: bytes) -> bytes | None:
         """Return the value of ``key`` for the writer."""
@@ -173,7 +174,7 @@ class Staging(ABC):
         """Return the values of ``keys`` at ``level``, all of one snapshot. May be called on any thread."""
 
     def scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> Scanned:
-        """Return a scan of one range, like ``scans``. A strategy may override it with a cheaper one."""
+        """Return a scan of one range, like ``scans``."""
         return self.scans(level, [bounds], reverse=reverse)[0]
 
     @abstractmethod
@@ -186,7 +187,7 @@ class Staging(ABC):
 
     def shows_staged(self) -> bool:
         """Return whether readers of committed data are shown staged writes: during a commit in parts, or always."""
-        return False
+        return not self.transactional
 
     # Ending
 
@@ -204,6 +205,8 @@ class Staging(ABC):
 
     def persist(self) -> None:
         """Make all commits survive a killed process. A commit that has its offsets is as durable as it will be."""
+        if not self.manages_offsets:
+            self.engine.persist()
 
     def verify(self) -> None:
         """Read all committed data and check it for damage. Raises: StoreCorruptedError."""
