@@ -24,7 +24,7 @@ from stores import position
 from stores.changelog.schema import APPLICATION_ID
 from stores.contract import marks
 from stores.engines.checksum import CHECKSUMMED, PLAIN
-from stores.engines.sqlite import FILE, families, has_checksums
+from stores.engines.sqlite.tables import FILE, families, has_checksums
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
 from stores.files.identity import read_identity
 

@@ -301,7 +301,7 @@ SCANNED = ("memory-indexed-batch", "rocksdb-indexed-batch", "rocksdb-dual-store"
 CLASSES = {
     "memory": "stores.engines.memory._MemoryScan",
     "lmdb": "stores.engines.lmdb.engine.LmdbScan",
-    "sqlite": "stores.engines.sqlite._SqliteScan",
+    "sqlite": "stores.engines.sqlite.engine.SqliteScan",
 }
 
 

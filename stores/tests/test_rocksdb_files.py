@@ -117,18 +117,18 @@ def test_whatever_flush_a_kill_comes_after_data_and_offsets_are_of_one_commit(
 _CLOSE_AND_DIE = """
 import os, signal, sys
 from stores import TopicPartition, open_store
-from stores.engines import rocksdb
+from stores.engines.rocksdb import engine as rocksdb
 
 store = open_store(sys.argv[1], sys.argv[2])
 store.put(b"key", b"value")
 store.commit({TopicPartition("changelog", 0): 41})
-close = rocksdb._close
+close = rocksdb.close_handle
 
 def close_and_die(handle):
     close(handle)
     os.kill(os.getpid(), signal.SIGKILL)
 
-rocksdb._close = close_and_die
+rocksdb.close_handle = close_and_die
 store.close()
 """
 

@@ -23,8 +23,8 @@ from stores import (
     open_store,
 )
 from stores.changelog.sqlite import SqliteChangelog
-from stores.engines import sqlite
 from stores.engines.sqlite import SqliteEngine
+from stores.engines.sqlite import engine as sqlite
 from stores.files.sqlite_file import write_ahead
 
 BACKEND = "sqlite-indexed-batch"

@@ -1,0 +1,387 @@
+"""RocksDB through rocksdict: data in the default column family, meta entries in ``offsets``, flushed only together.
+
+Options default to those of Kafka Streams (``RocksDBStore.java``): universal compaction, no compression, three
+write buffers of 16 MiB, blocks of 4 KiB, bloom filters that skip the last level. There are two exceptions. For each
+family RocksDB starts 16 threads to open its tables, which takes longer than to open those of a small store; here it
+starts 4. And all stores of a process share ``shared_memory_bytes`` for cached blocks and write buffers. A store with a
+``block_cache_size_bytes`` has its own cache, and write buffers that no budget counts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from rocksdict import AccessType, Checkpoint, WriteBatch, WriteOptions
+
+from stores.contract.persistence import AT_ONCE, Persistence
+from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.families import FAMILIES, families_in_use
+from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
+from stores.engines.rocksdb.database import (
+    OFFSETS_FAMILY,
+    SECOND_FAMILY,
+    checkpoint_folder,
+    close_handle,
+    has_second_family,
+    manifest_of,
+    open_database,
+)
+from stores.engines.rocksdb.errors import reading_error, writing_error
+from stores.engines.rocksdb.figures import integer_property, read_figures
+from stores.engines.rocksdb.flushes import Flushes
+from stores.engines.rocksdb.options import COMPACTION, COMPRESSION, database_options, memory_of
+from stores.engines.rocksdb.scan import RocksDBScan, check_end
+from stores.engines.rocksdb.shared_memory import SharedMemory
+from stores.errors import StoreCorruptedError, StoreUnavailableError
+from stores.interface import Durability
+from stores.ordered.ranges import Bounds, ScanRange
+
+_SORT_FROM = 10_000
+"""Batches of at least this many entries are written in key order. For smaller ones sorting costs what it saves."""
+
+
+class RocksDBEngine(Engine):
+    """A RocksDB database for each store. CHANGELOG turns the WAL off; DISK syncs it in every durable write."""
+
+    name: ClassVar[str] = "rocksdb"
+    deletes_ranges_whole: ClassVar[bool] = True
+    options: ClassVar[Mapping[str, object]] = {
+        "write_buffer_size_bytes": 16 << 20,
+        "max_write_buffer_number": 3,
+        "offsets_write_buffer_size_bytes": 1 << 20,
+        "shared_memory_bytes": 128 << 20,
+        "block_cache_size_bytes": 0,
+        "block_size_bytes": 4 << 10,
+        "bloom_filter_bits_per_key": 10,
+        "optimize_filters_for_hits": True,
+        "compaction_style": "universal",
+        "compression": "none",
+        "max_background_jobs": 2,
+        "max_open_files": -1,
+        "max_file_opening_threads": 4,
+        "level_zero_file_num_compaction_trigger": 4,
+    }
+    option_values: ClassVar[Mapping[str, Container[object]]] = {
+        "bloom_filter_bits_per_key": range(101),
+        "compaction_style": tuple(COMPACTION),
+        "compression": tuple(COMPRESSION),
+        "max_write_buffer_number": range(1, 1 << 31),
+        "max_background_jobs": range(1, 1 << 31),
+        "max_open_files": range(-1, 1 << 31),
+        "max_file_opening_threads": range(1, 1 << 31),
+        "level_zero_file_num_compaction_trigger": range(1, 1 << 31),
+    }
+    splits: ClassVar[bool] = True
+    max_key_bytes = 8 << 20
+    max_value_bytes = (1 << 32) - 1
+
+    _used_by: ClassVar[int | None] = None
+    """The process that has opened a RocksDB database: this one, or one that it was forked from."""
+
+    def __init__(
+        self, db: Any, durability: Durability, memory: SharedMemory | None, options: Mapping[str, object], second: bool
+    ) -> None:
+        self._db = db
+        self._options = options
+        # Kept for good: rocksdict flushes when a handle is dropped.
+        self._offsets_db = db.get_column_family(OFFSETS_FAMILY)
+        self._offsets = db.get_column_family_handle(OFFSETS_FAMILY)
+        self._wal = durability is not Durability.CHANGELOG
+        self._lazy, self._durable = WriteOptions(), WriteOptions()
+        for way in (self._lazy, self._durable):
+            # It is a property, although the type stub declares a method.
+            setattr(way, "disable_wal", not self._wal)  # noqa: B010
+        self._durable.sync = durability is Durability.DISK
+        self._sync = durability is Durability.DISK
+        db.set_write_options(self._lazy)
+        self._second_db: Any = None
+        self._flushes = Flushes(db, self._offsets_db)
+        if second:
+            self._open_second_family(db.get_column_family(SECOND_FAMILY))
+        self._stored: list[Any] = [db]
+        """The data families in use."""
+        self._handles: list[Any] = [None]
+        """The handles of these families in a batch; None is the default family."""
+        if second:
+            self.select_families()
+        self._memory = memory
+        if memory is not None:
+            memory.join(self._flushes)
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        cls._refuse_after_fork(path)
+        # A process that was killed in ``persist`` may have left this folder.
+        shutil.rmtree(checkpoint_folder(path), ignore_errors=True)
+        manifest_of(path)
+        second = has_second_family(path)
+        db = open_database(path, options, AccessType.read_write(), second=second)
+        return cls(db, durability, memory_of(options), options, second)
+
+    @classmethod
+    def check_closed(cls, path: Path) -> None:
+        # The WAL is empty after a clean close, which flushes.
+        manifest = manifest_of(path)
+        if manifest is not None and manifest.is_file() and has_cut_record(manifest):
+            raise StoreCorruptedError(
+                f"{manifest} is damaged at its end: wipe the store and restore it from its changelog"
+            )
+
+    @classmethod
+    def repair_after_crash(cls, path: Path) -> None:
+        # RocksDB syncs a record of the manifest before it acts on it. So a torn one was never acted on.
+        manifest = manifest_of(path)
+        if manifest is None or not manifest.is_file():
+            return
+        begin = torn_record(manifest)
+        if begin:
+            with manifest.open("rb+") as opened:
+                opened.truncate(begin)
+                os.fsync(opened.fileno())
+
+    @classmethod
+    def is_doubtful(cls, path: Path) -> bool:
+        # Any WAL or manifest may have garbage in it: at its end after power loss, anywhere after bit rot.
+        files = [file for pattern in ("*.log", "MANIFEST-*") for file in path.glob(pattern)]
+        return any(has_foreign_record(file) for file in files if file.is_file())
+
+    @classmethod
+    def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
+        # Read-only: it reads the same records without a change.
+        open_database(path, options, AccessType.read_only(), second=has_second_family(path)).close()
+
+    @classmethod
+    def _refuse_after_fork(cls, path: Path) -> None:
+        """Refuse to open a database in a forked child: RocksDB's threads are not in it, and it would wait forever."""
+        if cls._used_by not in (None, os.getpid()):
+            raise StoreUnavailableError(
+                f"{path} can't be opened in a process that was forked from one that has used RocksDB: "
+                "start processes with multiprocessing's 'spawn', or with subprocess"
+            )
+        cls._used_by = os.getpid()
+
+    @classmethod
+    def torn_by_power_loss(cls, durability: Durability) -> bool:
+        # With an unsynced WAL, power loss may leave two WAL files with a hole between them. Without a WAL, families are
+        # flushed together and synced, so that power loss leaves an earlier commit.
+        return durability is Durability.PROCESS
+
+    def add_family(self) -> None:
+        if self._second_db is not None:
+            return
+        try:
+            self._open_second_family(self._db.create_column_family(SECOND_FAMILY, database_options(self._options)))
+        except Exception as error:
+            raise writing_error(error) from error
+
+    def _open_second_family(self, second: Any) -> None:
+        self._second_db = second
+        second.set_write_options(self._lazy)
+        self._flushes.add(second)
+
+    def select_families(self) -> None:
+        places = families_in_use(self.meta().get(FAMILIES))
+        if max(places) and self._second_db is None:
+            raise StoreCorruptedError(
+                f"{self._db.path()} has no family {SECOND_FAMILY!r}: wipe the store and restore it from its changelog"
+            )
+        second = None if self._second_db is None else self._db.get_column_family_handle(SECOND_FAMILY)
+        self._stored = [(self._db, self._second_db)[place] for place in places]
+        self._handles = [(None, second)[place] for place in places]
+        self.num_families = len(places)
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        try:
+            return self._stored[family].get(key)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise reading_error(error) from error
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return self._stored[0].get(list(keys))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise reading_error(error) from error
+
+    def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        try:
+            while True:
+                # Like scans: the lookups are of one snapshot if nothing was written between them.
+                before = self._num_writes()
+                found = [
+                    iter(stored.get([key for of, key in keys if of == family]))
+                    for family, stored in enumerate(self._stored)
+                ]
+                if self._num_writes() == before:
+                    return [next(found[family]) for family, _ in keys]
+        except Exception as error:
+            raise reading_error(error) from error
+
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        return self._scan(start, end, end_open, 0, reverse=reverse)
+
+    def _scan(self, start: bytes | None, end: bytes | None, end_open: bool, family: int, *, reverse: bool) -> Scan:
+        stored = self._stored[family]
+        try:
+            pairs = stored.items(backwards=reverse, from_key=end if reverse else start)
+        except Exception as error:
+            raise reading_error(error) from error
+        return RocksDBScan(stored, pairs, start, end, end_open=end_open, reverse=reverse)
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
+        if len(ranges) == 1:
+            return [self._scan(*ranges[0], reverse=reverse)]
+        while True:
+            # Each scan has its own snapshot: they are of the same state if nothing was written between them.
+            before = self._num_writes()
+            made = [self._scan(*bounds, reverse=reverse) for bounds in ranges]
+            if self._num_writes() == before:
+                return made
+
+    def _num_writes(self) -> int:
+        try:
+            return int(self._db.latest_sequence_number())
+        except Exception as error:
+            raise reading_error(error) from error
+
+    def meta(self) -> dict[bytes, bytes]:
+        try:
+            meta = dict(self._offsets_db.items())
+            check_end(self._offsets_db, max(meta, default=None))
+            return meta
+        except Exception as error:
+            raise reading_error(error) from error
+
+    def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        batch = WriteBatch(True)
+        put, delete = batch.put, batch.delete
+        in_families = self._second_db is not None
+        try:
+            for layer in layers:
+                ranges, writes, family = layer
+                if in_families:
+                    batch.set_default_column_family(self._handles[family])
+                if ranges:
+                    for bounds in ranges:
+                        self._delete_range(batch, bounds, layers, family)
+                # The first test is faster, and is sufficient if no value is empty.
+                if not all(writes.values()) and None in writes.values():
+                    for key, value in writes.items():
+                        if value is None:
+                            delete(key)
+                        else:
+                            put(key, value)
+                elif len(writes) >= _SORT_FROM:
+                    for keys in layer.keys_in_order():
+                        _exhaust(map(put, keys, map(writes.__getitem__, keys)))
+                else:
+                    _exhaust(map(put, writes, writes.values()))
+            for name, entry in meta.items():
+                if entry is None:
+                    delete(name, self._offsets)
+                else:
+                    put(name, entry, self._offsets)
+            self._db.write(batch, self._durable if durable else self._lazy)
+        except Exception as error:
+            raise writing_error(error) from error
+        self._flushes.entries += len(meta)
+        if self._memory is not None:
+            self._memory.wrote(self._flushes)
+
+    def _delete_range(self, batch: WriteBatch, bounds: Bounds, layers: Sequence[Writes], family: int) -> None:
+        start, end = bounds
+        if start is not None and start == end:
+            # A range of a single key: a range delete slows down every later scan, a key only those that pass it.
+            batch.delete(start)
+            return
+        if end is None:
+            # RocksDB needs an end: take it right after the last key, committed or in a layer.
+            last = next(iter(self._stored[family].items(backwards=True)), (b"", b""))[0]
+            end = max([last, *(key for layer in layers if layer.family == family for key in layer.writes)])
+        # A range that begins after its end is empty here, and fatal for RocksDB.
+        if (start or b"") <= end:
+            # This call of a batch ignores its default family.
+            batch.delete_range(start or b"", end + b"\x00", self._handles[family])
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        try:
+            if value is None:
+                self._stored[0].delete(key)
+            else:
+                self._stored[0].put(key, value)
+        except Exception as error:
+            raise writing_error(error) from error
+
+    @property
+    def persistence(self) -> Persistence:
+        return AT_ONCE if self._wal else self._flushes
+
+    def persist(self) -> None:
+        if self._wal:
+            return
+        # A RocksDB checkpoint is the only call of rocksdict that flushes all families atomically.
+        target = checkpoint_folder(Path(self._db.path()))
+        # Remove an earlier checkpoint whose removal failed: RocksDB would refuse the path.
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            Checkpoint(self._db).create_checkpoint(str(target))
+        except Exception as error:
+            raise writing_error(error) from error
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+    def sync(self) -> None:
+        if self._sync:
+            try:
+                self._db.flush_wal(True)
+            except Exception as error:
+                raise writing_error(error) from error
+
+    def approximate_num_entries(self, family: int = 0) -> int:
+        try:
+            return int(self._stored[family].property_int_value("rocksdb.estimate-num-keys") or 0)
+        except Exception as error:
+            raise reading_error(error) from error
+
+    def property(self, name: str) -> int | None:
+        """Return an integer property of RocksDB, such as ``rocksdb.num-immutable-mem-table``; None if unknown."""
+        return integer_property(self._stored[-1], name)
+
+    def metrics(self) -> Mapping[str, int]:
+        return read_figures(self._stored[-1])
+
+    def close(self) -> None:
+        self._offsets = None
+        self._handles = []
+        if self._memory is not None:
+            self._memory.leave(self._flushes)
+        self._flushes.wait()
+        try:
+            # Closing a handle flushes its family alone: flush all of them atomically before.
+            self.persist()
+        finally:
+            self._close_handles()
+
+    def _close_handles(self) -> None:
+        # Close all handles, even after errors: RocksDB holds its lock until then. The data first: if its flush fails,
+        # RocksDB does not flush the offsets either.
+        try:
+            try:
+                close_handle(self._db)
+            finally:
+                try:
+                    if self._second_db is not None:
+                        close_handle(self._second_db)
+                finally:
+                    close_handle(self._offsets_db)
+        except Exception as error:
+            raise writing_error(error) from error
+
+
+def _exhaust(steps: Iterator[object]) -> None:
+    """Run an iterator to its end without Python bytecode for each item."""
+    deque(steps, maxlen=0)

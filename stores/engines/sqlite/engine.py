@@ -1,0 +1,399 @@
+"""SQLite: two WITHOUT ROWID tables of blobs in one file, in WAL mode.
+
+One connection writes, and the others only read: if two connections write or checkpoint at the same moment, SQLite
+before 3.51.3 may corrupt the file. ``python -m stores.inspection`` prints the contents.
+
+SQLite's pages have no checksums. With ``checksums`` each value is followed by one of key and value
+(``stores.engines.checksum``). ``user_version`` records this choice, so that it stays the same for a store. ``verify``
+also detects keys that are lost with their page; a lookup does not.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+from threading import Lock, RLock, get_ident
+from typing import ClassVar, Self, TypeVar, cast
+
+from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
+from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.families import FAMILIES, families_in_use
+from stores.engines.snapshots import Snapshot, Snapshots
+from stores.engines.sqlite.errors import damage, opening_error, reading_error, writing_error
+from stores.engines.sqlite.scan import SqliteScan
+from stores.engines.sqlite.tables import (
+    DATA,
+    FILE,
+    META,
+    RECORDS,
+    SECOND,
+    apply,
+    check_header,
+    check_own,
+    create,
+    delete_range,
+    has_checksums,
+    has_table,
+    schema,
+)
+from stores.engines.sqlite.transaction import SqliteTransaction
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
+from stores.files.sqlite_file import OPENING_S, STEPS_PER_LOOK, Deadline, keep_log, sync_log, write_ahead
+from stores.interface import Durability
+from stores.ordered.ranges import ScanRange
+
+Answer = TypeVar("Answer")
+
+_POOL = 4
+
+
+class SqliteEngine(TransactionalEngine):
+    """An SQLite file for each store. PROCESS syncs at SQLite's checkpoints only, DISK in every commit."""
+
+    name: ClassVar[str] = "sqlite"
+    options: ClassVar[Mapping[str, object]] = {
+        "page_size_bytes": 4096,
+        "cache_size_bytes": 50 << 20,
+        "mmap_size_bytes": 0,
+        "wal_autocheckpoint_pages": 1000,
+        "checksums": True,
+        # Without it, a scan takes some two thirds of the time. Lookups and ``verify`` always check.
+        "scan_checksums": True,
+    }
+    # SQLite silently ignores other values. Source: its manual, "PRAGMA page_size".
+    option_values: ClassVar[Mapping[str, Container[object]]] = {
+        "page_size_bytes": tuple(512 << power for power in range(8)),
+        "wal_autocheckpoint_pages": range(1 << 31),
+    }
+    splits: ClassVar[bool] = True
+    max_key_bytes = 1 << 20
+    max_value_bytes = 900_000_000 - CHECKSUM_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
+
+    def __init__(
+        self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, durability: Durability, codec: ValueCodec
+    ) -> None:
+        self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
+        self._codec = codec
+        self._owner = get_ident()
+        # Held during reads on the writing connection, and while it is closed: closing a connection during a call of
+        # another thread crashes the process.
+        self._using_writer = Lock()
+        self._pool: list[sqlite3.Connection] = []
+        self._snapshots = Snapshots(self._acquire, self._release)
+        # Re-entrant: a finalizer may give a connection back while one is being borrowed.
+        self._lock = RLock()
+        self._tables = [DATA]
+        """The tables of the data families in use."""
+
+    @classmethod
+    def open(cls, path: Path, durability: Durability, options: Mapping[str, object]) -> Self:
+        file = path / FILE
+        log = file.with_name(f"{FILE}-wal")
+        try:
+            new, unclean = not file.exists(), log.exists() and log.stat().st_size > 0
+            if not new:
+                check_header(file)
+            writer = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=64)
+            try:
+                writer.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+                writer.execute(f"pragma page_size={cast(int, options['page_size_bytes'])}")
+                write_ahead(writer, durability)
+                writer.execute(f"pragma cache_size=-{cast(int, options['cache_size_bytes']) >> 10}")
+                writer.execute(f"pragma mmap_size={cast(int, options['mmap_size_bytes'])}").fetchall()
+                writer.execute(f"pragma wal_autocheckpoint={cast(int, options['wal_autocheckpoint_pages'])}").fetchall()
+                if new:
+                    create(writer, checksums=bool(options["checksums"]))
+                elif unclean and durability is Durability.DISK:
+                    keep_log(writer, file)
+                codec = codec_of(checksums=has_checksums(writer, file), scans_checked=bool(options["scan_checksums"]))
+                check_own(writer, file)
+                second = has_table(writer, SECOND)
+                writer.set_progress_handler(None, 0)
+            except BaseException:
+                writer.close()
+                raise
+        except UnicodeDecodeError as error:
+            # A name in the schema is damaged.
+            raise damage(error, file) from error
+        except sqlite3.Error as error:
+            raise opening_error(error, file) from error
+        except OSError as error:
+            raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
+        opened = cls(file, writer, cast(int, options["mmap_size_bytes"]), durability, codec)
+        if second:
+            try:
+                opened.select_families()
+            except BaseException:
+                writer.close()
+                raise
+        return opened
+
+    @classmethod
+    def torn_by_power_loss(cls, durability: Durability) -> bool:
+        return durability is Durability.CHANGELOG
+
+    def add_family(self) -> None:
+        try:
+            # In a separate transaction. The table is not in use before the meta entry is written.
+            self._writer.execute(schema(SECOND).replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
+        except sqlite3.Error as error:
+            raise writing_error(error, self._file) from error
+
+    def select_families(self) -> None:
+        places = families_in_use(self.meta().get(FAMILIES))
+        if max(places) and not self._query(lambda reader: has_table(reader, SECOND)):
+            raise StoreCorruptedError(
+                f"{self._file} has no table {SECOND}: wipe the store and restore it from its changelog"
+            )
+        self._tables = [(DATA, RECORDS)[place] for place in places]
+        self.num_families = len(places)
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        statement = self._tables[family].lookup
+        try:
+            # During a strategy's transaction, the writing connection would show uncommitted data.
+            if get_ident() == self._owner and not self._writer.in_transaction:
+                with self._using_writer:
+                    row = self._writer.execute(statement, (key,)).fetchone()
+            else:
+                reader = self._acquire()
+                row = reader.execute(statement, (key,)).fetchone()
+                self._release(reader)
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+        return None if row is None else self._codec.decode(key, row[0])
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._get_all(keys, repeat(self._tables[0].lookup))
+
+    def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        tables = self._tables
+        return self._get_all([key for _, key in keys], (tables[family].lookup for family, _ in keys))
+
+    def _get_all(self, keys: Sequence[bytes], statements: Iterable[str]) -> list[bytes | None]:
+        """Return the values of ``keys``, each by its statement, all of one snapshot."""
+
+        def look(reader: sqlite3.Connection) -> list[bytes | None]:
+            reader.execute("begin")
+            try:
+                lookups = zip(keys, statements, strict=False)
+                rows = [reader.execute(statement, (key,)).fetchone() for key, statement in lookups]
+            finally:
+                reader.execute("rollback")
+            return [None if row is None else row[0] for row in rows]
+
+        try:
+            found = self._query(look)
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+        return self._codec.decode_many(keys, found)
+
+    def scan(self, start: bytes | None, end: bytes | None, *, end_open: bool = False, reverse: bool = False) -> Scan:
+        try:
+            snapshots, bounds = self._snapshots, ScanRange(start, end, end_open)
+            snapshot = snapshots.acquire()
+            return SqliteScan(self._file, self._codec, snapshots, snapshot, self._tables, bounds, reverse=reverse)
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+
+    def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
+        try:
+            if len(ranges) == 1:
+                return [self._scan(self._snapshots.acquire(), ranges[0], reverse=reverse)]
+            with self._snapshots.acquired() as snapshot:
+                with snapshot.lock:
+                    # SQLite keeps a snapshot as long as a statement of the connection has more rows. A scan may have
+                    # none, so this statement keeps it until all scans have begun.
+                    held = snapshot.reading.execute("select name from sqlite_schema")
+                    try:
+                        share = self._snapshots.share
+                        return [self._scan(share(snapshot), each, reverse=reverse) for each in ranges]
+                    finally:
+                        held.close()
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+
+    def _scan(self, snapshot: Snapshot[sqlite3.Connection], bounds: ScanRange, *, reverse: bool) -> SqliteScan:
+        """Return a scan that is a user of ``snapshot``."""
+        return SqliteScan(self._file, self._codec, self._snapshots, snapshot, self._tables, bounds, reverse=reverse)
+
+    def has_records(self) -> bool:
+        # On the writing connection if possible: creating another one would take a large part of an opening's time.
+        statement = f"select 1 from {self._tables[0].name} limit 1"
+        try:
+            return self._query(lambda reader: reader.execute(statement).fetchone()) is not None
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+
+    def meta(self) -> dict[bytes, bytes]:
+        def look(reader: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+            # With a deadline, because opening calls this: a damaged tree may contain a cycle.
+            reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+            try:
+                return reader.execute("select key, value from meta").fetchall()
+            finally:
+                reader.set_progress_handler(None, 0)
+
+        try:
+            entries = self._query(look)
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+        return dict(self._codec.decode_pairs(entries))
+
+    def write(self, layers: Sequence[Writes], meta: Mapping[bytes, bytes | None], *, durable: bool = True) -> None:
+        writer = self._writer
+        try:
+            writer.execute("begin immediate")
+            try:
+                for layer in layers:
+                    table = self._tables[layer.family]
+                    for start, end in layer.ranges:
+                        delete_range(writer, table, start, end)
+                    apply(writer, table, layer, self._codec)
+                apply(writer, META, Writes((), meta), self._codec)
+                self._snapshots.begin_writing()
+                try:
+                    writer.execute("commit")
+                finally:
+                    self._snapshots.end_writing()
+            except BaseException:
+                if writer.in_transaction:
+                    writer.execute("rollback")
+                raise
+        except sqlite3.Error as error:
+            raise writing_error(error, self._file) from error
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.write([Writes((), {key: value})], {})
+
+    def begin(self) -> Transaction:
+        try:
+            self._writer.execute("begin immediate")
+        except sqlite3.Error as error:
+            raise writing_error(error, self._file) from error
+        return SqliteTransaction(self._file, self._writer, self._codec, self._snapshots, self._tables)
+
+    def persist(self) -> None:
+        """Sync the WAL at PROCESS; otherwise do nothing: the page cache has every write and survives a killed process.
+
+        At PROCESS power loss may take the latest commits, but none from before this call.
+        """
+        if self._durability is Durability.PROCESS:
+            try:
+                sync_log(self._file)
+            except OSError as error:
+                raise CommitFailedError(
+                    f"{self._file} can't be synced: {error.strerror}. Close the store, open it again and go on from "
+                    "its committed offset",
+                    reopen=True,
+                ) from error
+
+    def sync(self) -> None:
+        """Do nothing: every write has the durability of the level."""
+
+    def approximate_num_entries(self, family: int = 0) -> int:
+        table, parts = self._tables[family].name, self.num_families
+
+        # Counting would read the whole table, and SQLite has no estimate without ANALYZE. So divide the file's size by
+        # that of a sample.
+        def look(reader: sqlite3.Connection) -> int:
+            pages = reader.execute("pragma page_count").fetchone()[0]
+            size = reader.execute("pragma page_size").fetchone()[0]
+            sample = (
+                f"select count(*), sum(length(key) + length(value)) from (select key, value from {table} limit 100)"
+            )
+            count, total = reader.execute(sample).fetchone()
+            return int(count) if count < 100 else max(100, int(pages * size * count / (total or 1)) // parts)
+
+        try:
+            return self._query(look)
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+
+    def verify(self) -> None:
+        try:
+            # Use a new connection: the others have cached pages that were read before.
+            reader = self._connect()
+            try:
+                problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
+            finally:
+                reader.close()
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+        if problems != ["ok"]:
+            raise StoreCorruptedError(
+                f"{self._file} is damaged ({problems[0]}): wipe the store and restore it from its changelog"
+            )
+        super().verify()
+
+    def metrics(self) -> Mapping[str, int]:
+        log = self._file.with_name(f"{FILE}-wal")
+        try:
+            reader = self._acquire()
+            page_bytes, pages, free = (
+                int(reader.execute(f"pragma {name}").fetchone()[0])
+                for name in ("page_size", "page_count", "freelist_count")
+            )
+            self._release(reader)
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
+        return {
+            "database_bytes": pages * page_bytes,
+            "free_bytes": free * page_bytes,
+            "file_size_bytes": _size(self._file),
+            "wal_file_size_bytes": _size(log),
+        }
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, []
+        try:
+            # The writer goes last: the last connection to close checkpoints the WAL.
+            for connection in pool:
+                connection.close()
+            with self._using_writer:
+                self._writer.close()
+        except sqlite3.Error as error:
+            raise writing_error(error, self._file) from error
+
+    def _query(self, look: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """Return the result of ``look`` on committed data: on the writing connection, unless it may show other data."""
+        if get_ident() == self._owner and not self._writer.in_transaction:
+            with self._using_writer:
+                return look(self._writer)
+        reader = self._acquire()
+        answer = look(reader)
+        self._release(reader)
+        return answer
+
+    def _acquire(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._pool:
+                return self._pool.pop()
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Return a read-only connection, which sees committed data."""
+        reader = sqlite3.connect(
+            f"{self._file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
+        reader.execute(f"pragma mmap_size={self._mmap}").fetchall()
+        return reader
+
+    def _release(self, reader: sqlite3.Connection) -> None:
+        with self._lock:
+            if len(self._pool) < _POOL:
+                self._pool.append(reader)
+                return
+        reader.close()
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StoreUnavailableError(f"{file} can't be examined: {error.strerror}. Make it readable") from error

@@ -1,0 +1,131 @@
+"""The tables of a store in an SQLite file: their schema, checks of the file, and the statements of reads and writes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from stores.engines.checksum import ValueCodec
+from stores.engines.engine import Writes
+from stores.errors import StoreCorruptedError, StoreIncompatibleError
+from stores.files.sqlite_file import HEADER_BYTES, missing_bytes
+from stores.ordered.ranges import ScanRange
+
+FILE = "store.db"
+
+
+def schema(name: str) -> str:
+    return f"CREATE TABLE {name} (key blob primary key, value blob not null) strict, without rowid"
+
+
+_TABLES = {name: schema(name) for name in ("data", "meta")}
+SECOND = "records"
+"""The table of the second data family, once there is one."""
+_VERSIONS = {True: 2, False: 1}
+"""``user_version`` with and without checksums. A single flipped bit does not turn one into the other."""
+
+
+class Table:
+    """A table and its statements, which are built once: a new string would cost a large part of a lookup."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lookup = f"select value from {name} where key = ?"
+        self.replace = f"replace into {name} values (?, ?)"
+        self.delete = f"delete from {name} where key = ?"
+
+
+DATA, META, RECORDS = Table("data"), Table("meta"), Table(SECOND)
+
+
+def create(writer: sqlite3.Connection, *, checksums: bool) -> None:
+    for statement in _TABLES.values():
+        writer.execute(statement)
+    writer.execute(f"pragma user_version={_VERSIONS[checksums]}")
+
+
+def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
+    """Return whether the store was created with checksums. Raises: StoreCorruptedError, sqlite3.Error."""
+    tables = dict(writer.execute("select name, sql from sqlite_schema").fetchall())
+    [version] = writer.execute("pragma user_version").fetchone()
+    for checksums, expected in _VERSIONS.items():
+        if version == expected and tables.items() >= _TABLES.items():
+            return checksums
+    raise StoreCorruptedError(
+        f"{file} does not contain the tables of a store: wipe the store and restore it from its changelog"
+    )
+
+
+def has_table(reader: sqlite3.Connection, name: str) -> bool:
+    """Return whether there is a table ``name`` with a store's schema. Raises: sqlite3.Error."""
+    return reader.execute("select 1 from sqlite_schema where sql = ?", (schema(name),)).fetchone() is not None
+
+
+def families(reader: sqlite3.Connection) -> list[str]:
+    """Return the data tables of a store's file. Raises: sqlite3.Error."""
+    return ["data", SECOND] if has_table(reader, SECOND) else ["data"]
+
+
+def check_own(writer: sqlite3.Connection, file: Path) -> None:
+    """Refuse a file with foreign tables or triggers: a trigger would change writes, and wiping would remove a table.
+
+    SQLite's own statistics tables are allowed. Raises: StoreIncompatibleError, sqlite3.Error.
+    """
+    foreign = [
+        f"the {kind} {name}"
+        for kind, name in writer.execute("select type, name from sqlite_schema")
+        if name not in (*_TABLES, SECOND) and not str(name).startswith("sqlite_")
+    ]
+    if foreign:
+        raise StoreIncompatibleError(
+            f"{file} contains {', '.join(foreign)}, which is not the store's: drop it, or choose "
+            "another path; nothing was changed"
+        )
+
+
+def check_header(file: Path) -> None:
+    """Refuse a truncated file, and one whose format version is higher than any that exists, which SQLite only reads.
+
+    Source: SQLite's manual, "Database File Format", 1.3.3.
+    """
+    with file.open("rb") as opened:
+        form = opened.read(HEADER_BYTES)[18:19]
+    if form > b"\2":
+        raise StoreCorruptedError(f"{file} is damaged: wipe the store and restore it from its changelog")
+    missing = missing_bytes(file)
+    if missing:
+        raise StoreCorruptedError(
+            f"{file} is {missing:,} bytes short: wipe the store and restore it from its changelog"
+        )
+
+
+def selection(tables: Sequence[Table], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:
+    """Return the statement that selects a range, and its parameters."""
+    start, end, end_open, family = selected
+    conditions, bounds = [], []
+    if start is not None:
+        conditions.append("key >= ?")
+        bounds.append(start)
+    if end is not None:
+        conditions.append("key < ?" if end_open else "key <= ?")
+        bounds.append(end)
+    where = f"where {' and '.join(conditions)} " if conditions else ""
+    return f"select key, value from {tables[family].name} {where}order by key {'desc' if reverse else 'asc'}", bounds
+
+
+def delete_range(writer: sqlite3.Connection, table: Table, start: bytes | None, end: bytes | None) -> None:
+    # Two statements: for one with an OR, SQLite would read all keys from the start on.
+    if end is None:
+        writer.execute(f"delete from {table.name} where key >= ?", (start or b"",))
+    else:
+        writer.execute(f"delete from {table.name} where key >= ? and key <= ?", (start or b"", end))
+
+
+def apply(writer: sqlite3.Connection, table: Table, layer: Writes, codec: ValueCodec) -> None:
+    writes = layer.writes
+    if None in writes.values():
+        gone = [(key,) for key, value in writes.items() if value is None]
+        writer.executemany(table.delete, gone)
+    for pairs in codec.encode_layer(layer):
+        writer.executemany(table.replace, pairs)
