@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Condition
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,15 +23,8 @@ from stores.interface import (
 from stores.strategies.store import Store
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
-
-
-class _KeysOneByOne(View):
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        values = []
-        for key in keys:
-            values.append(self._view.get(key))
-            time.sleep(0)
-        return values
+COMMIT_WAIT_S = 2.0
+"""The longest time that a lookup waits for a commit: the writer makes none any more when a round ends."""
 
 
 class _DirtyGet(View):
@@ -60,7 +54,27 @@ class _Cached(View):
 
 
 def _keys_one_by_one(patches: Patches, subject: str) -> None:
-    with_views(patches, _KeysOneByOne)
+    """Hold each lookup of several keys after the first one, until two commits of the store have ended."""
+    commit, ended = Store.commit, Condition()
+    commits: WeakKeyDictionary[KeyValueStore, int] = WeakKeyDictionary()
+
+    class OneByOne(View):
+        def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+            first = [self._view.get(key) for key in keys[:1]]
+            with ended:
+                # The next commit to end may be one that the first key shows already.
+                enough = commits.get(self._store, 0) + 2
+                ended.wait_for(lambda: commits.get(self._store, 0) >= enough, COMMIT_WAIT_S)
+            return [*first, *(self._view.get(key) for key in keys[1:])]
+
+    def counted(self: Any, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> None:
+        commit(self, changelog_offsets)
+        with ended:
+            commits[self] = commits.get(self, 0) + 1
+            ended.notify_all()
+
+    with_views(patches, OneByOne)
+    patches.replace(Store, "commit", counted)
 
 
 def _dirty_read(patches: Patches, subject: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +12,17 @@ import pytest
 
 from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
 from harness.cli import main
-from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, Trial, run
-from harness.mutants.registry import READER_TRIALS, fitting
+from harness.experiments.readers.trial import OPERATIONS_AT_LEAST, ROUNDS_OF_A_MUTANT, Trial, run
+from harness.mutants.registry import READER_TRIALS, fitting, patch
 from harness.readers_scenario import ReadersScenario
 from harness.typed_maps import KINDS
 from stores import failpoints
 from stores.batch.buffer import IndexedBatch
 from stores.errors import ConfigError
+from stores.interface import IsolationLevel
 from stores.records.segment_scans import SegmentScans
 from stores.records.session_reads import SessionReads
-from stores.registry import backend_named, backends
+from stores.registry import backend_named, backends, open_store
 
 ALL = Query("range")
 SUBJECTS = ("memory-indexed-batch", "rocksdb-dual-store", "sqlite-native")
@@ -88,6 +92,30 @@ def test_readers_detect_each_mutant(mutant: str, tmp_path: Path) -> None:
     # Nothing of the mutant stays behind.
     assert IndexedBatch.freeze is freeze
     assert failpoints.declared()
+
+
+def test_a_lookup_key_by_key_is_held_until_commits_have_ended(tmp_path: Path) -> None:
+    """So readers detect it by its answers, and not by a switch of threads at the right moment."""
+    with patch("keys-one-by-one", "memory-indexed-batch"), open_store("memory", tmp_path / "store") as store:
+        with ThreadPoolExecutor(1) as pool:
+            lookup = pool.submit(store.read_only(IsolationLevel.READ_COMMITTED).get_many, [b"a", b"b"])
+            for number in count():
+                # Time in which a lookup that is not held answers between two commits.
+                if wait([lookup], 0.02).done:
+                    break
+                store.put_all([(key, b"%d" % number) for key in (b"a", b"b")])
+                store.commit()
+        first, second = lookup.result()
+    assert first != second
+
+
+def test_a_trial_of_a_mutant_reads_some_rounds_in_full_however_short_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.experiments.readers.trial.patch", lambda *given: nullcontext())
+    monkeypatch.setattr("harness.experiments.readers.trial.OPERATIONS_PER_ROUND", OPERATIONS_AT_LEAST + 1)
+    outcome = run(Trial("memory", seconds=1e-6, mutant="dirty-read"), tmp_path)
+    assert (outcome.rounds, outcome.operations) == (ROUNDS_OF_A_MUTANT, ROUNDS_OF_A_MUTANT * (OPERATIONS_AT_LEAST + 1))
 
 
 def test_an_answer_is_right_if_some_version_of_its_window_gives_it() -> None:
