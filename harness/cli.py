@@ -40,7 +40,7 @@ def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
 
 def _command(argv: Sequence[str]) -> int:
     if argv[:1] == ["repeat"] or (argv[0:1] and argv[0] in _OLD_NAMES):
-        from harness.replay import main as repeat
+        from harness.repeat import main as repeat
 
         if argv[0] == "repeat":
             return repeat(argv[1:])

@@ -218,8 +218,15 @@ class Experiment(ABC, Generic[T]):
         return trial
 
     def repeat(self, trial: Any, worker: Worker) -> Again:
-        """Run one trial that ``read`` has returned. Raises: ConfigError if that is not possible here."""
-        rows = self.finish([trial], list(self.run(trial, worker)), Claim(self.name))
+        """Run one trial that ``read`` has returned. Raises: ConfigError if that is not possible here.
+
+        A trial of a gang is not repeated by this, but run by Spark; see ``harness.repeat``.
+        """
+        return self.again(trial, list(self.run(trial, worker)))
+
+    def again(self, trial: Any, found: Sequence[Row]) -> Again:
+        """Return the result of a trial that was repeated, from its rows."""
+        rows = self.finish([trial], found, Claim(self.name))
         by_kind: dict[str, list[Row]] = {}
         for row in rows:
             by_kind.setdefault(row["kind"], []).append(row)

@@ -6,25 +6,19 @@ such as options, is a JSON object, and so is a dataclass; other tuples are lists
 
 from __future__ import annotations
 
-import argparse
 import functools
 import hashlib
 import json
 import math
 import shlex
-import subprocess
-import sys
-import tempfile
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from harness import faults
 from harness.faults import FAULTS
-from harness.processes.measured import MeasurementFailedError
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 
@@ -90,56 +84,6 @@ def from_text(kind: type[T], text: str, what: str = "a trial") -> T:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{what} is a JSON object, and this is no JSON: {error}") from error
     return from_json(kind, row, what)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run one trial again, and print its result. Return 0 if it is as it should be, else 1; 2 for a bad trial."""
-    from harness.experiment import Worker
-    from harness.experiments.registry import experiment_named
-
-    parser = argparse.ArgumentParser(prog="python -m harness repeat", description="Run one trial again.")
-    parser.add_argument("experiment", help="its name, as `python -m harness list` shows it")
-    parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave it")
-    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for each of its processes")
-    given = parser.parse_args(argv)
-    if given.deadline is not None and not 0 < given.deadline < math.inf:
-        raise ConfigError(f"--deadline is a number of seconds above 0, not {given.deadline:g}")
-    experiment = experiment_named(given.experiment)
-    trial = experiment.read(_standard_input() if given.trial == "-" else given.trial)
-    if given.keep is not None:
-        _make_empty(given.keep)
-    try:
-        if given.keep is not None:
-            again = experiment.repeat(trial, Worker(given.keep.absolute(), deadline_s=given.deadline))
-        else:
-            with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
-                again = experiment.repeat(trial, Worker(Path(folder) / "trial", deadline_s=given.deadline))
-    except (MeasurementFailedError, subprocess.TimeoutExpired) as error:
-        print(f"{experiment.name}: {error}", file=sys.stderr)
-        return 1
-    for line in again.lines:
-        print(line)
-    for failure in again.failures:
-        print(failure, file=sys.stderr)
-    return 0 if again.ok else 1
-
-
-def _make_empty(folder: Path) -> None:
-    """Create ``folder`` unless it exists, and check that it is empty. Raises: ConfigError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise ConfigError(f"{folder} is not empty: choose another folder")
-    except OSError as error:
-        raise ConfigError(f"--keep {folder} cannot be created ({error.strerror}): choose another folder") from error
-
-
-def _standard_input() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"a trial is a JSON object, and standard input is no text: {error}") from error
 
 
 def _hints(kind: Any) -> dict[str, Any]:

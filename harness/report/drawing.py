@@ -5,13 +5,12 @@ The same figures give the same bytes. matplotlib is imported by the first plot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.report.figures import Figure
 from harness.report.levels import level_order
-from harness.report.page import Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +54,14 @@ class Looks:
         """Return the arguments of a line for a backend. Backends that are not among the known ones share a look."""
         place = self._places.get(backend, len(self._places))
         return {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "linewidth": 1.5}
+
+
+class Plot(NamedTuple):
+    """A plot: the name of its file without the ending, its title, and the function that draws it, or returns None."""
+
+    name: str
+    title: str
+    draw: Callable[[Looks], Canvas | None]
 
 
 def draw(plots: Iterable[Plot], looks: Looks, folder: Path, file_type: str = "svg") -> list[str]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from harness.report import text
+from harness.report.drawing import Plot
 from harness.report.table import ROWS_SHOWN, Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
-
-    from harness.report.drawing import Looks
 
 FIRST_PAGE = "report.md"
 """The file of the page that answers, beside the pages of the experiments."""
@@ -37,14 +33,6 @@ class Finding(NamedTuple):
         what = f"[{self.what}]({target})" if target else self.what
         sentence = f"{text.exact(self.good)} of {text.exact(self.number)} {what} {self.verdict}."
         return sentence if self.good == self.number else f"**{sentence}**"
-
-
-class Plot(NamedTuple):
-    """A plot: the name of its file without the ending, its title, and the function that draws it, or returns None."""
-
-    name: str
-    title: str
-    draw: Callable[[Looks], Canvas | None]
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ class SparkFailedError(Exception):
 
 
 @contextlib.contextmanager
-def spark_session(app_name: str, master: str, log_folder: Path) -> Iterator[SparkSession]:
-    """Start a quiet session for experiments.
+def spark_session(app_name: str, master: str, log_folder: Path | None) -> Iterator[SparkSession]:
+    """Start a quiet session for experiments. ``log_folder`` is as for ``session``.
 
     Raises: ConfigError if Spark does not start, SparkFailedError for a job that fails.
     """

@@ -11,6 +11,7 @@ import functools
 import json
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from harness.experiment import Outcome
+from harness import replay
+from harness.experiment import Failure, Outcome
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
 from harness.experiments.throughput.partition_work import PartitionWork
@@ -186,7 +188,10 @@ def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> 
             problems = [wrong[state] for share in mine if (state := (share["partition"], share["digest"])) in wrong]
             figures = [json.loads(share["figures"]) for share in mine]
             outcome.rows.append(throughput_row(configuration, figures, "different" if problems else "equal"))
-        outcome.problems.extend(f"{_subject(configuration)}: {problem}" for problem in problems)
+        alone = replace(trial, configurations=(configuration,))
+        # A command cannot name a user's events.
+        repeat = "" if trial.workload == EVENT_LOG else replay.command("throughput", alone)
+        outcome.problems.extend(str(Failure(f"{_subject(configuration)}: {each}", repeat)) for each in problems)
     return outcome
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import stores
 from harness.cli import main
+from harness.spark.expected import expected_state
 from harness.tests.shared_jvm import SharedJvm
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +31,42 @@ if __name__ == "__main__":
     from harness.cli import run_scenario
     raise SystemExit(run_scenario(__file__))
 """
+
+
+CONFIGURATION: dict[str, Any] = {
+    "backend": "memory-indexed-batch",
+    "durability": "CHANGELOG",
+    "workload": "count",
+    "records_per_commit": 100,
+    "partitions": 1,
+    "repeat": 0,
+    "seed": 1,
+}
+
+
+WRONG_THROUGHPUT: list[dict[str, Any]] = [
+    {"workload": "event_log"},
+    {"workload": "cuont"},
+    {"events": None},
+    {"events": 0},
+    {"partitions": 0},
+    {"configurations": []},
+    {"configurations": [{"backend": "sqlite"}]},
+    {"configurations": [CONFIGURATION | {"backend": "slqite"}]},
+    {"configurations": [CONFIGURATION | {"durability": "DISC"}]},
+    {"configurations": [CONFIGURATION | {"options": {"page": 1}}]},
+    {"configurations": [CONFIGURATION | {"records_per_commit": 0}]},
+    {"configurations": [CONFIGURATION | {"workload": "flights"}]},
+    {"configurations": [CONFIGURATION, CONFIGURATION | {"seed": 2}]},
+]
+
+
+def throughput(**settings: Any) -> str:
+    """The JSON of a trial of throughput with these settings."""
+    trial = {"workload": "count", "events": 1_000, "partitions": 1, "configurations": [CONFIGURATION], **settings}
+    if "workload" in settings or "partitions" in settings:
+        trial["configurations"] = [CONFIGURATION | {name: trial[name] for name in ("workload", "partitions")}]
+    return json.dumps(trial)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -77,6 +117,7 @@ def harness(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedP
         ["repeat", "crash", '{"backend":"sqlite","fault":{"fault":"stop","records":1}}', "--deadline", "-1"],
         ["repeat", "crash", '{"backend":"sqlite","fault":{"fault":"stop","records":1}}', "--deadline", "nan"],
         ["repeat", "throughput", '{"workload":"count","events":10,"partitions":1,"measurements":[]}'],
+        *(["repeat", "throughput", throughput(**wrong)] for wrong in WRONG_THROUGHPUT),
         ["repeat", "readers", '{"backend":"sqlite","seconds":1' + "0" * 400 + "}"],
         ["repeat", "readers", '{"backend":"sqlite","seconds":Infinity}'],
         ["bench", "--backends", ","],
@@ -212,6 +253,28 @@ def test_a_users_log_that_is_refused_is_named_with_the_reason_and_leaves_no_run(
     assert run.returncode == 2, run.stdout + run.stderr
     assert said in run.stderr.splitlines()[-1]
     assert list(tmp_path.glob("runs/*")) == []
+
+
+@pytest.mark.parametrize("mutated", [False, True])
+def test_a_trial_of_throughput_is_repeated_by_a_command(
+    shared_jvm: SharedJvm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mutated: bool
+) -> None:
+    if mutated:
+        # As if Spark SQL computed another state.
+        monkeypatch.setattr(
+            "harness.spark.gang.expected_state", lambda workload, source: expected_state(workload, source.limit(10))
+        )
+    with shared_jvm.joined():
+        status = main(["repeat", "throughput", throughput()])
+    told = capsys.readouterr()
+    assert "backend memory-indexed-batch" in told.out
+    if mutated:
+        assert (status, "end_state different" in told.out) == (1, True)
+        [command] = [line for line in told.err.splitlines() if "repeat it with" in line]
+        name, text = shlex.split(command)[-2:]
+        assert (name, json.loads(text)) == ("throughput", json.loads(throughput()))
+    else:
+        assert (status, "end_state equal" in told.out) == (0, True), told.err
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

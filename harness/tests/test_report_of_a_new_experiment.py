@@ -14,8 +14,8 @@ from harness.answer import results, write
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.registry import experiments, kinds
 from harness.report import text
-from harness.report.drawing import Looks, new_canvas
-from harness.report.page import Finding, Page, Plot
+from harness.report.drawing import Looks, Plot, new_canvas
+from harness.report.page import Finding, Page
 from harness.report.rows import new_run, write_rows
 from harness.tests.made_up_rows import FACTS
 

@@ -9,8 +9,9 @@ from harness.experiments.crash.figures import crash_finding
 from harness.experiments.crash.plot import crash_plot
 from harness.experiments.crash.tables import crash_tables
 from harness.report import text
+from harness.report.drawing import Plot
 from harness.report.figures import Figures
-from harness.report.page import Page, Plot, tables
+from harness.report.page import Page, tables
 
 _METHOD = """\
 A task works through a seeded input over two stores and is killed with SIGKILL at a named failpoint; fresh processes

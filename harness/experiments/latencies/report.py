@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.report import text
-from harness.report.drawing import Looks, legend, panels, plain_numbers
+from harness.report.drawing import Looks, Plot, legend, panels, plain_numbers
 from harness.report.figures import BASELINE, Figure, Figures, distinct
-from harness.report.page import Page, Plot, tables
+from harness.report.page import Page, tables
 from harness.report.rows import Row
 from harness.report.table import Table
 

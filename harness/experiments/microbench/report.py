@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from harness.report import text
 from harness.report.commit_sizes import commit_size_plot
-from harness.report.drawing import Looks, points
+from harness.report.drawing import Looks, Plot, points
 from harness.report.figures import Figure, Figures, distinct, in_order
-from harness.report.page import FIRST_PAGE, Page, Plot, tables
+from harness.report.page import FIRST_PAGE, Page, tables
 from harness.report.rows import Row
 from harness.report.table import Table
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.report import text
-from harness.report.drawing import Looks, draw_lines, legend, log_axes, panels, points
+from harness.report.drawing import Looks, Plot, draw_lines, legend, log_axes, panels, points
 from harness.report.figures import Figure, Figures, distinct
-from harness.report.page import Page, Plot, tables
+from harness.report.page import Page, tables
 from harness.report.table import Table
 
 if TYPE_CHECKING:

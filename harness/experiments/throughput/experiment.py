@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from harness import profiles
+from harness import profiles, replay
 from harness.datasets.new_york_flights import departures
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput import plan
@@ -21,6 +21,7 @@ from harness.workloads.departures import Departures
 from harness.workloads.event_log import EVENT_LOG
 from harness.workloads.registry import workload
 from stores.errors import ConfigError
+from stores.registry import backend_named, check_options, checked_durability
 
 
 class Throughput(Experiment[ThroughputTrial]):
@@ -68,15 +69,27 @@ class Throughput(Experiment[ThroughputTrial]):
         return plan.throughput_trials([replace(grid, backends=request.backends) for grid in grids], request.seed)
 
     def run(self, trial: ThroughputTrial, worker: Worker) -> Iterable[Row]:
-        """Raise TypeError: the partitions of a trial run together, see ``harness.spark.throughput``."""
+        """Raise TypeError: the partitions of a trial run together, see ``harness.spark.gang``."""
         raise TypeError("a measurement of throughput needs the events of Spark's partitions")
 
     def read(self, text: str) -> ThroughputTrial:
-        """Raise ConfigError: no command repeats a measurement alone."""
-        raise ConfigError(
-            "throughput is measured with the events of Spark's partitions: run `python -m harness bench --only "
-            "throughput` instead"
-        )
+        """Return the trial. Raises: ConfigError for a setting that does not exist or fit, and for a user's events."""
+        trial = replay.from_text(ThroughputTrial, text)
+        if trial.workload == EVENT_LOG:
+            raise ConfigError("own events are measured with `python -m harness bench --events PATH --key COLUMN`")
+        if not trial.configurations:
+            raise ConfigError("a trial of throughput needs one or more configurations")
+        shared = {(each.workload, each.partitions, each.seed) for each in trial.configurations}
+        if shared != {(trial.workload, trial.partitions, trial.seed)}:
+            raise ConfigError("the configurations of a trial have its workload and partitions, and one seed")
+        for each in trial.configurations:
+            # A grid of one: it checks what it is given.
+            plan.Grid(trial.workload, trial.events, trial.partitions, records_per_commit=(each.records_per_commit,))
+            backend = backend_named(each.backend)
+            checked_durability(backend, each.durability)
+            check_options(backend, dict(each.options))
+        self.check([trial])
+        return trial
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:
         """Return medians over repeats, and the spread of the rate."""

@@ -54,6 +54,11 @@ class ThroughputTrial:
     partitions: int
     configurations: tuple[Configuration, ...]
 
+    @property
+    def seed(self) -> int:
+        """The seed of its events, which all configurations have."""
+        return self.configurations[0].seed
+
 
 def throughput_trials(grids: Iterable[Grid], seed: int) -> list[ThroughputTrial]:
     """Return the configurations of the grids, each once. Those over the same events are together and shuffled.

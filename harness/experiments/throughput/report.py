@@ -9,8 +9,9 @@ from harness.experiments.throughput.figures import end_state_finding
 from harness.experiments.throughput.plot import commit_latency_plot, throughput_plot
 from harness.experiments.throughput.tables import throughput_tables
 from harness.report import text
+from harness.report.drawing import Plot
 from harness.report.figures import Figures
-from harness.report.page import Page, Plot, tables
+from harness.report.page import Page, tables
 
 _METHOD = """\
 Spark partitions a workload's events by key and gives each partition to one task, with stores and a changelog of its

@@ -1,0 +1,83 @@
+"""The command that runs one trial again: ``python -m harness repeat EXPERIMENT '<JSON>'``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.experiment import Again, Experiment, Placement, Worker
+from harness.experiments.registry import experiment_named
+from harness.processes.measured import MeasurementFailedError
+from stores.errors import ConfigError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one trial again, and print its result. Return 0 if it is as it should be, else 1; 2 for a bad trial."""
+    parser = argparse.ArgumentParser(prog="python -m harness repeat", description="Run one trial again.")
+    parser.add_argument("experiment", help="its name, as `python -m harness list` shows it")
+    parser.add_argument("trial", help="the trial as JSON, as a failed one prints it; - reads it from standard input")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in this new folder and leave it")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for each of its processes")
+    given = parser.parse_args(argv)
+    if given.deadline is not None and not 0 < given.deadline < math.inf:
+        raise ConfigError(f"--deadline is a number of seconds above 0, not {given.deadline:g}")
+    experiment = experiment_named(given.experiment)
+    trial = experiment.read(_standard_input() if given.trial == "-" else given.trial)
+    if given.keep is not None:
+        _make_empty(given.keep)
+    try:
+        if given.keep is not None:
+            again = _again(experiment, trial, Worker(given.keep.absolute(), deadline_s=given.deadline))
+        else:
+            with tempfile.TemporaryDirectory(prefix=f"{experiment.name}-", ignore_cleanup_errors=True) as folder:
+                again = _again(experiment, trial, Worker(Path(folder) / "trial", deadline_s=given.deadline))
+    except (MeasurementFailedError, subprocess.TimeoutExpired) as error:
+        print(f"{experiment.name}: {error}", file=sys.stderr)
+        return 1
+    for line in again.lines:
+        print(line)
+    for failure in again.failures:
+        print(failure, file=sys.stderr)
+    return 0 if again.ok else 1
+
+
+def _again(experiment: Experiment[Any], trial: Any, worker: Worker) -> Again:
+    if experiment.placement is not Placement.GANG:
+        return experiment.repeat(trial, worker)
+    from harness.java import find_java
+    from harness.progress import Progress
+    from harness.spark.application import local_master, spark_session
+    from harness.spark.gang import run_gangs
+
+    find_java()
+    progress = Progress()
+    progress.stage(f"repeat {experiment.name}")
+    # Spark's own messages are kept after a failure, so they are not for the trial's folder.
+    with spark_session(experiment.name, local_master([experiment.slots([trial])]), None) as spark:
+        done = run_gangs(spark, [trial], trial.seed, None, progress.say)
+    again = experiment.again(trial, done.rows)
+    failures = [*done.problems, *again.failures]
+    return Again(again.lines, failures, not failures)
+
+
+def _make_empty(folder: Path) -> None:
+    """Create ``folder`` unless it exists, and check that it is empty. Raises: ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: choose another folder")
+    except OSError as error:
+        raise ConfigError(f"--keep {folder} cannot be created ({error.strerror}): choose another folder") from error
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"a trial is a JSON object, and standard input is no text: {error}") from error
