@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from types import MappingProxyType
 
 from harness.experiments.iofaults.case import VARIANTS
@@ -32,6 +33,17 @@ class Share:
     levels: tuple[str, ...] = LEVELS
     points_max: int | None = None
     states_per_position: int | None = None
+
+
+class Coverage(Enum):
+    """The combinations of a backend, a level, a seed and a fault that the crash matrix of a profile has."""
+
+    ALL = auto()
+    """Every fault at every level with every seed."""
+    LEVELS_IN_TURN = auto()
+    """Every failpoint with every seed, and all other faults with the first one; the levels rotate."""
+    FAULTS_ONCE = auto()
+    """Every fault once, with the first seed; backends and levels rotate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,8 @@ class Profile:
     """The amount of each experiment that a profile runs."""
 
     crash_seeds: int
-    """The number of seeds of the crash matrix. Which faults it has is up to ``crash_matrix``."""
+    """The number of seeds of the crash matrix. With one for each level, levels in turn are all levels."""
+    crash_coverage: Coverage
     grids: tuple[Grid, ...]
     """The measurements of throughput, which take from about half a minute to hours on two cores."""
     event_log_repeats: int
@@ -111,6 +124,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "smoke": Profile(
             crash_seeds=1,
+            crash_coverage=Coverage.FAULTS_ONCE,
             grids=(
                 Grid("flights", 10_000),
                 Grid("flights_by_hour", 4_000),
@@ -148,6 +162,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         ),
         "default": Profile(
             crash_seeds=3,
+            crash_coverage=Coverage.LEVELS_IN_TURN,
             grids=(
                 Grid("flights", None),
                 Grid("flights_by_hour", 20_000),
@@ -189,6 +204,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         ),
         "full": Profile(
             crash_seeds=5,
+            crash_coverage=Coverage.ALL,
             grids=(
                 Grid("flights", None, durabilities=_EACH, records_per_commit=(100, 1_000, 10_000), repeats=5),
                 Grid("flights_by_hour", None, durabilities=_EACH),

@@ -18,6 +18,7 @@ from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, explore
 from harness.experiments.iofaults.plan import (
+    LEVEL,
     Swept,
     convictions,
     cut,
@@ -58,6 +59,16 @@ def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_l
     }
     assert power == EVERYWHERE
     assert all(swept.case.commits == 20 for swept in planned_cases("default", 1))
+
+
+def test_the_default_has_the_fault_and_the_variant_of_each_mutant_wherever_it_fits() -> None:
+    """A mutant stands for a defect that a change may bring: the run that accepts a change has to look for it."""
+    tried = {
+        (each.case.subject, each.case.level, each.case.fault, each.case.variant) for each in planned_cases("default", 1)
+    }
+    for mutant, by in IO_FAULTS.items():
+        for subject in subjects_with(mutant):
+            assert (subject, LEVEL, by.fault, by.variant or VARIANTS[by.fault][0]) in tried, mutant
 
 
 def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss() -> None:

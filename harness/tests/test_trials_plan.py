@@ -6,9 +6,12 @@ from collections import Counter
 
 import pytest
 
-from harness.experiments.crash.plan import PROFILES, crash_matrix, shape
+from harness.experiment import Request
+from harness.experiments.crash.experiment import Crash
+from harness.experiments.crash.plan import crash_matrix, shape
 from harness.experiments.crash.trial import LOG_FAILPOINTS, Trial, admitted
 from harness.faults import Kill, KillInRecovery, steps
+from harness.profiles import PROFILES
 from stores.errors import ConfigError
 from stores.failpoints import failpoint
 from stores.registry import backends
@@ -27,6 +30,15 @@ def test_every_failpoint_of_a_backend_the_task_and_the_log_is_tried_with_every_s
     for seed in (3, 4):
         tried = failpoints_of([trial for trial in trials if trial.seed == seed])
         assert tried >= {*backends()[backend].failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS}
+
+
+def test_the_default_kills_every_backend_at_each_failpoint_at_each_of_its_levels() -> None:
+    """Levels rotate over seeds, and code of its own keeps what a level promises: so no level may be left out."""
+    trials = Crash().plan(Request("default"))
+    for name, backend in backends().items():
+        for point in (*backend.failpoints, *task.FAILPOINTS, *LOG_FAILPOINTS):
+            at = {trial.durability for trial in trials if trial.backend == name and point in failpoints_of([trial])}
+            assert at == set(backend.durabilities), (name, point)
 
 
 def test_a_smoke_run_tries_every_failpoint_there_is() -> None:

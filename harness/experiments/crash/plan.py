@@ -8,19 +8,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from harness import profiles
 from harness.experiments.crash.operations import Mix
 from harness.experiments.crash.trial import DURABILITIES, LOG_FAILPOINTS, Trial
 from harness.faults import Abort, Fault, Fence, Kill, KillAfter, KillInRecovery, Stop, Timeout, Truncate, failpoint_of
+from harness.profiles import Coverage
 from harness.typed_maps import IN_TURN
 from harness.workloads.suggestion import check_known
 from stores.failpoints import Failpoint, Part
 from stores.failpoints import failpoint as declaration
 from stores.registry import Backend, backend_named, backends
 from stores.tasks import task
-
-PROFILES = ("smoke", "default", "full")
 
 _BEFORE_LOG, _AFTER_LOG, _AFTER_STORES = "task.before_log_commit", "task.after_log_commit", "task.after_store_commit"
 _BEFORE_PIECE, _AFTER_PIECE = "task.restore.before_write", "task.restore.after_write"
@@ -42,26 +43,22 @@ def crash_matrix(
 ) -> list[Trial]:
     """Return the trials of a profile, for all backends unless some are named. They depend on the arguments alone.
 
-    ``full``: every fault at every durability level with every seed. ``default``: every failpoint with every seed, all
-    other faults with the first one; the levels rotate. ``smoke``: every fault once; the backends rotate too. In all of
-    them, stores of bytes and typed stores rotate.
+    ``harness.profiles`` says which combinations a profile has. Stores of bytes and typed stores rotate in all of them.
 
     Raises: ConfigError for an unknown backend, durability level or profile.
     """
-    check_known("profile", PROFILES, profile)
+    coverage = profiles.profile(profile).crash_coverage
     check_known("durability", DURABILITIES, *durabilities)
     chosen = [backend_named(name) for name in (backends() if backend_names is None else backend_names)]
-    if profile == "full":
-        return [
-            _of_kind(trial, turn + seed + number)
-            for backend in chosen
-            for turn, level in enumerate(_carried(backend, durabilities))
-            for seed in seeds
-            for number, trial in enumerate(_cases(backend, level, seed).values())
-        ]
-    if profile == "smoke":
-        return list(_each_once(chosen, durabilities, seeds[:1]))
-    return list(_in_turns(chosen, durabilities, seeds))
+    return list(_COVERED[coverage](chosen, durabilities, seeds))
+
+
+def _all(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Sequence[int]) -> Iterator[Trial]:
+    for backend in chosen:
+        for turn, level in enumerate(_carried(backend, durabilities)):
+            for seed in seeds:
+                for number, trial in enumerate(_cases(backend, level, seed).values()):
+                    yield _of_kind(trial, turn + seed + number)
 
 
 def _carried(backend: Backend, durabilities: Sequence[str]) -> list[str]:
@@ -82,7 +79,7 @@ def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Se
     able: dict[str, list[Trial]] = {}
     for trial_of in (
         _cases(backend, level, seed)
-        for seed in seeds
+        for seed in seeds[:1]
         for backend in chosen
         for level in _carried(backend, durabilities)
     ):
@@ -91,6 +88,9 @@ def _each_once(chosen: Sequence[Backend], durabilities: Sequence[str], seeds: Se
     for number, trials in enumerate(able.values()):
         # A step without a common factor with the number of levels, so that levels change along with backends.
         yield _of_kind(trials[7 * number % len(trials)], number)
+
+
+_COVERED = MappingProxyType({Coverage.ALL: _all, Coverage.LEVELS_IN_TURN: _in_turns, Coverage.FAULTS_ONCE: _each_once})
 
 
 def _of_kind(trial: Trial, turn: int) -> Trial:

@@ -8,10 +8,9 @@ from harness.experiments.iofaults.case import ENOUGH
 from harness.experiments.iofaults.detection import detect
 from harness.experiments.iofaults.plan import GATE, subjects_with
 from harness.experiments.iofaults.subjects import subject_named
-from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
 from harness.mutants.registry import IO_FAULTS
-from harness.processes.fork_server import ForkServer
+from harness.processes.fork_server import fork_server
 from harness.workloads.suggestion import check_known
 from stores.errors import ConfigError
 
@@ -36,11 +35,11 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
         )
     recorder_library()
     found: dict[str, list[bool]] = {}
-    with ForkServer(within=quick_folder()) as fork_server:
+    with fork_server(preload=True) as server:
         for mutant, subject in pairs:
             missed = []
             for seed in seeds:
-                detection = detect(mutant, subject, seed, GATE, fork_server)
+                detection = detect(mutant, subject, seed, GATE, server)
                 if detection.row is None and detection.trouble:
                     raise ConfigError(f"{mutant} in {subject} at seed {seed} has no verdict: {detection.trouble}")
                 found.setdefault(mutant, []).append(detection.row is not None)
