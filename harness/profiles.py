@@ -115,7 +115,6 @@ class Profile:
 
 
 _EACH = (Durability.CHANGELOG, Durability.PROCESS, Durability.DISK)
-_SYNCED = (Durability.PROCESS, Durability.DISK)
 _BELOW_DISK = ("CHANGELOG", "PROCESS")
 _ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
 _DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
@@ -167,9 +166,10 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
                 Grid("flights", None),
                 Grid("flights_by_hour", 20_000),
                 Grid("aircraft_sessions", 20_000),
-                Grid("count", 30_000, records_per_commit=(100, 10_000)),
-                Grid("count", 30_000, repeats=2),
-                Grid("count", 30_000, durabilities=_SYNCED),
+                Grid("count", 60_000, records_per_commit=(100,)),
+                # These are the cells that picks are made from.
+                Grid("count", 60_000, durabilities=_EACH, repeats=5, work_s=2.0),
+                Grid("count", 60_000, records_per_commit=(10_000,), repeats=5, work_s=2.0),
             ),
             event_log_repeats=3,
             opening_records=(50_000, 500_000),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import profiles
+from harness.answer.choice import busy_notice, choices
 from harness.answer.results import all_failures, all_figures
 from harness.answer.summary import summary_table
 from harness.answer.write import check_results, publish
@@ -186,6 +187,9 @@ def _keep(run_folder: Path, rows: Sequence[Row]) -> Rows:
 def _conclude(request: BenchRequest, rows: Rows, backends: Mapping[str, Any], problems: Sequence[str]) -> int:
     """Print the tables and all problems. Return the exit status."""
     figures = all_figures(rows)
+    found = choices(figures, backends)
+    if notice := busy_notice(found, figures):
+        print(f"\n{notice}")
     print(f"\n{summary_table(figures, backends).plain()}\n")
     asked = [figure for figure in figures["ratio"] if figure["met"] is not None]
     missed = [figure for figure in asked if not figure["met"]]

@@ -4,36 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from harness.experiments.opening.figures import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
+from harness.processes.load import BUSY_SHARE
 from harness.report import text
 from harness.report.figures import Figure, Figures
+from harness.report.interval import CONFIDENCE, REPEATS_MIN, Interval, columns, with_interval
 from harness.report.levels import LEVELS
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The best backend for a need, with formatted figures; no backend if the run has no figures for it."""
+    """The best backend for a need, with formatted figures and their intervals.
+
+    There is no backend if the run has no figures for the need, or if they do not decide. ``undecided`` then says why.
+    """
 
     need: str
     durability: str
     backend: str = ""
     figure: str = ""
     next_best: str = ""
+    undecided: str = ""
     remark: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The cell of a table: the backend in bold, or why there is none."""
+        return f"**{self.backend}**" if self.backend else self.undecided or text.NOT_MEASURED
+
+
+BUSY = "no pick: the machine was busy"
+BUSY_REPEATS = 0.25
+"""There is no pick if the machine was busy during more than this share of the measurements that it would rest on."""
 
 
 def choices(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list[Choice]:
     """Return the best backend for each need. ``backends`` has the properties that each backend declares, by name.
 
-    A backend that failed at a level, in a crash trial or by its end state, is not chosen there. One without isolation
-    is chosen nowhere: it is the baseline, and the negative control.
+    A backend is chosen if its median is the best one, its interval overlaps with that of no other backend, and the
+    machine was not busy. One that failed at a level, in a crash trial or by its end state, is not chosen there. One
+    without isolation is chosen nowhere: it is the baseline, and the negative control.
     """
     isolating = {name for name, facts in backends.items() if facts["transactional"]}
     keeping = {name for name in isolating if backends[name]["persistent"]}
     low = LEVELS[0]
-    usual, large, fullest = _usual(figures, low), _largest_commits(figures, low), _fullest(figures, low, keeping)
+    usual, large, fullest = (
+        _usual(figures, low),
+        _largest_commits(figures, low),
+        largest_state(figures["opening"], low, keeping),
+    )
     return [
         *(_best(_THROUGHPUT[level], level, _usual(figures, level), keeping, figures, _RATE) for level in LEVELS),
         _best("Most records per second, state rebuilt after every crash", low, usual, isolating, figures, _RATE),
@@ -47,7 +69,7 @@ def choices(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list
             _MEMORY,
         ),
         _best(
-            f"Ready soonest after a kill{_size(fullest, 'records', 'records in the store')}",
+            f"Soonest {READY_AFTER_A_KILL}{_size(fullest, 'records', 'records in the store')}",
             low,
             fullest,
             keeping,
@@ -56,6 +78,20 @@ def choices(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list
         ),
         _best("Least disk", low, usual, keeping, figures, _DISK),
     ]
+
+
+def busy_notice(found: Sequence[Choice], figures: Figures) -> str:
+    """Return sentences for the top of a result if the machine was busy during many measurements, else ""."""
+    without = sum(choice.undecided == BUSY for choice in found)
+    measured = [*figures["throughput"], *figures["opening"]]
+    busy, repeats = sum(map(_busy, measured)), sum(figure["repeats"] for figure in measured)
+    if not without and busy <= BUSY_REPEATS * repeats:
+        return ""
+    return (
+        f"The machine was busy: other processes or the hypervisor took more than {BUSY_SHARE:.0%} of its CPU time "
+        f"during {busy:,} of {repeats:,} measurements. For this reason {without} of {len(found)} needs have no pick. "
+        "Run it again on a machine with nothing else to do."
+    )
 
 
 def failed(figures: Figures, durability: str) -> set[str]:
@@ -74,15 +110,27 @@ def failed(figures: Figures, durability: str) -> set[str]:
     }
 
 
-class _Measure(NamedTuple):
+@dataclass(frozen=True)
+class _Measure:
     """A measure for comparing backends: the figure's name, its format, and True if more is better."""
 
     name: str
-    shown: Callable[[float], str]
+    shown: Callable[[float | None], str]
     more_is_better: bool = False
+    unit: str = ""
+    """The unit where the format has none."""
+
+    def interval(self, row: Figure) -> Interval:
+        """Return the interval of a figure that has at least five repeats."""
+        low, high = (row[column] for column in columns(self.name))
+        return Interval(low, row[self.name], high, CONFIDENCE)
+
+    def text(self, row: Figure) -> str:
+        """Return a figure with its interval."""
+        return with_interval(row, self.name, self.shown, self.unit)
 
 
-_RATE = _Measure("records_per_s", lambda rate: f"{text.count(rate)} records/s", more_is_better=True)
+_RATE = _Measure("records_per_s", text.count, more_is_better=True, unit=" records/s")
 _LATENCY = _Measure("commit_p99_us", text.latency)
 _MEMORY = _Measure("peak_memory_bytes", text.size)
 _READY = _Measure("ready_s", text.duration)
@@ -106,15 +154,6 @@ def _largest_commits(figures: Figures, durability: str) -> list[Figure]:
         return []
     largest = at.sizes(figures["throughput"])[-1]
     return [figure for figure in figures["throughput"] if at.holds(figure, largest)]
-
-
-def _fullest(figures: Figures, durability: str, candidates: set[str]) -> list[Figure]:
-    """Return the opening figures of the largest state that more than one candidate was measured with."""
-    by_size: dict[int, list[Figure]] = {}
-    for figure in figures["opening"]:
-        if figure["durability"] == durability and figure["backend"] in candidates:
-            by_size.setdefault(figure["records"], []).append(figure)
-    return max(by_size.items(), key=lambda item: (len(item[1]) > 1, item[0]))[1] if by_size else []
 
 
 def _size(rows: Sequence[Figure], name: str, unit: str) -> str:
@@ -143,8 +182,32 @@ def _best(
     tried = {figure["backend"] for figure in figures["crash"] if figure["durability"] == durability}
     if fit[0]["backend"] not in tried:
         remarks.append("not crashed at this level in this run")
-    if measure is _RATE and len(fit) > 1 and fit[1]["records_per_s_high"] >= fit[0]["records_per_s_low"]:
-        remarks.append("repeats of the two overlap")
-    next_best = f"{fit[1]['backend']}, {measure.shown(fit[1][measure.name])}" if len(fit) > 1 else ""
-    best = fit[0]
-    return Choice(need, durability, best["backend"], measure.shown(best[measure.name]), next_best, "; ".join(remarks))
+    remark, repeats = "; ".join(remarks), min(row["repeats"] for row in fit)
+    if repeats < REPEATS_MIN:
+        times = "measured once" if repeats == 1 else f"measured {repeats} times, fewer than {REPEATS_MIN}"
+        return Choice(need, durability, figure=_extremes(fit, measure), undecided=f"no pick: {times}", remark=remark)
+    if sum(map(_busy, fit)) > BUSY_REPEATS * sum(row["repeats"] for row in fit):
+        return Choice(need, durability, figure=_extremes(fit, measure), undecided=BUSY, remark=remark)
+    best, *others = fit
+    level_with = [row for row in others if measure.interval(row).overlaps(measure.interval(best))]
+    if level_with:
+        same = [best, *level_with]
+        return Choice(
+            need,
+            durability,
+            figure="; ".join(f"{row['backend']} {measure.text(row)}" for row in same),
+            next_best=next((f"{row['backend']}, {measure.text(row)}" for row in others if row not in level_with), ""),
+            undecided=f"no difference: {', '.join(row['backend'] for row in same)}",
+            remark=remark,
+        )
+    next_best = f"{others[0]['backend']}, {measure.text(others[0])}" if others else ""
+    return Choice(need, durability, best["backend"], measure.text(best), next_best, remark=remark)
+
+
+def _busy(row: Figure) -> int:
+    return int(row.get("busy") or 0)
+
+
+def _extremes(fit: Sequence[Figure], measure: _Measure) -> str:
+    first, last = (measure.shown(row[measure.name]) for row in (fit[0], fit[-1]))
+    return f"{first if len(fit) == 1 else f'{first} to {last}'}{measure.unit}"

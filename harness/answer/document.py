@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from harness.answer.choice import choices
+from harness.answer.choice import busy_notice, choices
 from harness.answer.machine import MACHINE_FILE, origin
 from harness.answer.summary import choice_table, summary_table
 from harness.report import text
@@ -15,7 +15,9 @@ from harness.report.page import Page, anchor, images
 from harness.report.ratios import ratio_finding, ratio_table
 
 _READING = """\
-Figures are compared within one durability level only. They are medians; a spread is the lowest and the highest repeat.
+Figures are compared within one durability level only. They are medians. An interval contains the true median with a
+probability of 95 %, or of 93.75 % for five repeats, the most that five can give. Without an interval a figure was
+measured fewer than five times, and no pick rests on it.
 """
 _RATIOS = "Ratios"
 
@@ -29,6 +31,8 @@ def first_page(
 ) -> str:
     """Return the page. ``facts`` are the settings of the run, ``drawn`` the files of plots beside the report."""
     backends = environment["backends"]
+    found = choices(figures, backends)
+    notice = busy_notice(found, figures)
     sections = {
         "What was proven": ["".join(f"* {sentence}\n" for sentence in proven(figures, pages))],
         "All backends side by side": [summary_table(figures, backends).markdown()],
@@ -42,11 +46,13 @@ def first_page(
     return "\n".join(
         [
             "# Which backend, and why\n",
+            *([f"**{notice}**\n"] if notice else []),
             f"{origin(facts, environment)}\n",
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
-            choice_table(choices(figures, backends)).markdown(),
-            "Each pick has the best figure among the backends that can do it and kept every promise at that level in "
-            "this run. What the levels mean:\n",
+            choice_table(found).markdown(),
+            "Each pick has the best median among the backends that can do it and kept every promise at that level in "
+            "this run, and its interval overlaps with no other. *No difference* names all backends that the run cannot "
+            "distinguish. What the levels mean:\n",
             MEANING,
             *(part for title, parts in filled.items() for part in (f"## {title}\n", *parts)),
         ]

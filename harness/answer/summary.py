@@ -7,19 +7,21 @@ from typing import Any
 
 from harness.answer.choice import Choice
 from harness.experiments.crash.tables import crash_count
+from harness.experiments.opening.figures import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
 from harness.report import text
 from harness.report.figures import Figures
+from harness.report.interval import REPEATS_MIN, with_interval
 from harness.report.table import Table
 
 
 def choice_table(found: Sequence[Choice]) -> Table:
-    """Return the picks: need, level, backend, figure, the next best backend, and a note."""
+    """Return the picks: need, level, backend or why there is none, figures, the next best, and a note."""
     rows = [
         [
             choice.need,
             choice.durability,
-            f"**{choice.backend}**" if choice.backend else text.NOT_MEASURED,
+            choice.answer,
             choice.figure,
             choice.next_best,
             choice.remark,
@@ -27,8 +29,8 @@ def choice_table(found: Sequence[Choice]) -> Table:
         for choice in found
     ]
     return Table(
-        "Worked out from the figures below",
-        ("need", "level", "pick", "why: its figure", "next best", "note"),
+        "Worked out from the figures below; in brackets, the interval of the median",
+        ("need", "level", "pick", "why: median and interval", "next best", "note"),
         rows,
     )
 
@@ -37,6 +39,7 @@ def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], d
     """Return one line per backend at one level: the table of README and of the terminal."""
     at = reference(figures["throughput"], durability)
     rates = {figure["backend"]: figure for figure in figures["throughput"] if at is not None and at.holds(figure)}
+    opened = {figure["backend"]: figure for figure in largest_state(figures["opening"], durability)}
     names = sorted({*rates, *(figure["backend"] for figure in figures["crash"] if figure["durability"] == durability)})
     rows = []
     for name in sorted(names, key=lambda name: -(rates[name]["records_per_s"] if name in rates else 0)):
@@ -46,21 +49,24 @@ def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], d
             [
                 name,
                 _kept(facts),
-                text.count(figure.get("records_per_s")),
-                text.latency(figure.get("commit_p99_us")),
-                text.duration(figure.get("open_after_kill_s")),
-                text.size(figure.get("peak_memory_bytes")),
-                text.size(figure.get("bytes_on_disk")),
+                with_interval(figure, "records_per_s", text.count),
+                with_interval(figure, "commit_p99_us", text.latency),
+                with_interval(opened.get(name, {}), "ready_s", text.duration),
+                with_interval(figure, "peak_memory_bytes", text.size),
+                with_interval(figure, "bytes_on_disk", text.size),
                 crash_count(figures, name, durability),
             ]
         )
-    what = f", {at.text}" if at is not None else ""
+    size = next((figure["records"] for figure in opened.values()), 0)
+    repeats = min((figure["repeats"] for figure in rates.values()), default=0)
+    times = f", n = {repeats}{', with intervals of medians' if repeats >= REPEATS_MIN else ''}" if repeats else ""
+    what = f", {at.text}{times}" if at is not None else ""
     head = (
         "backend",
         "after a crash",
         "records/s",
         "commit, p99",
-        "ready after a kill",
+        f"{READY_AFTER_A_KILL}{f', {size:,} records' if size else ''}",
         "peak memory",
         "on disk",
         "crash trials as expected",

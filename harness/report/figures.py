@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from harness.report.interval import columns, interval
 from harness.report.rows import Row
 
 Figure = dict[str, Any]
@@ -47,6 +48,16 @@ def median_of(rows: Iterable[Row], name: str) -> float | None:
     """Return the median of a column; None if all of its values are null."""
     found = values(rows, name)
     return median(found) if found else None
+
+
+def intervals(rows: Sequence[Row], names: Iterable[str]) -> dict[str, float | None]:
+    """Return the interval of the median of each column, as ``NAME_from`` and ``NAME_to``; None for too few values."""
+    found: dict[str, float | None] = {}
+    for name in names:
+        of_name = interval(values(rows, name))
+        ends = (None, None) if of_name is None else (of_name.low, of_name.high)
+        found.update(zip(columns(name), ends, strict=True))
+    return found
 
 
 def _sortable(key: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:

@@ -75,6 +75,30 @@ def generated(spark: SparkSession, source: EventSource, seed: int, count: int, p
     return _partitioned(starts.mapInArrow(_slice_maker(source, seed, count), _EVENT_SCHEMA), partitions)
 
 
+def repeated(events: DataFrame, laps: int) -> DataFrame:
+    """Return ``events`` as a log of ``laps`` laps: each begins after the last event of the one before it.
+
+    Times are later by a lap's span of times and 1 ms, or the same if all events have the same time.
+    """
+    if laps == 1:
+        return events
+    longer = (F.max("timestamp_ms") - F.min("timestamp_ms")).alias("longer_ms")
+    spans = events.groupBy("partition").agg((F.max("seq") + 1).alias("places"), longer)
+    span_ms = F.when(F.col("longer_ms") > 0, F.col("longer_ms") + 1).otherwise(0)
+    lap = events.sparkSession.range(laps).select(F.col("id").alias("lap"))
+    return (
+        events.join(spans, "partition")
+        .crossJoin(lap)
+        .select(
+            "partition",
+            "key",
+            "value",
+            (F.col("timestamp_ms") + F.col("lap") * span_ms).alias("timestamp_ms"),
+            (F.col("seq") + F.col("lap") * F.col("places")).alias("seq"),
+        )
+    )
+
+
 def event_log(
     spark: SparkSession, log: EventLog, partitions: int, say: Callable[[str], None] = lambda _: None
 ) -> DataFrame:

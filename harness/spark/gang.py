@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import BarrierTaskContext
@@ -25,7 +27,7 @@ from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
 from harness.experiments.throughput.partition_work import PartitionWork
 from harness.experiments.throughput.plan import ThroughputTrial
-from harness.experiments.throughput.run import run
+from harness.experiments.throughput.run import run, work_once
 from harness.experiments.throughput.totals import throughput_row
 from harness.folders import temporary_folder
 from harness.processes.measured import MeasurementFailedError
@@ -37,7 +39,7 @@ from harness.spark.session import code_path
 from harness.workloads.departures import Departures
 from harness.workloads.event_log import EVENT_LOG, EventLog
 from harness.workloads.registry import workload
-from harness.workloads.workload import EventSource, Workload
+from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 
 _SCHEMA = pa.schema(
@@ -57,7 +59,13 @@ _SPARK_SCHEMA = (
     "key binary, value binary"
 )
 _PAIRS_PER_BATCH = 10_000
+CALIBRATION_MARGIN = 1.2
+"""The share of the asked time for which work is planned, because a machine may be faster later."""
 _Batches = Iterator[pa.RecordBatch]
+_Cell = tuple[str, int]
+"""A level and a number of records per commit. All its backends process the same records."""
+_State = tuple[int, int, str]
+"""The end state of a partition: the number of laps, the partition, and the digest."""
 
 
 def run_gangs(
@@ -112,50 +120,114 @@ def measure(
         target = (folder or Path(scratch) / "yield").absolute()
         with ProgressFile(Path(scratch) / "progress", say) as progress:
             site = Site(Path(scratch), progress.path, code_path())
-            task = _measurer(trial.configurations, workload(trial.workload), site)
+            task = _measurer(trial, site)
             source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
         return _compared(trial, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
 
 
-def _measurer(configurations: Sequence[Configuration], work: Workload, site: Site) -> Callable[[_Batches], _Batches]:
+class _Partition:
+    """One partition of a trial in its Spark task: its events in a file, and its share of each measurement."""
+
+    def __init__(self, trial: ThroughputTrial, context: BarrierTaskContext, site: Site, folder: Path) -> None:
+        self._trial, self._context, self._site, self._folder = trial, context, site, folder
+        self._workload = workload(trial.workload)
+        self._events, self._span_ms, self._path = 0, 0, folder / "events"
+        self._dumped: set[str] = set()
+        self.number = context.partitionId()
+
+    def keep_events(self, batches: _Batches) -> None:
+        """Write the events of Spark's partition to the file."""
+        lowest, highest = None, None
+
+        def pairs() -> Iterator[tuple[bytes, bytes, int]]:
+            nonlocal lowest, highest
+            for batch in batches:
+                times = batch.column("timestamp_ms").to_pylist()
+                lowest = min(times if lowest is None else [lowest, *times], default=None)
+                highest = max(times if highest is None else [highest, *times], default=None)
+                yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), times, strict=True)
+
+        self._events = write_pairs(self._path, pairs())
+        if lowest is not None and highest is not None and highest > lowest:
+            self._span_ms = highest - lowest + 1
+
+    def calibrated(self) -> dict[_Cell, int]:
+        """Return the laps of each level and commit size, the same in all partitions.
+
+        Every configuration processes one lap, of which no row is kept. The fastest one determines the laps.
+        """
+        lap_s: dict[_Cell, list[float]] = {}
+        for configuration in dict.fromkeys(replace(each, repeat=0) for each in self._trial.configurations):
+            found = lap_s.setdefault(_cell(configuration), [])
+            if not self._trial.work_s:
+                continue
+            self._context.barrier()
+            try:
+                share = PartitionWork(configuration, self._workload, self.number, self._path, self._events)
+                figures = work_once(share, code=self._site.child_code(), within=self._folder)
+                mine_s = figures["seconds"] * self._events / max(1, figures["records"])
+            except MeasurementFailedError:
+                mine_s = 0.0  # The measurement itself fails as well, and is reported.
+            if slowest_s := max(map(float, self._context.allGather(repr(mine_s)))):
+                found.append(slowest_s)
+        work_s = self._trial.work_s
+        return {cell: _laps(work_s, min(found)) if found else 1 for cell, found in lap_s.items()}
+
+    def measured(self, place: int, configuration: Configuration, laps: int) -> Iterator[pa.RecordBatch]:
+        """Yield the result of a measurement, and the end state if it is a new one."""
+        dumps: list[pa.RecordBatch] = []
+
+        def keep(digest: str, dump: Path) -> None:
+            if digest not in self._dumped:
+                self._dumped.add(digest)
+                dumps.extend(_dump(dump, place, self.number, digest, self._workload.store_names))
+
+        self._context.barrier()
+        said = {"records": 0, "seconds": 0.0, "failure": ""}
+        try:
+            share = PartitionWork(
+                configuration, self._workload, self.number, self._path, self._events, laps, self._span_ms
+            )
+            figures = run(share, keep, meet=self._context.barrier, code=self._site.child_code(), within=self._folder)
+            said |= {name: figures[name] for name in ("records", "seconds")}
+            row = {"figures": json.dumps({**figures, "laps": laps}), "digest": figures["state_digest"]}
+        except MeasurementFailedError as error:
+            said["failure"] = str(error)
+            row = {"failure": str(error)}
+        everywhere = [json.loads(each) for each in self._context.allGather(json.dumps(said))]
+        yield from dumps
+        yield pa.RecordBatch.from_pylist([{"measurement": place, "partition": self.number, **row}], _SCHEMA)
+        if self.number == 0:
+            number, total = place + 1, len(self._trial.configurations)
+            note_progress(self._site.progress, f"{number}/{total} {_subject(configuration)}: {_said(everywhere)}")
+
+
+def _measurer(trial: ThroughputTrial, site: Site) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
-        context = BarrierTaskContext.get()
-        partition = context.partitionId()
         with temporary_folder("events", site.within()) as scratch:
-            path = Path(scratch) / "events"
-            count = write_pairs(path, _pairs(batches))
-            dumped: set[str] = set()
-            for number, configuration in enumerate(configurations):
-                dumps: list[pa.RecordBatch] = []
-
-                def keep(digest: str, dump: Path, number: int = number, dumps: list[pa.RecordBatch] = dumps) -> None:
-                    if digest not in dumped:
-                        dumped.add(digest)
-                        dumps += _dump(dump, number, partition, digest, work.store_names)
-
-                context.barrier()
-                try:
-                    share = PartitionWork(configuration, work, partition, path, count)
-                    figures = run(share, keep, code=site.child_code(), within=Path(scratch))
-                    row = {"figures": json.dumps(figures), "digest": figures["state_digest"]}
-                    result = f"{figures['records'] / figures['seconds'] if figures['records'] else 0:,.0f} records/s"
-                except MeasurementFailedError as error:
-                    row = {"failure": str(error)}
-                    result = f"failed: {error}"
-                yield from dumps
-                yield pa.RecordBatch.from_pylist([{"measurement": number, "partition": partition, **row}], _SCHEMA)
-                if partition == 0:
-                    note_progress(
-                        site.progress, f"{number + 1}/{len(configurations)} {_subject(configuration)}: {result}"
-                    )
+            partition = _Partition(trial, BarrierTaskContext.get(), site, Path(scratch))
+            partition.keep_events(batches)
+            laps = partition.calibrated()
+            for place, configuration in enumerate(trial.configurations):
+                yield from partition.measured(place, configuration, laps[_cell(configuration)])
 
     return measure_partition
 
 
-def _pairs(batches: _Batches) -> Iterator[tuple[bytes, bytes, int]]:
-    for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in ("key", "value", "timestamp_ms"))
-        yield from zip(*columns, strict=True)
+def _cell(configuration: Configuration) -> _Cell:
+    return str(configuration.durability), configuration.records_per_commit
+
+
+def _laps(work_s: float, lap_s: float) -> int:
+    # The first lap begins with the warm-up, which does not count.
+    return math.ceil(CALIBRATION_MARGIN * work_s / lap_s + 0.1)
+
+
+def _said(partitions: Sequence[dict[str, Any]]) -> str:
+    if failures := [each["failure"] for each in partitions if each["failure"]]:
+        return f"failed: {failures[0]}"
+    seconds = max(each["seconds"] for each in partitions)
+    return f"{sum(each['records'] for each in partitions) / seconds if seconds else 0:,.0f} records/s"
 
 
 def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence[str]) -> list[pa.RecordBatch]:
@@ -178,14 +250,14 @@ def _dump(path: Path, number: int, partition: int, digest: str, stores: Sequence
 
 def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> Outcome:
     shares = yielded.where("store is null").select("measurement", "partition", "figures", "failure", "digest").collect()
-    states = {(share["partition"], share["digest"]) for share in shares if share["digest"]}
+    states = {_state(share) for share in shares if share["digest"]}
     wrong = _wrong_states(trial, source, yielded, states)
     outcome = Outcome()
     for number, configuration in enumerate(trial.configurations):
         mine = [share for share in shares if share["measurement"] == number]
         problems = [share["failure"] for share in mine if share["failure"]]
         if not problems:
-            problems = [wrong[state] for share in mine if (state := (share["partition"], share["digest"])) in wrong]
+            problems = [wrong[state] for share in mine if (state := _state(share)) in wrong]
             figures = [json.loads(share["figures"]) for share in mine]
             outcome.rows.append(throughput_row(configuration, figures, "different" if problems else "equal"))
         alone = replace(trial, configurations=(configuration,))
@@ -196,15 +268,16 @@ def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> 
 
 
 def _wrong_states(
-    trial: ThroughputTrial, source: DataFrame, yielded: DataFrame, states: set[tuple[int, str]]
-) -> dict[tuple[int, str], str]:
-    """Return a description of each (partition, digest) of ``states`` that differs from the result of Spark SQL."""
-    expected = expected_state(trial.workload, source)
+    trial: ThroughputTrial, source: DataFrame, yielded: DataFrame, states: set[_State]
+) -> dict[_State, str]:
+    """Return a description of each state of ``states`` that differs from the result of Spark SQL."""
     left, wrong = set(states), {}
     while left:
         # Compare one state of each partition at a time. There is only one unless backends disagree.
-        chosen = dict(sorted(left))
-        left -= set(chosen.items())
+        laps = min(left)[0]
+        expected = expected_state(trial.workload, events.repeated(source, laps))
+        chosen = {partition: digest for of_laps, partition, digest in sorted(left) if of_laps == laps}
+        left -= {(laps, partition, digest) for partition, digest in chosen.items()}
         is_chosen = functools.reduce(
             operator.or_,
             ((F.col("partition") == partition) & (F.col("digest") == digest) for partition, digest in chosen.items()),
@@ -214,8 +287,13 @@ def _wrong_states(
         first = F.min(F.struct("store", "key", "difference", "actual", "expected"))
         firsts = found.groupBy("partition").agg(F.count("*").alias("keys"), first.alias("first"))
         for row in firsts.collect():
-            wrong[row["partition"], chosen[row["partition"]]] = _difference(row["partition"], row["keys"], row["first"])
+            state = laps, row["partition"], chosen[row["partition"]]
+            wrong[state] = _difference(row["partition"], row["keys"], row["first"])
     return wrong
+
+
+def _state(share: Row) -> _State:
+    return json.loads(share["figures"])["laps"], share["partition"], share["digest"]
 
 
 def _difference(partition: int, keys: int, first: Row) -> str:

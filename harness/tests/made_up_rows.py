@@ -87,16 +87,20 @@ def _throughput() -> list[dict[str, Any]]:
             "commit_p99_us": 3 * size / speed / factor,
             "commit_max_us": 9 * size / speed / factor,
             "bytes_written": 1 << 24,
-            "bytes_on_disk": 0 if backend.startswith("memory") else 1 << 23,
+            "bytes_on_disk": 0 if backend.startswith("memory") else (1 << 23) + (not backend.startswith("lmdb")),
             "peak_memory_bytes": int((1 << 26) / speed),
             "open_files": 40,
             "open_after_kill_s": 0.1 / speed,
             "end_state": "equal",
+            "cpu_per_wall": 1.9,
+            "load_average": 2.0,
+            "others_share": 0.02,
+            "steal_share": 0.0,
         }
         for backend, speed in SPEEDS.items()
         for level, factor in LEVELS.items()
         for size in (100, 1_000, 10_000)
-        for repeat in range(3)
+        for repeat in range(5)
     ]
 
 
@@ -108,14 +112,14 @@ def _opening() -> list[dict[str, Any]]:
             "durability": "CHANGELOG",
             "records": records,
             "repeat": repeat,
-            "open_s": 0.05 / speed,
+            "open_s": 0.05 / speed + repeat / 1e4,
             "restore_s": records / 1e6 if backend.endswith("direct") else 0.01,
             "replayed": 1_000,
         }
         for backend, speed in SPEEDS.items()
         if not backend.startswith("memory")
         for records in (50_000, 500_000)
-        for repeat in range(2)
+        for repeat in range(5)
     ]
 
 

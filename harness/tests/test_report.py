@@ -11,13 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.answer import write
-from harness.answer.choice import choices
-from harness.answer.document import proven
+from harness.answer.choice import BUSY, busy_notice, choices
+from harness.answer.document import first_page, proven
 from harness.answer.results import all_figures, all_pages
+from harness.answer.summary import summary_table
 from harness.answer.write import TABLE_BEGIN, TABLE_END, publish, with_table, write_report
 from harness.experiments.crash.figures import crash_trials
 from harness.experiments.crash.tables import crash_tables
 from harness.experiments.microbench.report import benchmark_tables, ycsb_tables
+from harness.experiments.opening.report import opening_tables
 from harness.experiments.registry import kinds as known
 from harness.experiments.throughput.tables import throughput_tables
 from harness.report.page import HOW, anchor
@@ -230,6 +232,70 @@ def test_a_pick_is_the_best_of_those_that_kept_every_promise() -> None:
     assert found["Most records per second", "DISK"].backend == "rocksdb-indexed-batch"
     assert found["Most records per second", "PROCESS"].backend == ""
     assert found["Least disk", "CHANGELOG"].backend == "lmdb-indexed-batch"
+
+
+def answers(rows: Rows) -> dict[str, str]:
+    found = choices(all_figures(rows), ENVIRONMENT["backends"])
+    return {f"{choice.need.partition(' (')[0]} {choice.durability}": choice.answer for choice in found}
+
+
+RATE = "Most records per second, commits kept by the changelog alone CHANGELOG"
+
+
+def test_backends_whose_intervals_overlap_are_named_together_and_none_is_bold() -> None:
+    rows = made_up_rows()
+    assert answers(rows)[RATE] == "**rocksdb-indexed-batch**"
+    for row in rows["throughput"]:
+        if row["backend"] == "lmdb-indexed-batch":
+            row["records_per_s"] *= 1.3 / 0.9 * 1.01
+    assert answers(rows)[RATE] == "no difference: lmdb-indexed-batch, rocksdb-indexed-batch"
+    page = first_page(all_figures(rows), [], FACTS, ENVIRONMENT, [])
+    assert f"| {answers(rows)[RATE]} |" in page
+
+
+@pytest.mark.parametrize(("repeats", "words"), [(1, "measured once"), (4, "measured 4 times, fewer than 5")])
+def test_fewer_than_five_repeats_pick_nothing(repeats: int, words: str) -> None:
+    rows = made_up_rows()
+    for kind in ("throughput", "opening"):
+        rows[kind] = [row for row in rows[kind] if row["repeat"] < repeats]
+    found = answers(rows)
+    assert found[RATE] == f"no pick: {words}"
+    assert not any(answer.startswith("**") for answer in found.values())
+
+
+def test_a_busy_machine_is_told_first_and_picks_nothing() -> None:
+    rows = made_up_rows()
+    quiet = first_page(all_figures(rows), [], FACTS, ENVIRONMENT, [])
+    assert "was busy" not in quiet
+    for row in rows["throughput"]:
+        if row["durability"] == "CHANGELOG":
+            row.update(others_share=0.06, steal_share=0.05)
+    figures = all_figures(rows)
+    found = {choice.need: choice for choice in choices(figures, ENVIRONMENT["backends"])}
+    assert answers(rows)[RATE] == BUSY
+    assert answers(rows)["Most records per second, a commit survives power loss DISK"].startswith("**")
+    title, notice, *_ = first_page(figures, [], FACTS, ENVIRONMENT, []).split("\n\n")
+    assert title.startswith("# ")
+    assert notice.startswith("**The machine was busy")
+    assert notice.strip("*") == busy_notice(list(found.values()), figures)
+
+
+def test_a_few_busy_measurements_do_not_prevent_a_pick() -> None:
+    rows = made_up_rows()
+    for row in rows["throughput"]:
+        if row["repeat"] == 0:
+            row["others_share"] = 0.5
+    assert answers(rows)[RATE] == "**rocksdb-indexed-batch**"
+
+
+def test_ready_after_a_kill_is_the_same_figure_in_every_table() -> None:
+    figures = all_figures(made_up_rows())
+    table = summary_table(figures, ENVIRONMENT["backends"])
+    column = list(table.head).index("ready after a kill, 500,000 records")
+    shown = {row[0]: row[column] for row in table.rows}
+    opening = {row[0]: row[-2] for each in opening_tables(figures) for row in each.rows if row[1] == "500,000"}
+    assert opening.items() <= shown.items()
+    assert not any("ready after a kill" in head for each in throughput_tables(figures) for head in each.head)
 
 
 def test_a_backend_that_broke_a_promise_is_never_picked_at_that_level() -> None:

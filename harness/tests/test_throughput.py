@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 from array import array
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -14,6 +16,7 @@ from harness.experiments.throughput.measurement import histogram
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
 from harness.experiments.throughput.plan import Grid, ThroughputTrial, throughput_trials
 from harness.experiments.throughput.totals import throughput_row
+from harness.processes.load import LoadWatch, cpu_times, is_busy
 from harness.profiles import PROFILES
 from harness.progress_file import ProgressFile, note_progress
 from stores.errors import ConfigError
@@ -40,6 +43,9 @@ def figures(**changed: object) -> dict[str, object]:
         "open_files": 5,
         "replayed": 4,
         "open_after_kill_s": 0.1,
+        "wall_s": 2.5,
+        "cpu_s": 2.0,
+        "load_average": 3.0,
         **changed,
     }
 
@@ -84,6 +90,24 @@ def test_overlapping_plans_measure_a_configuration_once() -> None:
     assert len(trial.configurations) == len(set(trial.configurations)) == 2 * len(backends())
 
 
+def test_every_cell_of_a_default_run_that_picks_rest_on_is_measured_five_times_for_two_seconds() -> None:
+    found: dict[tuple[str, int], set[tuple[int, float]]] = {}
+    for trial in profile("default", 1):
+        for each in trial.configurations if trial.workload == "count" else ():
+            cell = found.setdefault((str(each.durability), each.records_per_commit), set())
+            cell.add((each.repeat, trial.work_s))
+    for wanted in (("CHANGELOG", 1_000), ("PROCESS", 1_000), ("DISK", 1_000), ("CHANGELOG", 10_000)):
+        assert found[wanted] == {(repeat, 2.0) for repeat in range(5)}
+
+
+def test_each_round_has_every_configuration_in_an_order_of_its_own() -> None:
+    (trial,) = throughput_trials([Grid("count", 100, repeats=5)], 1)
+    size = len(backends())
+    rounds = [[each.backend for each in trial.configurations[at : at + size]] for at in range(0, 5 * size, size)]
+    assert all(set(each) == set(backends()) for each in rounds)
+    assert len({tuple(each) for each in rounds}) > 1
+
+
 def test_repeats_of_a_configuration_lie_apart() -> None:
     (trial,) = throughput_trials([Grid("count", 100, repeats=3)], 1)
     assert [each.repeat for each in trial.configurations] == sorted(each.repeat for each in trial.configurations)
@@ -125,6 +149,35 @@ def test_a_row_sums_its_partitions_and_takes_the_slowest_ones_time() -> None:
     assert row["commit_p99_us"] == 100
     assert row["commit_max_us"] == pytest.approx(9_000, rel=0.001)
     assert (row["kind"], row["durability"]) == ("throughput", "CHANGELOG")
+
+
+def test_a_row_has_the_load_of_the_machine_without_that_of_its_own_partitions() -> None:
+    machine = {"machine_s": 10.0, "machine_busy_s": 6.0, "machine_steal_s": 1.0}
+    row = throughput_row(CONFIGURATION, [figures(**machine), figures(wall_s=5.0, cpu_s=3.0, **machine)], "equal")
+    assert (row["cpu_per_wall"], row["others_share"], row["steal_share"], row["load_average"]) == (1.0, 0.1, 0.1, 3.0)
+    assert is_busy(row)
+    assert not is_busy({**row, "steal_share": 0.0})
+    unknown = throughput_row(CONFIGURATION, [figures()], "equal")
+    assert (unknown["others_share"], is_busy(unknown)) == (None, False)
+
+
+def test_the_times_of_the_machine_are_read_without_counting_waits_as_work(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  100 20 30 400 50 6 7 80 0 0\ncpu0 1 2\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert cpu_times(tmp_path / "stat") == (693 / ticks, 163 / ticks, 80 / ticks)
+    (tmp_path / "stat").write_text("cpu 1 2\n")
+    assert cpu_times(tmp_path / "stat") is None
+    assert cpu_times(tmp_path / "missing") is None
+
+
+def test_a_watch_counts_the_cpu_time_of_its_process() -> None:
+    watch = LoadWatch()
+    began = process_time()
+    while process_time() - began < 0.05:
+        pass
+    found = watch.figures()
+    assert found["cpu_s"] >= 0.05
+    assert found["wall_s"] > 0
 
 
 def test_a_partition_without_events_has_no_rate() -> None:

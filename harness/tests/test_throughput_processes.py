@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,35 @@ def test_the_state_after_the_kill_is_that_of_the_committed_events_alone(tmp_path
     assert figures["bytes_written"] > figures["records"] * 200
     assert figures["peak_memory_bytes"] > 1 << 20
     assert figures["open_files"] > 3
+
+
+def test_laps_are_one_log_in_which_each_lap_is_later(tmp_path: Path) -> None:
+    work = replace(work_of(tmp_path, "memory-indexed-batch", events=3), laps=2, span_ms=1_000)
+    first = list(COUNT.events(1, 3))
+    again = [each._replace(timestamp_ms=each.timestamp_ms + 1_000) for each in first]
+    assert [(each.key, each.value, each.timestamp_ms) for each in work.records()] == [*first, *again]
+    assert [each.offset for each in work.records()] == list(range(6)) == list(range(work.records_number))
+
+
+def test_the_state_after_some_laps_has_counted_each_event_in_every_lap(tmp_path: Path) -> None:
+    states: list[dict[bytes, bytes]] = []
+    work = replace(work_of(tmp_path, "lmdb"), laps=3, span_ms=EVENTS)
+    figures = run(work, lambda digest, dump: states.append({key: value for key, value, _ in read_pairs(dump)}))
+    (state,) = states
+    assert figures["records"] == 3 * EVENTS - EVENTS // 10
+    assert {key: int.from_bytes(value[:8], "big") for key, value in state.items()} == {
+        key: 3 * int.from_bytes(value[:8], "big") for key, value in counted(EVENTS).items()
+    }
+
+
+def test_the_partitions_meet_between_the_processes_and_also_if_the_first_one_fails(tmp_path: Path) -> None:
+    met: list[bool] = []
+    run(work_of(tmp_path, "memory-indexed-batch", events=10), meet=lambda: met.append(True))
+    assert met == [True]
+    with pytest.raises(MeasurementFailedError):
+        broken = work_of(tmp_path, "rocksdb-indexed-batch", options=(("compression", "none-such"),))
+        run(broken, meet=lambda: met.append(False))
+    assert met == [True, False]
 
 
 def test_all_backends_end_with_the_same_digest(tmp_path: Path) -> None:

@@ -64,6 +64,31 @@ def test_every_configuration_has_a_row_and_ends_as_spark_sql_computes(spark: Spa
     assert len(said) == 4
 
 
+def test_work_of_some_seconds_repeats_the_log_and_ends_as_spark_sql_computes(spark: SparkSession) -> None:
+    (trial,) = throughput_trials([Grid("flights_by_hour", 200, records_per_commit=(50,), backends=TWO, work_s=0.2)], 1)
+    outcome = measure(spark, trial, trial_events(spark, trial, 1), say=quiet)
+    assert outcome.problems == []
+    assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
+    assert len({row["records"] for row in outcome.rows}) == 1
+    assert outcome.rows[0]["records"] > 200
+
+
+def test_a_log_of_laps_has_every_event_once_in_each_lap_and_none_at_an_earlier_time(spark: SparkSession) -> None:
+    (trial,) = throughput_trials([Grid("count", 100, backends=TWO)], 1)
+    source = trial_events(spark, trial, 1)
+    once, thrice = (
+        [(row["partition"], row["seq"], bytes(row["key"]), row["timestamp_ms"]) for row in frame.collect()]
+        for frame in (source, events.repeated(source, 3).orderBy("partition", "seq"))
+    )
+    assert len(thrice) == 3 * len(once)
+    for partition in (0, 1):
+        keys = [key for of, _, key, _ in once if of == partition]
+        mine = [row for row in thrice if row[0] == partition]
+        assert [row[2] for row in mine] == 3 * keys
+        assert [row[3] for row in mine] == sorted(row[3] for row in mine)
+        assert len({row[1] for row in mine}) == len(mine)
+
+
 def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outcome = measured(spark, Grid("count", EVENTS, backends=TWO[:1]))

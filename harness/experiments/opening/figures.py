@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from statistics import median
+from collections.abc import Collection, Iterable
 
-from harness.report.figures import Figure, grouped, median_of
+from harness.processes.load import is_busy
+from harness.report.figures import Figure, grouped, intervals, median_of
 from harness.report.rows import Row
 
 KEY = ("durability", "backend", "records")
 
+READY_AFTER_A_KILL = "ready after a kill"
+"""The time to open, recover and restore a store whose process was killed in a commit."""
+
 
 def opening(rows: Iterable[Row]) -> list[Figure]:
-    """Return one figure per backend, level and size: medians over repeats, and the slowest time until ready."""
+    """Return one figure per backend, level and size: medians over repeats, and the interval of the time until ready."""
+    timed = [{**row, "ready_s": row["open_s"] + (row["restore_s"] or 0)} for row in rows]
     return [
         {
             "kind": "opening",
             **key,
             "repeats": len(group),
-            **{name: median_of(group, name) for name in ("open_s", "restore_s", "replayed")},
-            "ready_s": median([_ready_s(row) for row in group]),
-            "ready_s_high": max(_ready_s(row) for row in group),
+            "busy": sum(map(is_busy, group)),
+            **{name: median_of(group, name) for name in ("open_s", "restore_s", "replayed", "ready_s")},
+            **intervals(group, ("ready_s",)),
+            "ready_s_high": max(row["ready_s"] for row in group),
         }
-        for key, group in grouped(rows, KEY)
+        for key, group in grouped(timed, KEY)
     ]
 
 
-def _ready_s(row: Row) -> float:
-    return float(row["open_s"]) + float(row["restore_s"] or 0)
+def largest_state(
+    figures: Iterable[Figure], durability: str, candidates: Collection[str] | None = None
+) -> list[Figure]:
+    """Return the figures of the largest state that more than one of the ``candidates`` was opened with (None: all)."""
+    by_size: dict[int, list[Figure]] = {}
+    for figure in figures:
+        if figure["durability"] == durability and (candidates is None or figure["backend"] in candidates):
+            by_size.setdefault(figure["records"], []).append(figure)
+    return max(by_size.items(), key=lambda item: (len(item[1]) > 1, item[0]))[1] if by_size else []

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from harness.experiments.opening.figures import READY_AFTER_A_KILL
 from harness.report import text
 from harness.report.drawing import Looks, Plot, draw_lines, legend, log_axes, panels, points
 from harness.report.figures import Figure, Figures, distinct
+from harness.report.interval import with_interval
 from harness.report.page import Page, tables
 from harness.report.table import Table
 
@@ -24,7 +26,7 @@ lose the ten commits as well.
 
 def opening_tables(figures: Figures) -> list[Table]:
     """Return one table per level."""
-    head = ("backend", "records in the store", "open", "restore", "replayed", "ready, median", "ready, slowest")
+    head = ("backend", "records in the store", "open", "restore", "replayed", READY_AFTER_A_KILL, "slowest")
     return [
         Table(
             f"Level {durability}, killed with a commit open, then opened in a fresh process",
@@ -36,7 +38,7 @@ def opening_tables(figures: Figures) -> list[Table]:
                     text.duration(figure["open_s"]),
                     text.duration(figure["restore_s"]),
                     text.exact(figure["replayed"]),
-                    text.duration(figure["ready_s"]),
+                    with_interval(figure, "ready_s", text.duration),
                     text.duration(figure["ready_s_high"]),
                 ]
                 for figure in figures["opening"]

@@ -55,6 +55,10 @@ class Throughput(Experiment[ThroughputTrial]):
                 "open_files": int,
                 "open_after_kill_s": float,
                 "end_state": str,
+                "cpu_per_wall": float,
+                "load_average": float,
+                "others_share": float,
+                "steal_share": float,
             }
         }
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.processes.load import is_busy
 from harness.report import text
-from harness.report.figures import Figure, grouped, median_of, values
+from harness.report.figures import Figure, grouped, intervals, median_of, values
 from harness.report.page import Finding
 from harness.report.rows import Row
 
@@ -28,10 +29,16 @@ _MEDIANS = (
     "open_after_kill_s",
     "replayed",
 )
+INTERVALS = ("records_per_s", "commit_p50_us", "commit_p99_us", "peak_memory_bytes", "bytes_on_disk")
+"""The figures that have an interval of the median, as ``NAME_from`` and ``NAME_to``, if there are five repeats."""
+_LOAD = ("seconds", "cpu_per_wall", "others_share", "steal_share", "load_average")
 
 
 def throughput(rows: Iterable[Row]) -> list[Figure]:
-    """Return one figure per configuration: medians over repeats, the lowest and highest rate, the longest commit."""
+    """Return one figure per configuration: medians over repeats, their intervals, and the longest commit.
+
+    ``busy`` is the number of repeats during which the machine was busy with other work.
+    """
     figures = []
     for key, group in grouped(rows, KEY):
         rates = values(group, "records_per_s")
@@ -43,7 +50,10 @@ def throughput(rows: Iterable[Row]) -> list[Figure]:
                 **{name: median_of(group, name) for name in _MEDIANS},
                 "records_per_s_low": min(rates, default=None),
                 "records_per_s_high": max(rates, default=None),
+                **intervals(group, INTERVALS),
                 "commit_max_us": max(values(group, "commit_max_us"), default=None),
+                "busy": sum(map(is_busy, group)),
+                **{name: median_of(group, name) for name in _LOAD},
                 "end_state": _end_state({str(row["end_state"]) for row in group}),
             }
         )

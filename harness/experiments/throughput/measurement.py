@@ -17,6 +17,7 @@ from time import perf_counter_ns, sleep
 
 from harness.experiments.throughput.partition_work import PartitionWork
 from harness.processes.child import end_with_starter
+from harness.processes.load import LoadWatch
 from harness.processes.measured import write_figures
 from stores import failpoints
 from stores.changelog.interface import Record
@@ -27,7 +28,7 @@ FIGURES_FILE = "worked"
 LATENCY_MAX_US = 3_600_000_000
 LATENCY_DIGITS = 3
 """The number of correct digits of percentiles, up to an hour."""
-_WARM_UP_EVENTS_MAX = 10_000
+WARM_UP_EVENTS_MAX = 10_000
 _CHUNK_EVENTS = 1_000
 _LOG_COMMITTED = "task.after_log_commit"
 
@@ -87,10 +88,12 @@ def measure(work: PartitionWork, folder: Path) -> None:
     task.open()
     stopwatch = Stopwatch(task, work.input)
     records = work.records()
-    stopwatch.run(islice(records, min(work.events // 10, _WARM_UP_EVENTS_MAX)), every)
+    stopwatch.run(islice(records, min(work.events // 10, WARM_UP_EVENTS_MAX)), every)
     stopwatch.reset()
     written_before = bytes_written()
+    watch = LoadWatch()
     stopwatch.run(records, every)
+    load = watch.figures()
     written = bytes_written() - written_before
     peak = peak_memory_bytes()
     write_figures(
@@ -103,10 +106,11 @@ def measure(work: PartitionWork, folder: Path) -> None:
             "bytes_written": written,
             "peak_memory_bytes": peak,
             "open_files": open_files(),
+            **load,
         },
     )
     for record in islice(work.records(), min(every, _CHUNK_EVENTS)):
-        task.process(work.input, record._replace(offset=work.events + record.offset))
+        task.process(work.input, record._replace(offset=work.records_number + record.offset))
     die()
 
 

@@ -26,13 +26,18 @@ _WORK_FILE = "work"
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """One partition's share of a measurement. ``events_path`` holds its ``events`` events (``pairs``)."""
+    """One partition's share of a measurement. ``events_path`` holds its ``events`` events (``pairs``).
+
+    The task processes them ``laps`` times, as one log: times are ``span_ms`` later in each lap.
+    """
 
     configuration: Configuration
     workload: Workload
     partition: int
     events_path: Path
     events: int
+    laps: int = 1
+    span_ms: int = 0
 
     def write(self, folder: Path) -> None:
         """Write the work for the processes that will work in ``folder``."""
@@ -52,9 +57,16 @@ class PartitionWork:
         return TopicPartition(INPUT_TOPIC, self.partition)
 
     def records(self) -> Iterator[Record]:
-        """Yield the events as the task's input, read from the file one by one."""
-        for offset, (key, value, timestamp_ms) in enumerate(read_pairs(self.events_path)):
-            yield Record(offset, key, value, timestamp_ms)
+        """Yield the events of all laps as the task's input, read from the file one by one."""
+        for lap in range(self.laps):
+            first, later_ms = lap * self.events, lap * self.span_ms
+            for place, (key, value, timestamp_ms) in enumerate(read_pairs(self.events_path)):
+                yield Record(first + place, key, value, timestamp_ms + later_ms)
+
+    @property
+    def records_number(self) -> int:
+        """The number of records in all laps."""
+        return self.laps * self.events
 
     def load_engine(self) -> None:
         """Import the modules of the backend, so that the import is not timed."""

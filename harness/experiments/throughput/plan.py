@@ -21,7 +21,8 @@ class Grid:
     """A grid of configurations over the first ``events`` events of a workload (None: all, if it ends).
 
     It is every combination of the listed values. A backend that does not carry a level is left out at that level.
-    ``backends`` None means all.
+    ``backends`` None means all. The events are processed again and again, as often as the fastest configuration of a
+    level and commit size needs for ``work_s`` seconds. If that is 0 they are processed once.
     """
 
     workload: str
@@ -32,6 +33,7 @@ class Grid:
     repeats: int = 1
     backends: tuple[str, ...] | None = None
     options: Options = ()
+    work_s: float = 0.0
 
     def __post_init__(self) -> None:
         chosen = workload(self.workload)
@@ -53,6 +55,7 @@ class ThroughputTrial:
     events: int | None
     partitions: int
     configurations: tuple[Configuration, ...]
+    work_s: float = 0.0
 
     @property
     def seed(self) -> int:
@@ -65,13 +68,13 @@ def throughput_trials(grids: Iterable[Grid], seed: int) -> list[ThroughputTrial]
 
     The same grids and seed give the same order. Raises: ConfigError if there is nothing to measure.
     """
-    groups: dict[tuple[str, int | None, int], dict[Configuration, None]] = {}
+    groups: dict[tuple[str, int | None, int, float], dict[Configuration, None]] = {}
     for grid in grids:
-        group = groups.setdefault((grid.workload, grid.events, grid.partitions), {})
+        group = groups.setdefault((grid.workload, grid.events, grid.partitions, grid.work_s), {})
         group.update(dict.fromkeys(_configurations(grid, seed)))
     made = [
-        ThroughputTrial(*inputs, _shuffled(configurations, seed))
-        for inputs, configurations in groups.items()
+        ThroughputTrial(workload, events, partitions, _shuffled(configurations, seed), work_s)
+        for (workload, events, partitions, work_s), configurations in groups.items()
         if configurations
     ]
     if not made:

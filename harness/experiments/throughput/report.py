@@ -15,8 +15,10 @@ from harness.report.page import Page, tables
 
 _METHOD = """\
 Spark partitions a workload's events by key and gives each partition to one task, with stores and a changelog of its
-own. Every measurement runs in a fresh process, in an order shuffled by the seed; repeats of one configuration are not
-adjacent. A commit is the whole of it: changelog, then stores. After the last record the process is killed with a
+own. Every measurement runs in a fresh process, in rounds whose order is shuffled by the seed. Where n is 5 or more, the
+log is processed again and again for at least two seconds, and medians have intervals (order statistics, 93.75 % for
+five repeats). A repeat is busy if other processes or the hypervisor took more than 10 % of the machine's CPU time. A
+commit is the whole of it: changelog, then stores. After the last record the process is killed with a
 transaction open, and a fresh one opens the task. Its state is compared, key by key, with the state that Spark SQL
 computes from the same events.
 """

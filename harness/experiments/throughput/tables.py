@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.report import text
 from harness.report.figures import Figures, distinct
+from harness.report.interval import with_interval
 from harness.report.table import Table
 
 
@@ -20,31 +21,33 @@ def throughput_tables(figures: Figures) -> list[Table]:
             [
                 figure["backend"],
                 text.exact(figure["records_per_commit"]),
-                text.count(figure["records_per_s"]),
-                f"{text.count(figure['records_per_s_low'])} to {text.count(figure['records_per_s_high'])}",
-                text.latency(figure["commit_p50_us"]),
-                text.latency(figure["commit_p99_us"]),
+                text.exact(figure["records"]),
+                text.exact(figure["repeats"]),
+                text.exact(figure["busy"]),
+                with_interval(figure, "records_per_s", text.count),
+                with_interval(figure, "commit_p50_us", text.latency),
+                with_interval(figure, "commit_p99_us", text.latency),
                 text.latency(figure["commit_max_us"]),
                 text.size(figure["bytes_written"]),
-                text.size(figure["bytes_on_disk"]),
-                text.size(figure["peak_memory_bytes"]),
+                with_interval(figure, "bytes_on_disk", text.size),
+                with_interval(figure, "peak_memory_bytes", text.size),
                 text.exact(figure["open_files"]),
                 text.duration(figure["open_after_kill_s"]),
                 figure["end_state"],
             ]
             for figure in own
         ]
-        repeats = max(figure["repeats"] for figure in own)
-        records = max(figure["records"] for figure in own)
         caption = (
             f"Workload `{workload}`, level {durability}, {partitions} partition{'s' * (partitions != 1)}, "
-            f"{text.exact(records)} records, {f'medians of {repeats}' if repeats > 1 else 'measured once'}"
+            "medians of n repeats, with intervals from 5 on"
         )
         head = (
             "backend",
             "records per commit",
+            "records",
+            "n",
+            "busy",
             "records/s",
-            "lowest to highest",
             "commit p50",
             "p99",
             "longest",
@@ -52,9 +55,9 @@ def throughput_tables(figures: Figures) -> list[Table]:
             "on disk",
             "peak memory",
             "open files",
-            "ready after a kill",
+            "opened again",
             "end state against Spark SQL",
         )
         different = [place for place, figure in enumerate(own) if figure["end_state"] == "different"]
-        tables.append(Table(caption, head, rows, range(1, 12), (1, 12), different))
+        tables.append(Table(caption, head, rows, range(1, 14), (1, 2, 3, 4, 14), different))
     return tables

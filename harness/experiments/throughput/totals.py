@@ -15,6 +15,7 @@ from hdrh.histogram import HdrHistogram
 
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.measurement import LATENCY_DIGITS, LATENCY_MAX_US
+from harness.processes.load import load_columns
 
 _SUMMED = ("bytes_written", "bytes_on_disk", "peak_memory_bytes", "open_files", "replayed")
 
@@ -47,6 +48,7 @@ def throughput_row(
         **{name: sum(each[name] for each in figures) for name in _SUMMED},
         "open_after_kill_s": max(each["open_after_kill_s"] for each in figures),
         "end_state": end_state,
+        **load_columns(figures),
     }
 
 

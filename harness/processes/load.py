@@ -1,0 +1,77 @@
+"""The load of a machine while something is measured: the CPU time of the measured process, and that of all others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+BUSY_SHARE = 0.1
+"""A machine is busy if others take more than this share of its CPU time: other processes, and the hypervisor."""
+_STAT = Path("/proc/stat")
+
+
+class CpuTimes(NamedTuple):
+    """CPU seconds of all processors since the machine started. Source: proc(5), "/proc/stat"."""
+
+    total_s: float
+    busy_s: float
+    """Spent by processes and interrupts."""
+    steal_s: float
+    """Spent by the hypervisor on other machines while this one had work."""
+
+
+class LoadWatch:
+    """Watches the machine and this process from its creation on."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu, self._times = perf_counter(), process_time(), cpu_times()
+
+    def figures(self) -> dict[str, Any]:
+        """Return the seconds since the creation, by the clock, of this process and of the machine."""
+        wall_s, cpu_s, times = perf_counter() - self._wall, process_time() - self._cpu, cpu_times()
+        figures: dict[str, Any] = {"wall_s": wall_s, "cpu_s": cpu_s, "load_average": os.getloadavg()[0]}
+        if times is not None and self._times is not None:
+            passed = (now - before for now, before in zip(times, self._times, strict=True))
+            figures |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), passed, strict=True)
+        return figures
+
+
+def cpu_times(stat: Path = _STAT) -> CpuTimes | None:
+    """Return the times of the machine; None if the system does not report them."""
+    try:
+        _, *fields = stat.read_text().partition("\n")[0].split()
+        user, nice, system, idle, io_wait, interrupts, soft_interrupts, steal = map(int, fields[:8])
+    except (OSError, ValueError):
+        return None
+    busy = user + nice + system + interrupts + soft_interrupts
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return CpuTimes(*(ticks / ticks_per_s for ticks in (busy + idle + io_wait + steal, busy, steal)))
+
+
+def load_columns(figures: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the load during a measurement by several processes at the same time, from the figures of each.
+
+    ``cpu_per_wall`` is their CPU time over the time by the clock, so 2 for two processes that never waited.
+    ``others_share`` and ``steal_share`` are the shares of other processes and of the hypervisor in the machine's CPU
+    time, while the slowest of them worked; None if the system does not report them.
+    """
+    slowest = max(figures, key=lambda each: float(each["wall_s"]))
+    own_s = sum(each["cpu_s"] for each in figures)
+    columns: dict[str, float | None] = {
+        "cpu_per_wall": own_s / slowest["wall_s"] if slowest["wall_s"] else 0.0,
+        "load_average": max(each["load_average"] for each in figures),
+        "others_share": None,
+        "steal_share": None,
+    }
+    if machine_s := slowest.get("machine_s"):
+        columns["others_share"] = min(1.0, max(0.0, slowest["machine_busy_s"] - own_s) / machine_s)
+        columns["steal_share"] = slowest["machine_steal_s"] / machine_s
+    return columns
+
+
+def is_busy(row: Mapping[str, Any]) -> bool:
+    """Return True if the machine was busy with other work during the measurement of a row."""
+    return (row.get("others_share") or 0.0) + (row.get("steal_share") or 0.0) > BUSY_SHARE

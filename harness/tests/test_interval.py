@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from harness.report.interval import CONFIDENCE, REPEATS_MIN, coverage, interval
+
+
+def test_fewer_than_five_repeats_have_no_interval() -> None:
+    assert REPEATS_MIN == 5
+    assert [interval(range(count)) is None for count in range(7)] == [True] * 5 + [False] * 2
+
+
+def test_five_repeats_have_the_lowest_to_the_highest_and_its_true_coverage() -> None:
+    found = interval([5.0, 1.0, 4.0, 2.0, 3.0])
+    assert found == (1.0, 3.0, 5.0, 0.9375)
+
+
+@pytest.mark.parametrize(("count", "rank"), [(6, 1), (8, 1), (9, 2), (12, 3), (20, 6)])
+def test_the_narrowest_interval_of_the_asked_coverage_is_taken(count: int, rank: int) -> None:
+    found = interval(range(count))
+    assert found is not None
+    assert (found.low, found.high) == (rank - 1, count - rank)
+    assert found.coverage >= CONFIDENCE > coverage(count, rank + 1)
+
+
+@pytest.mark.parametrize("count", [5, 9])
+def test_the_interval_contains_the_true_median_as_often_as_it_says(count: int) -> None:
+    seed = 1
+    print("seed", seed)
+    random, trials = Random(seed), 4_000
+    intervals = [interval([random.expovariate(1) for _ in range(count)]) for _ in range(trials)]
+    true_median = 0.6931471805599453
+    held = sum(each is not None and each.low <= true_median <= each.high for each in intervals)
+    assert held / trials == pytest.approx(coverage(count, 1 if count == 5 else 2), abs=0.015)
+
+
+def test_intervals_that_touch_overlap() -> None:
+    low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0]), interval([5.0, 6.0, 7.0, 8.0, 9.0])
+    above = interval([5.1, 6.0, 7.0, 8.0, 9.0])
+    assert low is not None
+    assert high is not None
+    assert above is not None
+    assert low.overlaps(high)
+    assert high.overlaps(low)
+    assert not low.overlaps(above)
+    assert not above.overlaps(low)
