@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from stores.changelog.interface import Changelog, IsExpired, Producer
+from stores.changelog.interface import Changelog, Producer
 from stores.config import StoreConfig
 from stores.errors import (
     ChangelogLostError,
@@ -26,23 +26,18 @@ from stores.files.creation import counts
 from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore, Position, TopicPartition
 from stores.position import merge
-from stores.records.expiry import STREAM_TIME, stream_time_ms
-from stores.records.record_kind import TypedStore
-from stores.records.timestamps import TIME
 from stores.registry import backend_named
 from stores.tasks.context import TaskContext
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.origin_file import Origin
-from stores.tasks.stores.changelogging_staging import ChangeloggingStaging
-from stores.tasks.stores.changelogging_store import ChangeloggingStore
+from stores.tasks.stores.committed_stream_time import CommittedStreamTime
 from stores.tasks.stores.log_rewriting import FOLLOWED, LOGGED
 from stores.tasks.stores.offset_import import can_import_offsets, import_offsets
 from stores.tasks.stores.replay_bound import ReplayBound
 from stores.tasks.stores.restore import OnRestore, Restored, RestoreReport, restore
+from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
-from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
-from stores.tasks.stores.store_proxy import StoreProxy
 from stores.tasks.stores.trust import IN_DOUBT, ROLLED_BACK, Trust, is_damaged, keeps_apart
 
 Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
@@ -78,8 +73,6 @@ class TaskStore:
         self.name = name
         self.path = path
         self.partition = partition
-        self._time_group = f"{partition.topic}/store-time"
-        """The consumer group by which its stream time is committed; no application has such a name."""
         self.offset: int | None = None
         self.restores = 0
         """The number of beginnings and ends of restores: odd during a restore, when views must not answer."""
@@ -94,8 +87,6 @@ class TaskStore:
         self._mixed = False
         """True if the store may have writes that are in no changelog."""
         self._wiped_because: str | None = None
-        self._logged: ChangeloggingStore | None = None
-        self._log: StoreLog
         self._opened_in_s = 0.0
         self.bound = ReplayBound(config.restore_max_bytes)
         self.counters = TaskStoreCounters(self.bound)
@@ -103,12 +94,8 @@ class TaskStore:
         """The report of the last restore, on opening or after a rollback."""
         self.store: KeyValueStore
         self.format = StoreFormat(name, path, config, partition, changelog, self.counters)
-        self._typed: TypedStore | None = None
-        self._is_expired: IsExpired | None = None
-        self._context: TaskContext
-        self._shown: Any = None
-        """The store as the user's function sees it; ``_shown_at`` is ``format.swaps`` of that time."""
-        self._shown_at = 0
+        self._shown = ShownStore(partition, config, self.format, self.counters)
+        self._stream_time = CommittedStreamTime(partition, changelog)
 
     @property
     def checkpointed(self) -> bool:
@@ -219,7 +206,7 @@ class TaskStore:
             except (OffsetOutOfRangeError, StoreCorruptedError) as error:
                 self._wipe(str(error))
                 done = self._restore(None, position, on_restore)
-            self._restore_stream_time()
+            self._stream_time.restore(self.store, self.format.records)
         if self.offset is not None:
             self.counters.replay_total += done.records
         if done.last_offset is not None:
@@ -267,34 +254,11 @@ class TaskStore:
 
     def logged(self, context: TaskContext) -> Any:
         """Return the store as the user's function sees it."""
-        self._context = context
-        self._show()
-        return StoreProxy(lambda: self._shown) if self.format.may_swap else self._shown
-
-    def _show(self) -> None:
-        """Create the change-logging store over the open one, and show it in its present format."""
-        context = self._context
-        if self._config.changelog_coalescing:
-            limit = self._config.uncommitted_max_bytes
-            held = COALESCED_BYTES_MAX if limit == -1 else min(COALESCED_BYTES_MAX, limit)
-            self._log = CoalescingLog(self.partition, context, self.format.headers, held)
-        else:
-            self._log = StoreLog(self.partition, context, self.format.headers)
-        self.counters.follow_log(self._log)
-        self._logged = ChangeloggingStore(self.store, self._log, context)
-        records, self._typed = self.format.records, None
-        shown: Any = self._logged
-        if records is not None:
-            shown = self._typed = records.staged(ChangeloggingStaging(self._logged, context))
-            if self._config.upgrade is None:
-                # With an upgrade the changelog may have records of another format, whose expiry is unknown.
-                self._is_expired = records.expired_records(self._logged)
-            self.counters.follow_typed(self._typed)
-        self._shown, self._shown_at = self.format.shown(shown), self.format.swaps
+        return self._shown.show(self.store, context)
 
     def begin(self) -> None:
         """Begin a transaction of the changelog. Held records of an earlier one are dropped."""
-        self._log.begin()
+        self._shown.log.begin()
 
     def uncommitted_memory_bytes(self) -> int:
         """Return the memory of the open transaction that counts towards the limit.
@@ -307,7 +271,7 @@ class TaskStore:
         if not store.transactional:
             return 0
         staged_bytes = max(store.approximate_num_uncommitted_bytes(), store.uncommitted_memory_bytes())
-        return staged_bytes + self._log.memory_bytes()
+        return staged_bytes + self._shown.log.memory_bytes()
 
     def log_room(self, wanted_bytes: int) -> int:
         """Return the bytes by which the changelog may at least grow before the next commit.
@@ -316,51 +280,40 @@ class TaskStore:
         ``wanted_bytes`` is exact.
         """
         bound_bytes = self.bound.max_bytes
-        store = self.store
+        store, log = self.store, self._shown.log
         if bound_bytes == -1 or not (store.persistent and store.transactional and store.manages_offsets):
             return sys.maxsize
-        if bound_bytes - self._log.num_bytes_at_most() < wanted_bytes:
-            self._log.count()
-        return bound_bytes - self._log.num_bytes_at_most()
+        if bound_bytes - log.num_bytes_at_most() < wanted_bytes:
+            log.count()
+        return bound_bytes - log.num_bytes_at_most()
 
     def compact_log(self) -> None:
         """Make one step of compacting its changelog. Raises: ChangelogError."""
-        if self._is_expired is None:
+        is_expired = self._shown.is_expired
+        if is_expired is None:
             self._changelog.compact_step(self.partition)
         else:
-            self._changelog.compact_step(self.partition, self._is_expired)
+            self._changelog.compact_step(self.partition, is_expired)
 
     def send_stream_time(self, producer: Producer) -> None:
         """Add the stream time of a store with a time to live to the open transaction.
 
-        If a value was replaced by one with an earlier timestamp, no changelog record has the highest time.
         Raises: as ``Producer.send_offsets``.
         """
-        records = self.format.records
-        if records is not None and records.commits_stream_time:
-            time_ms = stream_time_ms(self.store.mark)
-            if time_ms >= 0:
-                producer.send_offsets(self._time_group, {self.partition: time_ms})
-
-    def _restore_stream_time(self) -> None:
-        records = self.format.records
-        if records is not None and records.commits_stream_time:
-            time_ms = self._changelog.committed_offsets(self._time_group).get(self.partition, -1)
-            if time_ms > stream_time_ms(self.store.mark):
-                self.store.restore([], {}, marks={STREAM_TIME: TIME.pack(time_ms)})
+        self._stream_time.send(self.store, self.format.records, producer)
 
     def before_commit(self) -> None:
         """Let a typed store make a bounded step of expiry."""
-        if self._typed is not None:
-            self._typed.before_commit()
+        self._shown.before_commit()
 
     def finish_log(self) -> None:
         """Send the held records before the changelog is committed, and make room for their replay.
 
         Raises: as ``Producer.send``.
         """
-        self._log.finish()
-        self.bound.make_room(self._log.sent_bytes)
+        log = self._shown.log
+        log.finish()
+        self.bound.make_room(log.sent_bytes)
 
     def commit(self, offset: int | None) -> Failure | None:
         """Commit the staged writes with their offset in the changelog (None: no record was logged).
@@ -375,7 +328,7 @@ class TaskStore:
         if offset is not None:
             self.offset = offset
             if self.store.manages_offsets:
-                self.bound.committed(self._log.sent_bytes)
+                self.bound.committed(self._shown.log.sent_bytes)
         return None
 
     def catch_up(self, error: Failure, position: Position, on_restore: OnRestore | None) -> RestoreReport:
@@ -457,14 +410,7 @@ class TaskStore:
     def _check_format(self) -> None:
         """Check the format of the opened store, and make it the one that the user's function uses."""
         self.format.check(self.store)
-        if self._logged is None:
-            return
-        if self.format.swaps == self._shown_at:
-            self._logged.inner = self.store
-        else:
-            # The object that was shown before keeps the closed store.
-            self._show()
-            self._log.begin()
+        self._shown.follow(self.store)
 
     def _reopen(self) -> None:
         self._close()
