@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stores.changelog.interface import Changelog
+from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
@@ -73,3 +73,15 @@ def check_function(name: str, function: object, *arguments: str) -> None:
         signature.bind(*arguments)
     except TypeError as error:
         raise TypeError(f"{wanted}; this one does not take them: {error}") from None
+
+
+def unexpected_record(
+    task_id: TaskId, next_offsets: Mapping[TopicPartition, int], partition: TopicPartition, record: Record
+) -> ValueError:
+    """Return the error for a record that a task can't be given: of another partition, or processed before."""
+    if partition not in next_offsets:
+        inputs = ", ".join(map(str, next_offsets))
+        return ValueError(f"{partition} is not an input of task {task_id}: give it a record of {inputs}")
+    return ValueError(
+        f"record {record.offset} of {partition} was processed before: the next one is {next_offsets[partition]}"
+    )

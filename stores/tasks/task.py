@@ -23,6 +23,7 @@ from stores.tasks.arguments import (
     check_memory,
     check_task_id,
     checked_inputs,
+    unexpected_record,
 )
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
 from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
@@ -32,7 +33,6 @@ from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.task_files import TaskFiles
 from stores.tasks.directory.task_folder import TaskFolder
-from stores.tasks.first_error import FirstError
 from stores.tasks.identifier import TaskId
 from stores.tasks.input_loop import InputLoop
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
@@ -46,6 +46,7 @@ from stores.tasks.stores.store_group import (
 )
 from stores.tasks.stores.task_store import TaskStore
 from stores.tasks.task_counters import TaskCounters
+from stores.tasks.task_resources import TaskResources
 from stores.tasks.task_state import Call, TaskLifecycle
 from stores.tasks.task_transaction import BEFORE_LOG_COMMIT, TaskTransaction
 from stores.tasks.timing.clock import Clock, SystemClock
@@ -138,25 +139,24 @@ class StreamTask:
             check_function("init", init, "the context")
         if on_restore is not None:
             check_function("on_restore", on_restore, "the progress")
-        self._inputs = checked_inputs(inputs)
-        check_inputs(self._inputs)
+        input_partitions = checked_inputs(inputs)
+        check_inputs(input_partitions)
         check_application(application_id)
         check_stores(stores)
         check_relocation(topology, automatic_state_relocation)
         if topology is not None:
-            topology.check_task(task_id.subtopology, stores, [topic for topic, _ in self._inputs])
+            topology.check_task(task_id.subtopology, stores, [topic for topic, _ in input_partitions])
         if commit_every_records is not None:
             check_commit_every(commit_every_records)
         self.application_id = application_id
         self.task_id = task_id
         self.guarantee = common_guarantee(guarantee, stores.values())
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
-        self._changelog = changelog
         self._function, self._init = process, init
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
         files = TaskFiles(application_id, task_id, state, layout, stores)
-        self._folder = TaskFolder(
+        folder = TaskFolder(
             application_id, state, layout, task_id, files.kept, topology, automatic=automatic_state_relocation
         )
         members = [
@@ -174,7 +174,6 @@ class StreamTask:
             )
             for name, config in stores.items()
         ]
-        self._checkpoint = files.checkpoint
         self._stores = StoreGroup(members, files.checkpoint, files.origins, on_restore, exactly_once=exactly_once)
         self._commit_every = sys.maxsize if commit_every_records is None else commit_every_records
         interval_ms = checked_commit_interval_ms(commit_interval_ms, self.guarantee)
@@ -183,12 +182,15 @@ class StreamTask:
         self._context = TaskContext(task_id, changelog, self._timing.punctuation, self._timing.stream_time)
         self._task_timeout_s = checked_task_timeout_s(task_timeout_s)
         self._memory = own_memory.share() if memory is None else memory
+        self._resources = TaskResources(
+            task_id, input_partitions, changelog, folder, self._memory, self._stores, self._context, files.checkpoint
+        )
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()
         self._transaction = TaskTransaction(
             application_id,
             task_id,
-            self._inputs,
+            input_partitions,
             changelog,
             self._stores,
             self._context,
@@ -201,7 +203,12 @@ class StreamTask:
         )
         self._next = self._transaction.next_offsets
         self._input_loop = InputLoop(
-            self._inputs, changelog, self._transaction, self._timing, process=self.process, keep_time=self._keep_time
+            input_partitions,
+            changelog,
+            self._transaction,
+            self._timing,
+            process=self.process,
+            keep_time=self._keep_time,
         )
 
     def __enter__(self) -> Self:
@@ -232,10 +239,7 @@ class StreamTask:
         self._check_may_open()
         self._lifecycle.open()
         try:
-            self._folder.acquire(self)
-            self._memory.add(self)
-            self._create_topics()
-            self._stores.open()
+            self._resources.open_stores(self, processes=True)
             self._transaction.open_producer()
             reports = self._stores.restore(self._transaction.committed_position())
             self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
@@ -260,9 +264,7 @@ class StreamTask:
         self._lifecycle.rebuild()
         offsets, origins = None, None
         try:
-            self._folder.acquire(self)
-            self._create_topics()
-            self._stores.open()
+            self._resources.open_stores(self, processes=False)
             reports = self._stores.restore(self._transaction.committed_position())
             offsets = self._stores.checkpointable_offsets(running=False)
             origins = self._stores.origins(running=False)
@@ -288,7 +290,7 @@ class StreamTask:
         if not self._lifecycle.ready:
             self._transaction.resume()
         if record.offset < self._next.get(partition, sys.maxsize):
-            raise self._unexpected(partition, record)
+            raise unexpected_record(self.task_id, self._next, partition, record)
         context = self._context
         context.partition, context.record, context.active = partition, record, True
         context.written.num_bytes = 0
@@ -534,15 +536,6 @@ class StreamTask:
             # Its function has closed it, and the current record would count as processed without its writes.
             raise self._context.busy("be opened again")
 
-    def _create_topics(self) -> None:
-        existing = self._changelog.topics()
-        # As many partitions as the largest input topic has, so that each task has its own. Source: Kafka Streams, which
-        # takes the largest number of partitions among the inputs of the sub-topology.
-        count = max([self.task_id.partition + 1, *(existing.get(partition.topic, 0) for partition in self._inputs)])
-        for partition in self._stores.partitions:
-            if partition.topic not in existing:
-                self._changelog.create_topic(partition.topic, count)
-
     def _make_schedules(self) -> None:
         if self._init is not None:
             self._context.partition, self._context.record = NO_PARTITION, NO_RECORD
@@ -553,37 +546,5 @@ class StreamTask:
         offsets: Mapping[TopicPartition, int | None] | None = None,
         origins: Mapping[str, Origin] | None = None,
     ) -> None:
-        """Close everything, even after errors; then raise the first error.
-
-        Without an error write ``offsets``, and after them ``origins``: a store may only be called clean if it has a
-        checkpoint.
-        """
         self._lifecycle.close()
-        self._context.record = NO_RECORD
-        self._memory.discard(self)
-        errors = FirstError()
-        try:
-            with errors.step():
-                self._stores.close()
-            with errors.step():
-                if hasattr(self._context, "producer"):
-                    self._context.producer.close()
-            if offsets is not None and not errors.failed:
-                with errors.step():
-                    self._checkpoint.write(offsets)
-            if origins is not None and not errors.failed:
-                with errors.step():
-                    self._stores.write_origins(origins)
-        finally:
-            self._folder.release()
-        errors.reraise()
-
-    def _unexpected(self, partition: TopicPartition, record: Record) -> ValueError:
-        if partition not in self._next:
-            return ValueError(
-                f"{partition} is not an input of task {self.task_id}: give it a record of "
-                f"{', '.join(map(str, self._inputs))}"
-            )
-        return ValueError(
-            f"record {record.offset} of {partition} was processed before: the next one is {self._next[partition]}"
-        )
+        self._resources.close(self, offsets, origins)

@@ -132,7 +132,7 @@ def test_the_last_write_of_a_key_counts_whatever_kind_it_is_with_its_timestamp(
 def test_a_transaction_larger_than_what_may_be_held_is_restored_as_it_was(
     tmp_path: Path, log: MemoryChangelog, guarantee: ProcessingGuarantee, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.tasks.stores.task_store.COALESCED_BYTES_MAX", 4_000)
+    monkeypatch.setattr("stores.tasks.stores.shown_store.COALESCED_BYTES_MAX", 4_000)
     random = Random(892)
 
     def process(record: Record, context: TaskContext) -> None:
@@ -158,7 +158,7 @@ def test_a_key_that_is_written_over_and_over_stays_one_record(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many bytes were written: what is held is what counts."""
-    monkeypatch.setattr("stores.tasks.stores.task_store.COALESCED_BYTES_MAX", 4_000)
+    monkeypatch.setattr("stores.tasks.stores.shown_store.COALESCED_BYTES_MAX", 4_000)
 
     def process(record: Record, context: TaskContext) -> None:
         context.store("s").put(b"hot", b"%04d" % record.offset)
@@ -183,7 +183,7 @@ def test_what_is_held_is_counted_again_only_once_in_many_writes(
 
     count_bytes = store_log._num_bytes
     monkeypatch.setattr(store_log, "_num_bytes", num_bytes)
-    monkeypatch.setattr("stores.tasks.stores.task_store.COALESCED_BYTES_MAX", 4_000)
+    monkeypatch.setattr("stores.tasks.stores.shown_store.COALESCED_BYTES_MAX", 4_000)
 
     def process(record: Record, context: TaskContext) -> None:
         context.store("s").put(b"%03d" % min(record.offset, 25), b"%04d" % record.offset)
@@ -222,7 +222,7 @@ def test_what_is_held_of_a_transaction_that_was_undone_is_never_logged(
 def test_a_write_that_could_not_be_sent_early_is_never_committed_even_if_the_function_hides_the_error(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stores.tasks.stores.task_store.COALESCED_BYTES_MAX", 100)
+    monkeypatch.setattr("stores.tasks.stores.shown_store.COALESCED_BYTES_MAX", 100)
 
     def process(record: Record, context: TaskContext) -> None:
         with monkeypatch.context() as broken, pytest.raises(ChangelogError):

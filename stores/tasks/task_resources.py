@@ -1,0 +1,83 @@
+"""The resources of an open task: its folder, its share of memory, its stores and its producer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stores.changelog.interface import Changelog
+from stores.interface import TopicPartition
+from stores.tasks.context import NO_RECORD, TaskContext
+from stores.tasks.directory.checkpoint_file import CheckpointFile
+from stores.tasks.directory.origin_file import Origin
+from stores.tasks.directory.split_files import SplitCheckpoint
+from stores.tasks.directory.task_folder import TaskFolder
+from stores.tasks.first_error import FirstError
+from stores.tasks.identifier import TaskId
+from stores.tasks.memory_budget import BudgetedTask, BudgetShare
+from stores.tasks.stores.store_group import StoreGroup
+
+
+class TaskResources:
+    """What a task takes when it opens, and gives back when it closes."""
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        inputs: Sequence[TopicPartition],
+        changelog: Changelog,
+        folder: TaskFolder,
+        memory: BudgetShare,
+        stores: StoreGroup,
+        context: TaskContext,
+        checkpoint: CheckpointFile | SplitCheckpoint,
+    ) -> None:
+        self._task_id, self._inputs, self._changelog = task_id, inputs, changelog
+        self._folder, self._memory, self._stores = folder, memory, stores
+        self._context, self._checkpoint = context, checkpoint
+
+    def open_stores(self, task: BudgetedTask, *, processes: bool) -> None:
+        """Lock the folder, create the changelog topics that do not exist, and open the stores.
+
+        The task gets a share of the memory only if it ``processes`` records. Raises: as ``StreamTask.open``.
+        """
+        self._folder.acquire(task)
+        if processes:
+            self._memory.add(task)
+        existing = self._changelog.topics()
+        # As many partitions as the largest input topic has, so that each task has its own. Source: Kafka Streams, which
+        # takes the largest number of partitions among the inputs of the sub-topology.
+        count = max([self._task_id.partition + 1, *(existing.get(partition.topic, 0) for partition in self._inputs)])
+        for partition in self._stores.partitions:
+            if partition.topic not in existing:
+                self._changelog.create_topic(partition.topic, count)
+        self._stores.open()
+
+    def close(
+        self,
+        task: BudgetedTask,
+        offsets: Mapping[TopicPartition, int | None] | None = None,
+        origins: Mapping[str, Origin] | None = None,
+    ) -> None:
+        """Close everything, even after errors; then raise the first error.
+
+        Without an error write ``offsets``, and after them ``origins``: a store may only be called clean if it has a
+        checkpoint.
+        """
+        self._context.record = NO_RECORD
+        self._memory.discard(task)
+        errors = FirstError()
+        try:
+            with errors.step():
+                self._stores.close()
+            with errors.step():
+                if hasattr(self._context, "producer"):
+                    self._context.producer.close()
+            if offsets is not None and not errors.failed:
+                with errors.step():
+                    self._checkpoint.write(offsets)
+            if origins is not None and not errors.failed:
+                with errors.step():
+                    self._stores.write_origins(origins)
+        finally:
+            self._folder.release()
+        errors.reraise()
