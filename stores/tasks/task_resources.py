@@ -18,7 +18,7 @@ from stores.tasks.stores.store_group import StoreGroup
 
 
 class TaskResources:
-    """What a task takes when it opens, and gives back when it closes."""
+    """The resources that a task takes when it opens, and gives back when it closes."""
 
     def __init__(
         self,

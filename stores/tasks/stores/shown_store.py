@@ -28,7 +28,7 @@ class ShownStore:
     ) -> None:
         self._partition, self._config, self._format, self._counters = partition, config, form, counters
         self.is_expired: IsExpired | None = None
-        """Whether a changelog record has expired; None if that is unknown, or records never expire."""
+        """The test for an expired changelog record; None if that is unknown, or records never expire."""
         self._context: TaskContext
         self._logged: ChangeloggingStore | None = None
         self._typed: TypedStore | None = None
