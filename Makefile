@@ -15,6 +15,9 @@ ARGS ?=
 MINUTES ?= 5
 S ?=
 RUN ?=
+A ?=
+B ?=
+FAIL ?=
 SEED ?=
 BACKENDS ?=
 EVENTS ?=
@@ -32,7 +35,7 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN SEED BACKENDS EVENTS KEY TIME DROP_BAD
+VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN A B FAIL SEED BACKENDS EVENTS KEY TIME DROP_BAD
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 ifneq ($(filter-out $(VARIABLES),$(GIVEN)),)
 $(error No variable $(filter-out $(VARIABLES),$(GIVEN)) here. There are: $(VARIABLES))
@@ -44,7 +47,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test soak bench report scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test soak bench report compare scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -61,6 +64,9 @@ bench: profile $(STAMP) java ## time every backend, crash every backend, write t
 
 report: $(STAMP) ## write a run's report again: a whole run's to results/, another's beside its rows; RUN=runs/NAME, else the newest
 	@$(VENV_PYTHON) -m harness report $(call option,--run,$(RUN)) $(ARGS)
+
+compare: both $(STAMP) ## compare two runs, A=RUN B=RUN (folders, or names in runs/); FAIL=5% is an error where B is worse by more
+	@$(VENV_PYTHON) -m harness compare $(call quoted,$(A)) $(call quoted,$(B)) $(call option,--fail,$(FAIL)) $(ARGS)
 
 scenario: name profile $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit; PROFILE=full leaves nothing out
 	@$(VENV_PYTHON) -m harness scenario $(call quoted,$(S)) --profile $(PROFILE) $(call option,--seed,$(SEED)) $(OWN_EVENTS) $(ARGS)
@@ -90,7 +96,10 @@ clean: ## remove .venv, caches and whatever else was built; nothing that is trac
 clean-runs: ## remove runs/: the rows of every run, from which reports are written
 	@rm -rf runs
 
-.PHONY: profile name minutes
+.PHONY: profile name minutes both
+both:
+	@if [ -z "$(A)" ] || [ -z "$(B)" ]; then echo "Which runs? For example: make compare A=runs/NAME B=runs/NAME FAIL=5%" >&2; exit 2; fi
+
 minutes:
 	@case "$(MINUTES)" in ""|*[!0-9]*|0*) echo "MINUTES=$(MINUTES) is no number of minutes: give a whole number from 1, such as MINUTES=5." >&2; exit 2;; esac
 

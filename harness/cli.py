@@ -125,6 +125,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_results(report)
     report.set_defaults(run=_report)
 
+    compare = commands.add_parser("compare", help="compare two runs: ratios with intervals, or no difference")
+    for name, which in (("a", "the run before"), ("b", "the run after")):
+        compare.add_argument(name, type=Path, metavar=name.upper(), help=f"{which}: a folder, or its name in runs/")
+    compare.add_argument("--fail", type=_share, metavar="PERCENT", help="status 1 if B is worse by more, such as 5%%")
+    compare.add_argument("--busy", action="store_true", help="compare what was measured on a busy machine as well")
+    compare.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
+    compare.set_defaults(run=_compare)
+
     scenario = commands.add_parser("scenario", help="put one claim to the proof", parents=[_scenario_parser(None)])
     scenario.add_argument("name", help="a file in scenarios/ without its .py, or the path of one of your own")
     scenario.set_defaults(run=_named_scenario)
@@ -235,6 +243,12 @@ def _report(given: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(given: argparse.Namespace) -> int:
+    from harness.answer.comparison import compare
+
+    return compare(given.a, given.b, given.runs, fail=given.fail, busy=given.busy)
+
+
 def _named_scenario(given: argparse.Namespace) -> int:
     from harness.scenario_files import scenario_file
 
@@ -299,6 +313,16 @@ def _list(given: argparse.Namespace) -> int:
     print("failpoints:", *(f"  {name}" for name in reached), sep="\n")
     print("scenarios:", *(f"  {name}" for name in scenario_names()), sep="\n")
     return 0
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"a number of percent is from 0 to below 100, such as 5%, not {text!r}")
+    return share
 
 
 def _seed(text: str) -> int:

@@ -1,0 +1,231 @@
+"""The comparison of two runs: ratios of medians with intervals, cell by cell, and what got worse.
+
+Rows of the same cell are compared: the same workload, level, backend and commit size, or the same state that is opened.
+A difference is one whose interval excludes 1. The intervals are wide enough that, in 95 % of comparisons of equal runs,
+none of them does (Bonferroni). Five repeats of one cell cannot give that confidence, so the deviations of all cells of
+a measure count as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness.answer.choice import BUSY_REPEATS
+from harness.experiments.opening.figures import KEY as OPENING_KEY
+from harness.experiments.opening.figures import READY_AFTER_A_KILL
+from harness.experiments.registry import kinds
+from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
+from harness.processes.load import is_busy
+from harness.report import text
+from harness.report.figures import grouped, values
+from harness.report.interval import CONFIDENCE, REPEATS_MIN, Interval, log_deviations, ratio_interval
+from harness.report.rows import FACTS_FILE, Row, missing_columns, read_facts, read_rows
+from harness.report.table import Table
+from stores.errors import ConfigError
+
+_MACHINE = ("cpu", "memory_bytes", "disk")
+"""The parts of an environment that make a machine; software may differ, because it may be what is compared."""
+Cell = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A column of a kind of rows. ``same_work`` is True if it depends on the number of records."""
+
+    kind: str
+    name: str
+    words: str
+    shown: Callable[[float | None], str]
+    more_is_better: bool = False
+    same_work: bool = False
+
+
+_MEASURES = (
+    _Measure("throughput", "records_per_s", "records/s", text.count, more_is_better=True),
+    _Measure("throughput", "commit_p99_us", "commit, p99", text.latency),
+    _Measure("throughput", "peak_memory_bytes", "peak memory", text.size, same_work=True),
+    _Measure("throughput", "bytes_on_disk", "on disk", text.size, same_work=True),
+    _Measure("opening", "ready_s", READY_AFTER_A_KILL, text.duration),
+)
+_KEYS: Mapping[str, Sequence[str]] = {"throughput": THROUGHPUT_KEY, "opening": OPENING_KEY}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One measure of one cell in both runs. ``ratio`` is above 1 where B is better."""
+
+    measure: _Measure
+    cell: Cell
+    a: float
+    b: float
+    ratio: Interval
+    busy: bool
+
+    @property
+    def differs(self) -> bool:
+        """True if the interval of the ratio excludes 1."""
+        return not self.ratio.low <= 1 <= self.ratio.high
+
+    def is_worse(self, share: float) -> bool:
+        """Return True if B is worse by more than ``share``: the whole interval is beyond it."""
+        return self.ratio.high < 1 - share
+
+    @property
+    def verdict(self) -> str:
+        """The cell of a table: better, worse, or no difference."""
+        if not self.differs:
+            return "no difference"
+        return "better" if self.ratio.median > 1 else "**worse**"
+
+
+def compare(a: Path, b: Path, runs: Path, *, fail: float | None = None, busy: bool = False) -> int:
+    """Print how run ``b`` differs from run ``a``. Return 1 if a figure is worse by more than ``fail``, a share, else 0.
+
+    A run is a folder, or a name in ``runs``. Cells that were measured on a busy machine count only if ``busy`` is True.
+
+    Raises: ConfigError for a folder that is not that of a finished run, runs of other versions of the harness or of
+    different machines, and runs that have nothing in common that can be compared.
+    """
+    folders = [_folder(run, runs) for run in (a, b)]
+    facts = [_facts(folder) for folder in folders]
+    _check_machines(*(each["environment"] for each in facts))
+    rows_a, rows_b = (_rows(folder) for folder in folders)
+    found = compared(rows_a, rows_b, seed=int(facts[1]["seed"]))
+    counted = [each for each in found if busy or not each.busy]
+    if not counted:
+        raise ConfigError(_nothing(found))
+    print(comparison_table(counted, folders[0].name, folders[1].name).plain())
+    differ = [each for each in counted if each.differs]
+    print(f"\n{len(differ)} of {len(counted)} figures differ." if differ else "\nNo difference.")
+    if len(counted) < len(found):
+        print(f"Left out: {len(found) - len(counted)} figures of a busy machine. --busy compares them as well.")
+    if fail is None:
+        return 0
+    worse = [each for each in counted if each.is_worse(fail)]
+    print(f"Worse by more than {100 * fail:g} %: {len(worse)}.")
+    return 1 if worse else 0
+
+
+def compared(a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]], seed: int) -> list[Compared]:
+    """Return every measure of every cell that has at least five repeats in both runs, given their rows by kind."""
+    pairs = []
+    for kind, names in _KEYS.items():
+        of_a, of_b = (_cells(rows.get(kind, ()), names) for rows in (a, b))
+        for cell in (cell for cell in of_a if cell in of_b):
+            for measure in (each for each in _MEASURES if each.kind == kind):
+                before, after = values(of_a[cell], measure.name), values(of_b[cell], measure.name)
+                if min(len(before), len(after)) < REPEATS_MIN or not min(*before, *after) > 0:
+                    continue
+                if measure.same_work and _records(of_a[cell]) != _records(of_b[cell]):
+                    continue
+                pairs.append((measure, cell, before, after, _busy(of_a[cell]) or _busy(of_b[cell])))
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
+    deviations = {
+        measure: log_deviations(group for each, _, *groups, _ in pairs if each is measure for group in groups)
+        for measure in _MEASURES
+    }
+    return [
+        Compared(
+            measure,
+            cell,
+            median(before),
+            median(after),
+            ratio_interval(
+                *((after, before) if measure.more_is_better else (before, after)),
+                seed,
+                confidence,
+                deviations[measure],
+            ),
+            busy,
+        )
+        for measure, cell, before, after, busy in pairs
+    ]
+
+
+def comparison_table(found: Sequence[Compared], a: str, b: str) -> Table:
+    """Return the figures of both runs with their ratios: those that differ first, the worst of them at the top."""
+    ordered = sorted(found, key=lambda each: (not each.differs, each.ratio.median if each.differs else 0))
+    rows = [
+        [
+            _named(each),
+            each.measure.words,
+            each.measure.shown(each.a),
+            each.measure.shown(each.b),
+            text.ratio(each.ratio.median),
+            f"{text.ratio(each.ratio.low)} to {text.ratio(each.ratio.high)}",
+            each.verdict + (", busy" if each.busy else ""),
+        ]
+        for each in ordered
+    ]
+    caption = f"A is {a}, B is {b}; a ratio above 1 says that B is better"
+    return Table(caption, ("cell", "figure", "A", "B", "ratio", "interval", "B is"), rows, range(2, 6))
+
+
+def _named(each: Compared) -> str:
+    names = dict(zip(_KEYS[each.measure.kind], each.cell, strict=True))
+    size = f"{names['records_per_commit']:,} per commit" if "records_per_commit" in names else f"{names['records']:,}"
+    workload = f"{names['workload']}, " if "workload" in names else ""
+    return f"{names['backend']}, {names['durability']}, {workload}{size}"
+
+
+def _cells(rows: Iterable[Row], names: Sequence[str]) -> dict[Cell, list[Row]]:
+    return {tuple(key[name] for name in names): group for key, group in grouped(rows, names)}
+
+
+def _records(rows: Sequence[Row]) -> set[Any]:
+    return {row["records"] for row in rows}
+
+
+def _busy(rows: Sequence[Row]) -> bool:
+    return sum(map(is_busy, rows)) > BUSY_REPEATS * len(rows)
+
+
+def _folder(run: Path, runs: Path) -> Path:
+    for folder in (run, runs / run):
+        if (folder / FACTS_FILE).is_file():
+            return folder.resolve()
+    there = sorted(found.parent.name for found in runs.glob(f"*/{FACTS_FILE}"))[-3:] if runs.is_dir() else []
+    newest = f"; the newest are {', '.join(there)}" if there else ""
+    raise ConfigError(f"no run {str(run)!r}: give the folder of a run, or its name in {runs}{newest}")
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    facts = read_facts(folder)
+    environment = facts.get("environment")
+    if not isinstance(environment, dict):
+        raise ConfigError(f"the run in {folder} was given up before its end: there is nothing to compare")
+    if lacking := sorted({*_MACHINE} - environment.keys() | {"seed"} - facts.keys()):
+        raise ConfigError(f"{folder / FACTS_FILE} lacks {', '.join(lacking)}: it is of another version of the harness")
+    return facts
+
+
+def _rows(folder: Path) -> dict[str, list[Row]]:
+    columns = {kind: kinds()[kind] for kind in _KEYS}
+    if missing := missing_columns(folder, columns):
+        raise ConfigError(f"the rows are of another version of the harness: {'; '.join(missing)}. Run it again")
+    rows: dict[str, list[Row]] = {kind: list(read_rows(folder, kind, columns)) for kind in _KEYS}
+    rows["opening"] = [{**row, "ready_s": row["open_s"] + (row["restore_s"] or 0)} for row in rows["opening"]]
+    return rows
+
+
+def _check_machines(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    different = [name for name in _MACHINE if a[name] != b[name]]
+    if different:
+        said = "; ".join(f"{name.removesuffix('_bytes')}: {a[name]} against {b[name]}" for name in different)
+        raise ConfigError(f"the runs are of different machines, so their figures do not compare ({said})")
+
+
+def _nothing(found: Sequence[Compared]) -> str:
+    if found:
+        return (
+            f"the machine was busy in all {len(found)} figures that both runs have: run them again on a quiet one, or "
+            "compare them with --busy (make: ARGS=--busy)"
+        )
+    return (
+        f"the runs have no cell in common with {REPEATS_MIN} repeats in both: compare two runs of profile default, "
+        "such as those of `make bench ARGS='--only throughput'`"
+    )

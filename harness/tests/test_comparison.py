@@ -1,0 +1,139 @@
+"""Two equal runs show no difference, a slower store is found, and runs that do not compare are refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.answer.comparison import compared, comparison_table
+from harness.cli import USERS_MISTAKE, main
+from harness.experiments.registry import kinds
+from harness.report.interval import ratio_interval
+from harness.report.rows import new_run, write_facts, write_rows
+from harness.tests.made_up_rows import ENVIRONMENT, FACTS, Rows, made_up_rows
+
+SLEEPING = "lmdb-indexed-batch"
+
+
+def noisy_rows(seed: int, noise: float = 0.04, sleep_s: float = 0.0) -> Rows:
+    """Rows with a random deviation. Each put of one backend takes ``sleep_s`` longer."""
+    print("seed", seed)
+    random = Random(seed)
+    rows = {kind: made_up_rows()[kind] for kind in ("throughput", "opening")}
+    for row in rows["throughput"]:
+        row["records_per_s"] /= 1 + row["repeat"] / 50
+        if row["backend"] == SLEEPING:
+            row["records_per_s"] = 1 / (1 / row["records_per_s"] + sleep_s)
+        for name in ("records_per_s", "commit_p99_us", "peak_memory_bytes"):
+            row[name] = type(row[name])(row[name] * random.gauss(1, noise))
+    for row in rows["opening"]:
+        row["open_s"] *= random.gauss(1, noise)
+    return rows
+
+
+def run_of(folder: Path, rows: Rows, **facts: Any) -> Path:
+    run = new_run(folder, "default", FACTS)
+    write_facts(run, {**FACTS, **facts})
+    for kind, some in rows.items():
+        write_rows(run, kind, some, kinds())
+    return run
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_two_runs_of_the_same_store_show_no_difference(seed: int) -> None:
+    found = _with_ready(noisy_rows(seed)), _with_ready(noisy_rows(seed + 100))
+    result = compared(*found, seed=1)
+    assert len(result) > 100
+    assert [each for each in result if each.differs] == []
+    assert not any(each.is_worse(0.05) for each in result)
+    assert {row[-1] for row in comparison_table(result, "a", "b").rows} == {"no difference"}
+
+
+def test_a_sleep_of_20_microseconds_in_put_is_found_and_nothing_else() -> None:
+    before, after = _with_ready(noisy_rows(1)), _with_ready(noisy_rows(2, sleep_s=20e-6))
+    worse = [each for each in compared(before, after, seed=1) if each.is_worse(0.05)]
+    assert {(each.cell[2], each.measure.name) for each in worse} == {(SLEEPING, "records_per_s")}
+    assert {each.cell[1] for each in worse} >= {"CHANGELOG"}
+    better = [each for each in compared(after, before, seed=1) if each.differs]
+    assert {each.verdict for each in better} == {"better"}
+    assert {each.cell for each in better} >= {each.cell for each in worse}
+
+
+def _with_ready(rows: Rows) -> Rows:
+    return rows | {"opening": [{**row, "ready_s": row["open_s"] + row["restore_s"]} for row in rows["opening"]]}
+
+
+def test_fewer_than_five_repeats_and_other_work_are_not_compared() -> None:
+    before, after = noisy_rows(1), noisy_rows(2)
+    for row in after["throughput"]:
+        row["records"] += 1
+    names = {each.measure.name for each in compared(before, after, seed=1)}
+    assert names == {"records_per_s", "commit_p99_us"}
+    after["throughput"] = [row for row in after["throughput"] if row["repeat"] < 4]
+    assert compared(before, after, seed=1) == []
+
+
+def test_a_ratio_lies_in_its_interval_and_a_wider_one_contains_a_narrower_one() -> None:
+    above, below = [2.0, 2.2, 2.1, 1.9, 2.0], [1.0, 1.1, 0.9, 1.0, 1.05]
+    narrow, wide = (ratio_interval(above, below, 7, confidence) for confidence in (0.8, 0.999))
+    assert narrow.median == wide.median == 2.0
+    assert wide.low <= narrow.low <= 2.0 <= narrow.high <= wide.high
+    assert wide.low >= 1.9 / 1.1
+    assert wide.high <= 2.2 / 0.9
+    assert ratio_interval(above, below, 7) == ratio_interval(above, below, 7)
+
+
+def test_the_command_fails_only_where_b_is_worse_by_more_than_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = run_of(tmp_path, noisy_rows(1)), run_of(tmp_path, noisy_rows(2, sleep_s=20e-6))
+    runs = ["--runs", str(tmp_path)]
+    assert main(["compare", str(a), str(a), "--fail", "5%"]) == 0
+    assert "No difference." in capsys.readouterr().out
+    assert main(["compare", a.name, b.name, "--fail", "5%", *runs]) == 1
+    assert f"{SLEEPING}, CHANGELOG" in capsys.readouterr().out.splitlines()[2]
+    assert main(["compare", a.name, b.name, *runs]) == 0
+    assert main(["compare", b.name, a.name, "--fail=5", *runs]) == 0
+
+
+def test_figures_of_a_busy_machine_count_only_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = noisy_rows(1), noisy_rows(2, sleep_s=20e-6)
+    for row in after["throughput"]:
+        row["others_share"] = 0.5
+    a, b = run_of(tmp_path, before), run_of(tmp_path, after)
+    assert main(["compare", str(a), str(b), "--fail=5%"]) == 0
+    assert "of a busy machine" in capsys.readouterr().out
+    assert main(["compare", str(a), str(b), "--fail=5%", "--busy"]) == 1
+    shutil.rmtree(b / "opening")
+    assert main(["compare", str(a), str(b)]) == USERS_MISTAKE
+
+
+def test_runs_that_do_not_compare_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = run_of(tmp_path, noisy_rows(1))
+    empty = run_of(tmp_path, {})
+    elsewhere = run_of(tmp_path, noisy_rows(1), environment={**ENVIRONMENT, "memory_bytes": 1})
+    given_up = new_run(tmp_path, "default", {"profile": "default", "seed": 1})
+    older = run_of(tmp_path, noisy_rows(1))
+    [part] = (older / "throughput").glob("*.parquet")
+    pq.write_table(pq.read_table(part, partitioning=None).drop(["others_share"]), part)
+    for other, said in (
+        (tmp_path / "no-such-run", "no run"),
+        (empty, "no cell in common"),
+        (elsewhere, "different machines"),
+        (given_up, "given up"),
+        (older, "another version"),
+    ):
+        assert main(["compare", str(good), str(other)]) == USERS_MISTAKE
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("percent", ["much", "-1%", "100%", "nan"])
+def test_a_share_that_is_none_is_refused(percent: str) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        main(["compare", "a", "b", f"--fail={percent}"])
+    assert refusal.value.code == USERS_MISTAKE
