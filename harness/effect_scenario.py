@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from harness import profiles
 from harness.experiments.crash.trial import DURABILITIES
-from harness.experiments.iofaults.plan import Convicted, Swept, convictions, sweeps
+from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant, cases_of_fault, planned_mutants
 from harness.experiments.iofaults.subjects import subject_named
 from harness.mutants.registry import IO_FAULTS
 from harness.scenario_files import Scenario
@@ -34,7 +34,7 @@ class EffectScenario(Scenario):
     mutants: tuple[str, ...] = ()
     seeds: int = 1
 
-    def plan(self, seed: int) -> list[Swept | Convicted]:
+    def plan(self, seed: int) -> list[PlannedCase | PlannedMutant]:
         """Return everything to explore; ``seed`` is the first of its seeds.
 
         Raises: ConfigError for an unknown name, and if there is nothing to do.
@@ -45,10 +45,10 @@ class EffectScenario(Scenario):
         check_known("mutant", IO_FAULTS, *self.mutants)
         if self.seeds < 1 or (self.points_max is not None and self.points_max < 1):
             raise ConfigError("a scenario has one seed and one point or more")
-        planned: list[Swept | Convicted] = []
+        planned: list[PlannedCase | PlannedMutant] = []
         for number in range(seed, seed + self.seeds):
             for fault in self.faults:
-                planned += sweeps(
+                planned += cases_of_fault(
                     fault,
                     self.durabilities,
                     number,
@@ -56,7 +56,7 @@ class EffectScenario(Scenario):
                     points_max=self.points_max,
                     states_per_position=self.states_per_position,
                 )
-            planned += convictions("default", number, chosen, self.mutants)
+            planned += planned_mutants("default", number, chosen, self.mutants)
         if not planned:
             raise ConfigError("this scenario has nothing to do: no backend of it is persistent at its durabilities")
         return planned

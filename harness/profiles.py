@@ -12,7 +12,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 
 from harness.experiments.iofaults.case import VARIANTS
-from harness.experiments.iofaults.subjects import ADOPTIONS, ONLINE_UPGRADE, PUNCTUATION, TASKS
+from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, ONLINE_UPGRADE, PUNCTUATION, TASKS
 from harness.experiments.throughput.plan import Grid
 from harness.workloads.suggestion import nearest
 from stores.errors import ConfigError
@@ -102,8 +102,8 @@ class Profile:
     """More kills for subjects in which a mutant shows at few I/O operations of a commit: so many detect it in 95 % of
     runs."""
     measured_seeds: int
-    """The number of seeds with which the gate's own trials are run for each mutant. In the default profile it is one
-    for kills, if the gate kills at every effect."""
+    """The number of seeds with which the default profile's own trials are run for each mutant. In the default profile
+    it is one for kills, if it kills at every I/O operation."""
     variation_points_max: Mapping[str, int]
     """The number of points for variations of a subject that is tried at DISK: other pairs of engines, other levels. The
     key is the fault with its variant, else the fault, else an empty string."""
@@ -197,7 +197,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
                 Share(_DAMAGES, ("DISK",), 48),
             ),
             task_points_max=24,
-            kills_at_disk={TASKS[0]: 80, PUNCTUATION: 80, ONLINE_UPGRADE: 60, ADOPTIONS[1]: 120},
+            kills_at_disk={TASKS[0]: 80, PUNCTUATION: 80, ONLINE_UPGRADE: 60, OFFSET_IMPORTS[1]: 120},
             measured_seeds=2,
             variation_points_max={"kill": 17, "power gate": 8, "power": 0, "failed_sync": 0, "": 4},
             unseen_points_max=24,

@@ -24,7 +24,7 @@ from stores.files.identity import FILE as IDENTITY_FILE
 from stores.files.plain_files import sync_folder, translated_system_errors
 from stores.files.store_directory import FAILPOINTS, checked_path
 from stores.interface import Durability, IsolationLevel, KeyValueStore
-from stores.process.forks import keep_for_good, watch
+from stores.process.forks import never_free, watch
 from stores.strategies.forked import disown
 from stores.strategies.refusals import close_refused, note_opened
 from stores.strategies.staging import Traits
@@ -229,7 +229,7 @@ class StoreBackend(Backend):
             isolation_level=traits.isolation_level,
             options={**self.options, **options},
         )
-        watch(store, keep_for_good)
+        watch(store, never_free)
         return store
 
     def wipe(self, path: Path) -> None:

@@ -15,7 +15,7 @@ from harness.checkers.evidence import State
 
 Given = Mapping[bytes, Sequence[tuple[int, bytes | None]]]
 """Each key's values in order, with the number of the commit that wrote each; (0, None) comes first."""
-NOTICING = (
+DETECTING = (
     "StoreCorruptedError",
     "StoreIncompatibleError",
     "StoreTooNewError",
@@ -27,10 +27,10 @@ NOTICING = (
 
 
 class Found(StrEnum):
-    """The result of a trial. ``VALID`` keeps every promise; ``NOTICED`` only where detection is enough."""
+    """The result of a trial. ``VALID`` keeps every promise; ``DETECTED`` only where detection is enough."""
 
     VALID = "valid"
-    NOTICED = "noticed"
+    DETECTED = "detected"
     """A typed error said that the state cannot be trusted. After a wipe and a restore the state was correct."""
     LOST = "lost"
     """The state of a commit before the last acknowledged one."""
@@ -106,7 +106,7 @@ class Demand(NamedTuple):
 
     keeps: bool
     """True if no acknowledged commit may be missing."""
-    may_notice: bool
+    may_detect: bool
     """True if a typed error at opening is accepted instead of a correct state."""
     transactional: bool = True
     """True if uncommitted writes must not be visible, and data must match its offset."""
@@ -115,14 +115,14 @@ class Demand(NamedTuple):
 class Finding(NamedTuple):
     """``number`` is the commit that was found, or None; ``expected`` is True if the promises were kept.
 
-    ``noticed`` is the stage at which corruption was reported: see ``Remains.stage``.
+    ``detected_at`` is the stage at which corruption was reported: see ``Remains.stage``.
     """
 
     found: Found
     number: int | None
     expected: bool
     detail: str = ""
-    noticed: str = ""
+    detected_at: str = ""
 
 
 def demand(level: str, fault: str, *, transactional: bool = True) -> Demand:
@@ -183,7 +183,7 @@ def check_prefix(
     if remains.leaked:
         return Finding(Found.LEAKED_EXCEPTION, None, False, remains.leaked)
     # An error that comes only after everything was read does not excuse a wrong state.
-    if remains.error and (remains.state is None or (remains.error in NOTICING and remains.stage != "afterwards")):
+    if remains.error and (remains.state is None or (remains.error in DETECTING and remains.stage != "afterwards")):
         return _refusal(demanded, remains)
     if remains.state is None:
         return Finding(Found.HARNESS_ERROR, None, False, "the verifier process reported neither a state nor an error")
@@ -193,12 +193,12 @@ def check_prefix(
         verdict = _key_by_key(demanded, promises, remains.state, given)
     if verdict.found is not Found.VALID:
         return verdict
-    return _refusal(demanded, remains) if remains.error in NOTICING else _usable(demanded, remains, verdict)
+    return _refusal(demanded, remains) if remains.error in DETECTING else _usable(demanded, remains, verdict)
 
 
 def _refusal(demanded: Demand, remains: Remains) -> Finding:
     said = f"{remains.error}: {remains.error_detail}"
-    if remains.error not in NOTICING:
+    if remains.error not in DETECTING:
         return Finding(Found.REFUSED, None, False, said)
     if remains.wanted is None or remains.restored != remains.wanted:
         return Finding(Found.UNRESTORED, None, False, said)
@@ -207,7 +207,7 @@ def _refusal(demanded: Demand, remains: Remains) -> Finding:
         return Finding(Found.UNRESTORED, None, False, detail)
     if unkept := _unkept_afterwards(demanded, remains, remains.restored):
         return Finding(Found.UNUSABLE, None, False, f"{said}; restored, and then {unkept}")
-    return Finding(Found.NOTICED, None, demanded.may_notice, said, remains.stage)
+    return Finding(Found.DETECTED, None, demanded.may_detect, said, remains.stage)
 
 
 def _whole(demanded: Demand, promises: Promised, remains: Remains, models: Sequence[State], given: Given) -> Finding:

@@ -1,7 +1,7 @@
 """Crash states, position by position: enumerated, without duplicates, and rebuilt from a description.
 
 Everything is lazy and depends on its arguments alone. Random selections are drawn per position, so the crash states at
-a position do not depend on the slice of positions that is enumerated.
+a position do not depend on which other positions are enumerated.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """A crash state that is legal at one position or more of a slice; ``description`` is that of the first.
+    """A crash state that is legal at one position or more of those enumerated; ``description`` is that of the first.
 
     ``states`` counts how often it was enumerated. It is checked against the strictest of these positions. It must
     contain the commits acknowledged in ``said(recording, said_by)``, the most at any of them. It must contain no commit

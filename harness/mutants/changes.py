@@ -190,7 +190,7 @@ MUTANTS = (
         "import-noted-first",
         "an offset import names the backend that keeps offsets before the store has them",
         _import_noted_first,
-        (IoFault("kill", only("store-adoption", "store-adoption-rocksdb")),),
+        (IoFault("kill", only("offset-import", "offset-import-rocksdb")),),
     ),
     Mutant(
         "checkpoint-before-folder",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.experiments.iofaults.case import Case
-from harness.experiments.iofaults.slices import EXPLORERS, all_points
+from harness.experiments.iofaults.subsets import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
 
 
-def sweep(case: Case, points: range, seed: int, only: str = "") -> Iterator[Row]:
+def rows_of(case: Case, points: range, seed: int, only: str = "") -> Iterator[Row]:
     """The rows of ``points``; ``only`` picks one of the trials at a point."""
     with Workshop(case, seed) as shop:
         yield from EXPLORERS[case.fault](shop, points, only)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 LONG_FILES: Final = (
-    "harness/tests/test_sweeps.py",
+    "harness/tests/test_iofaults.py",
     "stores/tests/tasks/test_typed_kills.py",
     "harness/tests/test_killed_executors.py",
     "harness/tests/test_throughput_spark.py",
-    "harness/tests/test_sweeps_spark.py",
+    "harness/tests/test_iofaults_spark.py",
     "harness/tests/test_session.py",
     "harness/tests/test_trials_spark.py",
     "harness/tests/test_cli.py",
     "harness/tests/test_events.py",
-    "harness/tests/test_sweeps_mutants.py",
+    "harness/tests/test_iofaults_mutants.py",
     "harness/tests/test_trials.py",
     "harness/tests/test_benchmarks.py",
     "harness/tests/test_scenario.py",

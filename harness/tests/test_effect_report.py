@@ -66,12 +66,12 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         effect(digest="b"),
         effect(variant="strict", durability="PROCESS", state=1, result="lost", expected=False, repeat=REPEAT),
         effect(durability="CHANGELOG", state=0),
-        effect(durability="CHANGELOG", state=None, result="noticed"),
+        effect(durability="CHANGELOG", state=None, result="detected"),
         effect(fault="damage", variant="flipped", state=None, result="phantom", expected=False, repeat=REPEAT),
         effect(fault="kill", variant="", state=None, result="torn", detail="half", expected=False, repeat=REPEAT),
     ]
     keys = dict.fromkeys((row["durability"], row["fault"], row["variant"]) for row in trials)
-    slices = [
+    subsets = [
         {
             **{name: effect()[name] for name in ("scenario", "slice", "backend", "seed")},
             "kind": "effect_slice",
@@ -114,7 +114,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             ("kill", 24, "not seen", "", None),
         )
     ]
-    return {"effect": trials, "effect_slice": slices, "mutant": mutants}
+    return {"effect": trials, "effect_slice": subsets, "mutant": mutants}
 
 
 def page_of(made: dict[str, list[dict[str, Any]]]) -> str:
@@ -156,7 +156,7 @@ def test_corruption_that_silently_loses_commits_is_not_called_harmless() -> None
     made = rows()
     damaged = [effect(fault="damage", variant="flipped", result=result) for result in ("valid", "lost", "torn")]
     noticed = [
-        effect(fault="damage", variant="flipped", result="noticed", noticed=by)
+        effect(fault="damage", variant="flipped", result="detected", noticed=by)
         for by in ("open", "read", "read", "verify", "verify", "verify")
     ]
     made["effect"] = [*damaged, *noticed, noticed[-1] | {"unverified": "deadly"}]
@@ -194,8 +194,8 @@ def test_the_page_shows_how_many_points_were_explored_of_all() -> None:
     figures = all_figures(rows())
     assert left_out(figures).startswith(f"{20 * len(figures['effect'])} of {25 * len(figures['effect'])} ")
     whole = rows()
-    for slice_ in whole["effect_slice"]:
-        slice_["points_in_all"] = None  # As rows of an earlier version.
+    for subset in whole["effect_slice"]:
+        subset["points_in_all"] = None  # As rows of an earlier version.
     assert left_out(all_figures(whole)) == ""
 
 

@@ -1,6 +1,6 @@
 """On a cluster that loses executors, jobs and trials of all kinds complete; the tests share one cluster and session.
 
-Workers of Spark that are killed, without a cluster, are in ``test_trials_spark`` and ``test_sweeps_spark``.
+Workers of Spark that are killed, without a cluster, are in ``test_trials_spark`` and ``test_iofaults_spark``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.spark.session import session
-from harness.tests import test_sweeps_spark as sweeps
+from harness.tests import test_iofaults_spark as spread
 from harness.tests import test_trials_spark as trials
 from harness.tests.cluster import Cluster
-from harness.tests.exploring import points_of, sweep
+from harness.tests.exploring import points_of, rows_of
 from harness.tests.shared_jvm import SharedJvm
 
 SCHEMA = "id long, parent string, code string"
@@ -96,9 +96,9 @@ def test_a_killed_executor_neither_loses_nor_doubles_a_trial(
 def test_a_killed_executor_neither_loses_nor_doubles_a_row_of_an_io_fault(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows = sweeps.run_while(cluster.kill_executor, spark, tmp_path)
-    case = sweeps.KILLS.case
-    assert sweeps.verdicts(rows) == sweeps.verdicts(list(sweep(case, points_of(case, sweeps.SEED), sweeps.SEED)))
-    slices = [row["slice"] for row in sweeps.of_kind(rows, "effect_slice")]
+    rows = spread.run_while(cluster.kill_executor, spark, tmp_path)
+    case = spread.KILLS.case
+    assert spread.verdicts(rows) == spread.verdicts(list(rows_of(case, points_of(case, spread.SEED), spread.SEED)))
+    slices = [row["slice"] for row in spread.of_kind(rows, "effect_slice")]
     assert slices == list(range(len(slices)))
-    assert sweeps.left_of_fork_servers() == []
+    assert spread.left_of_fork_servers() == []

@@ -39,7 +39,7 @@ def test_an_empty_store_without_offsets_is_commit_zero() -> None:
     assert verdict_on(seen(0, offset=None, position=None), promises=Promised()).found is Found.VALID
 
 
-NOTICED = {
+DETECTED = {
     "state": None,
     "later": {**MODELS[3], **ADDED},
     "error": "StoreCorruptedError",
@@ -60,15 +60,15 @@ BROKEN: list[tuple[Found, dict[str, Any]]] = [
     (Found.REFUSED, {"state": None, "error": "StoreUnavailableError"}),
     (Found.UNUSABLE, {"later": MODELS[2]}),
     (Found.UNUSABLE, {"later": None, "error": "CommitFailedError"}),
-    (Found.UNRESTORED, {**NOTICED, "restored": MODELS[2]}),
-    (Found.UNRESTORED, {**NOTICED, "restored": None}),
-    (Found.UNRESTORED, {**NOTICED, "restored_offset": 2}),
-    (Found.UNUSABLE, {**NOTICED, "later": None}),
-    (Found.UNUSABLE, {**NOTICED, "later": {**MODELS[2], **ADDED}}),
-    (Found.UNUSABLE, {**NOTICED, "later_offset": 3}),
+    (Found.UNRESTORED, {**DETECTED, "restored": MODELS[2]}),
+    (Found.UNRESTORED, {**DETECTED, "restored": None}),
+    (Found.UNRESTORED, {**DETECTED, "restored_offset": 2}),
+    (Found.UNUSABLE, {**DETECTED, "later": None}),
+    (Found.UNUSABLE, {**DETECTED, "later": {**MODELS[2], **ADDED}}),
+    (Found.UNUSABLE, {**DETECTED, "later_offset": 3}),
     (Found.UNUSABLE, {"later_offset": 2}),
     (Found.UNUSABLE, {"later_position": None}),
-    (Found.NOTICED, NOTICED),
+    (Found.DETECTED, DETECTED),
     (Found.HARNESS_ERROR, {"trouble": "the verifier raised"}),
     (Found.HARNESS_ERROR, {"state": None}),
 ]
@@ -121,9 +121,9 @@ def test_an_earlier_commit_is_lost_only_where_the_level_keeps_it(level: str, fau
         ("CHANGELOG", "kill", True),
     ],
 )
-def test_noticing_is_enough_where_the_level_does_not_keep(level: str, fault: str, enough: bool) -> None:
-    verdict = verdict_on(seen(2, **NOTICED), level=level, fault=fault)
-    assert (verdict.found, verdict.expected) == (Found.NOTICED, enough)
+def test_detection_is_enough_where_the_level_does_not_keep(level: str, fault: str, enough: bool) -> None:
+    verdict = verdict_on(seen(2, **DETECTED), level=level, fault=fault)
+    assert (verdict.found, verdict.expected) == (Found.DETECTED, enough)
 
 
 @pytest.mark.parametrize("level", ["CHANGELOG", "PROCESS", "DISK"])

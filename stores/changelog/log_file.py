@@ -16,7 +16,7 @@ from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtEr
 from stores.files.plain_files import sync_folder
 from stores.files.sqlite_file import keep_log, write_ahead
 from stores.interface import Durability
-from stores.process.forks import WHOSE, keep_for_good, watch
+from stores.process.forks import BELONGS_TO_PARENT, never_free, watch
 
 BUSY_TIMEOUT_S = 30.0
 ROWS_PER_INSERT = 32
@@ -113,12 +113,12 @@ class LogFile:
     def check_open(self) -> None:
         """Check that the file is open. Raises: StoreClosedError."""
         if self._forked:
-            raise StoreClosedError(f"the changelog {self.path} {WHOSE}")
+            raise StoreClosedError(f"the changelog {self.path} {BELONGS_TO_PARENT}")
         if not self.is_open:
             raise StoreClosedError(f"the changelog {self.path} is closed: open it again")
 
     def _disown(self) -> None:
-        keep_for_good([self._lock, self.writer, *self._readers])
+        never_free([self._lock, self.writer, *self._readers])
         self._lock = threading.RLock()
         self._readers, self._idle_readers = [], []
         self.is_open, self._forked = False, True

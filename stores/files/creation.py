@@ -69,9 +69,9 @@ def is_store(path: Path) -> bool:
     return is_lock_file(path / LOCK_FILE) and not _has_other_identity(path)
 
 
-def counts(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Return True if there is a store at ``path`` that is neither being made nor removed. Raises: OSError."""
-    return path.is_dir() and not is_vacant(path) and not is_unfinished(path)
+    return path.is_dir() and not is_unused(path) and not is_unfinished(path)
 
 
 def foreign_names(path: Path) -> list[str]:
@@ -79,7 +79,7 @@ def foreign_names(path: Path) -> list[str]:
     return sorted(_names(path) - _PARTS)
 
 
-def is_vacant(path: Path) -> bool:
+def is_unused(path: Path) -> bool:
     """Return True if the folder has no files except those that a creation makes first. Raises: OSError."""
     names = _names(path)
     if names - {LOCK_FILE, _NEW_MARKER}:
@@ -180,7 +180,7 @@ def _may_be_wiped(path: Path) -> bool:
     while os.path.lexists(path):
         # A missing part means that another process is removing the store: look again.
         with suppress(FileNotFoundError):
-            if not is_no_folder(path) and (is_store(path) or is_vacant(path)):
+            if not is_no_folder(path) and (is_store(path) or is_unused(path)):
                 return True
             if is_no_folder(path) or not has_changed(path, lambda: None if is_store(path) else _refuse_wipe(path)):
                 _refuse_wipe(path)
@@ -198,18 +198,18 @@ def has_changed(path: Path, check: Callable[[], None]) -> bool:
     may be foreign. Raises: StoreLockedError if that process is still working; OSError.
     """
     try:
-        if is_vacant(path) or is_unfinished(path):
+        if is_unused(path) or is_unfinished(path):
             return True
         if not os.path.lexists(path / LOCK_FILE):
             # The lock file is removed last, together with the folder.
-            return is_vacant(path)
+            return is_unused(path)
         if foreign_names(path) or not is_lock_file(path / LOCK_FILE):
             return False
         lock = take(path / LOCK_FILE, note=False)
     except FileNotFoundError:
         return True
     try:
-        if not (is_vacant(path) or is_unfinished(path)):
+        if not (is_unused(path) or is_unfinished(path)):
             check()
     except (FileNotFoundError, StoreCorruptedError, StoreIncompatibleError):
         return False
@@ -229,7 +229,7 @@ def is_no_folder(path: Path) -> bool:
 
 def remove_folder(path: Path) -> None:
     """Remove the folder ``path``, whose lock is held, if it has neither a store nor foreign files."""
-    if is_vacant(path):
+    if is_unused(path):
         remove(path / _NEW_MARKER)
         (path / LOCK_FILE).unlink(missing_ok=True)
         with suppress(OSError):

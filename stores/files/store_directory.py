@@ -43,7 +43,7 @@ from stores.files.creation import (
     is_plain,
     is_store,
     is_unfinished,
-    is_vacant,
+    is_unused,
     prepare_folder,
     remove_folder,
     wipe,
@@ -157,7 +157,7 @@ class StoreDirectory:
                     path.rmdir()
             raise
         try:
-            if is_vacant(path) or is_unfinished(path):
+            if is_unused(path) or is_unfinished(path):
                 create(path, backend, build)
         except BaseException:
             with suppress(OSError):
@@ -288,7 +288,7 @@ class _ChangedError(Exception):
 def _is_to_be_made(path: Path) -> bool:
     """Return True if no store is in the folder. Raises: OSError; _ChangedError if the folder was removed."""
     try:
-        return is_vacant(path) or is_unfinished(path)
+        return is_unused(path) or is_unfinished(path)
     except FileNotFoundError as error:
         if is_no_folder(path):
             raise

@@ -17,7 +17,7 @@ Opened = TypeVar("Opened")
 
 _disown: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
-WHOSE = (
+BELONGS_TO_PARENT = (
     "was open when this process was forked, and belongs to the parent: use it there, or open it in a process that is "
     "started with multiprocessing's 'spawn', after the parent has closed it"
 )
@@ -28,12 +28,12 @@ def watch(opened: Opened, disown: Callable[[Opened], None]) -> None:
     """Call ``disown`` with ``opened`` in the child of every fork from now on, as long as ``opened`` is referenced.
 
     ``disown`` must make every later use raise. It must not take a lock, which another thread of the parent may have
-    held. It passes objects that must not be freed to ``keep_for_good``.
+    held. It passes objects that must not be freed to ``never_free``.
     """
     _disown[opened] = disown
 
 
-def keep_for_good(thing: object) -> None:
+def never_free(thing: object) -> None:
     """Never free ``thing``, not even when the process ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 

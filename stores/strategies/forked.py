@@ -7,7 +7,7 @@ from typing import Any
 
 from stores.errors import StoreClosedError
 from stores.interface import KeyValueStore
-from stores.process.forks import WHOSE, keep_for_good
+from stores.process.forks import BELONGS_TO_PARENT, never_free
 from stores.strategies.store import Store
 
 
@@ -20,7 +20,7 @@ def disown(store: Store) -> None:
         batch.writes, batch.recent = {}, {}
     # Change the objects themselves: readers and other holders of a reference are disabled with them.
     for part, refusing in ((store, _ForkedStore), (staging, _ForkedStaging)):
-        keep_for_good(dict(vars(part)))
+        never_free(dict(vars(part)))
         vars(part).clear()
         part.__class__ = refusing  # type: ignore[assignment]
 
@@ -36,7 +36,7 @@ class _ForkedStore(KeyValueStore):
     def __getattribute__(self, name: str) -> Any:
         if name in ("close", "is_open") or name.startswith("__"):
             return super().__getattribute__(name)
-        raise StoreClosedError(f"this store {WHOSE}")
+        raise StoreClosedError(f"this store {BELONGS_TO_PARENT}")
 
 
 class _ForkedStaging(ABC):  # noqa: B024 - an object can take this class only if it has the base of ``Staging``.
@@ -45,4 +45,4 @@ class _ForkedStaging(ABC):  # noqa: B024 - an object can take this class only if
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__"):
             return super().__getattribute__(name)
-        raise StoreClosedError(f"this store {WHOSE}")
+        raise StoreClosedError(f"this store {BELONGS_TO_PARENT}")

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from stores.batch.merge import Pair
 from stores.errors import StoreClosedError, StoreUnavailableError
 from stores.interface import KeyValueIterator
-from stores.process.forks import keep_for_good
+from stores.process.forks import never_free
 
 
 class Pin:
@@ -42,7 +42,7 @@ class Pin:
     def abandon(self) -> None:
         """Make the iterator raise from now on, but release nothing: the resources belong to the parent process."""
         self.closed = True
-        keep_for_good(self._release)
+        never_free(self._release)
         self._release = None
 
     def __del__(self) -> None:

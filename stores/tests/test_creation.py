@@ -141,7 +141,7 @@ def test_a_wiping_that_is_cut_short_leaves_no_part_of_the_store(path: Path) -> N
         with pytest.MonkeyPatch.context() as patched, suppress(KeyboardInterrupt):
             patched.setattr(creation, "remove", killed)
             wipe(path)
-        assert not creation.counts(path)
+        assert not creation.is_complete(path)
         with open_store("lmdb", path) as store:
             assert store.get(b"key") is None
             store.put(b"key", b"value")
@@ -468,7 +468,7 @@ def test_a_flipped_bit_in_what_a_store_says_it_is_never_makes_it_another_one(pat
 
 @pytest.mark.parametrize("made_again", [False, True])
 @pytest.mark.parametrize("work", [open_store, wipe])
-@pytest.mark.parametrize("step", ["is_unfinished", "is_vacant", "is_store", "foreign_names", "checked_identity"])
+@pytest.mark.parametrize("step", ["is_unfinished", "is_unused", "is_store", "foreign_names", "checked_identity"])
 def test_who_meets_another_process_at_wiping_and_making_the_store_takes_nothing_for_damage(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[..., object], made_again: bool
 ) -> None:

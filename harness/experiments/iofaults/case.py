@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import replay
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.subjects import check_subject
+from harness.experiments.iofaults.subjects import check_subject, current_name
 from harness.experiments.iofaults.workload import COMMITS
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import PLAIN
@@ -72,8 +72,9 @@ class Case:
 
     def __post_init__(self) -> None:
         self._check_types()
+        object.__setattr__(self, "subject", current_name(self.subject))
         if self.fault not in VARIANTS:
-            raise unknown("fault of a sweep called", self.fault, VARIANTS)
+            raise unknown("I/O fault called", self.fault, VARIANTS)
         if not self.variant:
             object.__setattr__(self, "variant", VARIANTS[self.fault][0])
         if self.variant not in VARIANTS[self.fault]:

@@ -9,7 +9,7 @@ from harness import replay
 from harness.experiment import Again
 from harness.experiments.iofaults.case import Asked
 from harness.experiments.iofaults.power import UnseenWritesError
-from harness.experiments.iofaults.slices import EXPLORERS, FROM_RECORDING, all_points
+from harness.experiments.iofaults.subsets import EXPLORERS, FROM_RECORDING, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.library import recorder_library

@@ -50,11 +50,11 @@ def damages(shop: Workshop, points: Sequence[int], only: str = "") -> Iterator[R
         told_then, verdict = shop.patiently(trial)
         path, at = planned[point]
         row = shop.row(point, "", f"{path} {shop.case.variant} at {at}", told_then, verdict)
-        if verdict.noticed == "verify":
+        if verdict.detected_at == "verify":
             _, unverified = shop.patiently(partial(trial, verify=False))
-            if unverified.noticed in ("open", "read"):
-                row["noticed"] = unverified.noticed
-            elif unverified.found not in (Found.VALID, Found.NOTICED, Found.REFUSED):
+            if unverified.detected_at in ("open", "read"):
+                row["noticed"] = unverified.detected_at
+            elif unverified.found not in (Found.VALID, Found.DETECTED, Found.REFUSED):
                 row["unverified"] = str(unverified.found)
         yield row
 

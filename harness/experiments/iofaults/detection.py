@@ -16,26 +16,26 @@ from harness.checkers.prefix import Found
 from harness.experiments.iofaults.case import is_wrong, repeat_command
 from harness.experiments.iofaults.drawing import groups
 from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts
-from harness.experiments.iofaults.plan import LEVEL, Convicted, Swept, case_of, in_turn, planned_cases
-from harness.experiments.iofaults.slices import EXPLORERS, all_points, case_columns
+from harness.experiments.iofaults.plan import LEVEL, PlannedCase, PlannedMutant, case_of, in_turn, planned_cases
+from harness.experiments.iofaults.subsets import EXPLORERS, all_points, case_columns
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import quick_folder
 from harness.mutants.registry import IO_FAULTS, MUTANTS
 from harness.processes.fork_server import ForkServer
 
 
-def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[Swept]:
+def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[PlannedCase]:
     """Return the cases of ``profile_name`` in ``subject`` with the fault of ``mutant``, which is built in.
 
     They use a store of the kind that the mutant needs. If the mutant has a variant of the fault, its cases come first.
     """
     by = IO_FAULTS[mutant]
     made = [
-        replace(swept, case=replace(swept.case, mutant=mutant, records=by.records or swept.case.records))
-        for swept in planned_cases(profile_name, seed, [subject])
-        if (swept.case.fault, swept.case.level) == (by.fault, LEVEL)
+        replace(item, case=replace(item.case, mutant=mutant, records=by.records or item.case.records))
+        for item in planned_cases(profile_name, seed, [subject])
+        if (item.case.fault, item.case.level) == (by.fault, LEVEL)
     ]
-    return sorted(made, key=lambda swept: bool(by.variant) and swept.case.variant != by.variant)
+    return sorted(made, key=lambda item: bool(by.variant) and item.case.variant != by.variant)
 
 
 def detect(
@@ -49,11 +49,11 @@ def detect(
     trials, trouble = 0, ""
     planned = trials_of(profile_name, mutant, subject, seed)
     with TemporaryDirectory(prefix="detection-", dir=quick_folder()) as folder:
-        for swept in planned:
+        for item in planned:
             # One recording is for all variants of the fault, as in a run.
-            case = replace(swept.case, recording=str(Path(folder) / "recording"))
+            case = replace(item.case, recording=str(Path(folder) / "recording"))
             with Workshop(case, seed, fork_server) as shop:
-                order = in_turn(swept, all_points(shop), groups(case.fault, shop.recording()))
+                order = in_turn(item, all_points(shop), groups(case.fault, shop.recording()))
                 for points in in_parts(order, case.fault):
                     for row in EXPLORERS[case.fault](shop, points, ""):
                         if row["result"] == Found.HARNESS_ERROR:
@@ -61,14 +61,14 @@ def detect(
                             continue
                         trials += 1
                         if is_wrong({"kind": "effect", **row}):
-                            again = repeat_command(swept.case, row["point"], seed, row["only"])
+                            again = repeat_command(item.case, row["point"], seed, row["only"])
                             return DetectionResult(
                                 mutant, subject, case.fault, trials, row | {"repeat": again}, trouble
                             )
     return DetectionResult(mutant, subject, IO_FAULTS[mutant].fault, trials, None, trouble)
 
 
-def mutant_row(wanted: Convicted, fork_server: ForkServer | None) -> Row:
+def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None) -> Row:
     """Run the trials of a mutant, and return its row. An error becomes a row without a verdict."""
     case = case_of(wanted.mutant, wanted.subject, wanted.fault)
     row: Row = {
@@ -100,12 +100,12 @@ def mutant_row(wanted: Convicted, fork_server: ForkServer | None) -> Row:
     }
 
 
-def _tried(wanted: Convicted, row: Row, fork_server: ForkServer | None) -> DetectionResult:
-    """Try the gate's own trials if they are to be measured, then all. ``row`` records if the gate found the mutant."""
-    if wanted.gate:
-        by_gate = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.gate, fork_server)
-        if by_gate.row is not None or not by_gate.trouble:
-            row["by_gate"] = by_gate.row is not None
-        if by_gate.row is not None or wanted.measured:
-            return by_gate
+def _tried(wanted: PlannedMutant, row: Row, fork_server: ForkServer | None) -> DetectionResult:
+    """Try the profile's own trials if they are measured, then all. ``row`` records if they detected the mutant."""
+    if wanted.profile:
+        by_profile = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.profile, fork_server)
+        if by_profile.row is not None or not by_profile.trouble:
+            row["by_gate"] = by_profile.row is not None
+        if by_profile.row is not None or wanted.measured:
+            return by_profile
     return detect_fully(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server)

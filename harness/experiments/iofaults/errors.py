@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.checkers.prefix import NOTICING, Demand, Finding, Found, Promised
+from harness.checkers.prefix import DETECTING, Demand, Finding, Found, Promised
 from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
 
 _SHORT_BYTES, _ALWAYS_SHORT_BYTES = 7, 505
@@ -48,6 +48,6 @@ def _went_on(life: Life, promises: Promised, demanded: Demand) -> Promised:
     result = life.outcome.result
     if promises.broken or result is None or not result["gave_up"]:
         return promises
-    if demanded.may_notice and result["error"].split(":")[0] in NOTICING:
+    if demanded.may_detect and result["error"].split(":")[0] in DETECTING:
         return promises
     return replace(promises, broken=(Found.UNUSABLE, f"one call failed, and this stays: {result['error']}"))

@@ -31,15 +31,15 @@ from harness.experiments.iofaults.case import Asked, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.detection import mutant_row
 from harness.experiments.iofaults.figures import detections, effects, mutants
-from harness.experiments.iofaults.plan import Convicted, Swept
+from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.report import SKIPPED, page
-from harness.experiments.iofaults.slices import (
+from harness.experiments.iofaults.subsets import (
     Recorded,
-    Slice,
+    Subset,
     Writer,
     case_columns,
     make_recording,
-    slices_of,
+    subsets_of,
     trial_rows,
 )
 from harness.experiments.iofaults.tables import effect_tables, left_out, promise_table
@@ -103,12 +103,12 @@ KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
         },
     }
 )
-"""A trial with its crash state; a slice of trials with its cost and the number of points of its case; a mutant and its
-result."""
+"""A trial with its crash state; a subset of the points with its cost, and the number of points of its case; a mutant
+and its result."""
 _EXPECTATIONS = {"found": "must detect it", "not seen": "must not detect it"}
 """The sentences for ``wanted`` of a mutant's row."""
 
-IoTrial = Swept | Convicted | Slice
+IoTrial = PlannedCase | PlannedMutant | Subset
 
 
 class IoFaults(Experiment[IoTrial]):
@@ -117,14 +117,14 @@ class IoFaults(Experiment[IoTrial]):
     name = "iofaults"
     title = "I/O faults"
     stage = "effects"
-    trial: type[IoTrial] = Slice
+    trial: type[IoTrial] = Subset
     placement = Placement.SPREAD
     forks = Forks.RECORDED
-    unit = "slices"
+    unit = "subsets"
     columns: Mapping[str, Columns] = KINDS
 
-    def __init__(self, points_per_slice: int | None = None) -> None:
-        self._points_per_slice = points_per_slice
+    def __init__(self, points_per_subset: int | None = None) -> None:
+        self._points_per_slice = points_per_subset
 
     def missing(self) -> str:
         """Return the reason why I/O faults cannot be injected on this machine, or ""."""
@@ -138,20 +138,20 @@ class IoFaults(Experiment[IoTrial]):
         """Return the cases of a profile, and its mutants."""
         return [
             *plan.planned_cases(request.profile, request.seed, request.backends),
-            *plan.convictions(request.profile, request.seed, request.backends),
+            *plan.planned_mutants(request.profile, request.seed, request.backends),
         ]
 
     def prepare(self, trials: Sequence[IoTrial], kept: Path, each: Each) -> list[IoTrial]:
         """Record each writer process once, and return the points of each case in parts of some seconds."""
-        wanted = [trial for trial in dict.fromkeys(trials) if not isinstance(trial, Slice)]
-        writers = list(dict.fromkeys(Writer.of(trial) for trial in wanted if isinstance(trial, Swept)))
+        wanted = [trial for trial in dict.fromkeys(trials) if not isinstance(trial, Subset)]
+        writers = list(dict.fromkeys(Writer.of(trial) for trial in wanted if isinstance(trial, PlannedCase)))
         made = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, made, strict=True)}
-        return list(slices_of(wanted, recorded, kept, self._points_per_slice))
+        return list(subsets_of(wanted, recorded, kept, self._points_per_slice))
 
     def run(self, trial: IoTrial, worker: Worker) -> Iterable[Row]:
         """Return the rows of some points of a case, or of a mutant."""
-        assert isinstance(trial, Slice)
+        assert isinstance(trial, Subset)
         return [row | {"attempt": worker.attempt} for row in explore(trial, worker.fork_server)]
 
     def finish(self, trials: Sequence[IoTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
@@ -169,8 +169,8 @@ class IoFaults(Experiment[IoTrial]):
                 file.unlink(missing_ok=True)
 
     def subject(self, trial: IoTrial) -> str:
-        """Return the number of the slice."""
-        return f"slice {trial.number if isinstance(trial, Slice) else trial}"
+        """Return the number of the subset."""
+        return f"subset {trial.number if isinstance(trial, Subset) else trial}"
 
     def read(self, text: str) -> Asked:
         """Return the trials that a command asks for. Raises: ConfigError if it asks for none that exists."""
@@ -211,30 +211,30 @@ class IoFaults(Experiment[IoTrial]):
         return page(figures, [str(failure) for failure in self.failures(figures, rows)], str(facts.get(SKIPPED, "")))
 
 
-def explore(slice_: Slice, fork_server: ForkServer | None = None) -> list[Row]:
-    """Run the slice, and return its rows. An error becomes a row without a verdict, which fails the run.
+def explore(subset: Subset, fork_server: ForkServer | None = None) -> list[Row]:
+    """Run the subset, and return its rows. An error becomes a row without a verdict, which fails the run.
 
-    ``fork_server`` is as for a workshop. A caller that explores several slices can use one for all of them.
+    ``fork_server`` is as for a workshop. A caller that explores several subsets can use one for all of them.
     """
     begun = time.monotonic()
-    if slice_.convicted is not None:
-        rows = [mutant_row(slice_.convicted, fork_server)]
+    if subset.planned_mutant is not None:
+        rows = [mutant_row(subset.planned_mutant, fork_server)]
     else:
-        rows = trial_rows(slice_, fork_server)
+        rows = trial_rows(subset, fork_server)
         rows.append(
             {
                 "kind": "effect_slice",
-                **case_columns(slice_.case),
-                "points": len(slice_.points),
-                "points_in_all": slice_.points_in_all,
+                **case_columns(subset.case),
+                "points": len(subset.points),
+                "points_in_all": subset.points_in_all,
                 "states": sum(row["states"] for row in rows),
                 "trials": len(rows),
-                "blind_spots": slice_.blind_spots,
+                "blind_spots": subset.blind_spots,
             }
         )
     seconds = time.monotonic() - begun
     for row in rows:
-        row |= {"slice": slice_.number, "scenario": slice_.scenario, "seed": slice_.seed}
+        row |= {"slice": subset.number, "scenario": subset.scenario, "seed": subset.seed}
         if row["kind"] != "effect":
             row["seconds"] = seconds
     return rows

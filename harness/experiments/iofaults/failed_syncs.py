@@ -21,7 +21,7 @@ from harness.crash_states.choices import Depth
 from harness.crash_states.files import ROOT, Tree
 from harness.crash_states.model import FolderModel, numbered
 from harness.crash_states.states import State, states
-from harness.experiments.iofaults.power import BOOT_AFTER_THAT, check_maps, told_between
+from harness.experiments.iofaults.power import BOOT_AFTER_THAT, check_maps, promised_between
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Plan, Row, Workshop
 from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind, read_recording
 
@@ -137,7 +137,7 @@ def _states(recording: Sequence[Effect], begin: int, shop: Workshop) -> Iterator
 
 def _checked(shop: Workshop, recording: Sequence[Effect], point: int, at: int, state: State) -> Row:
     demanded = shop.demanded("power")
-    promised = told_between(recording, state.said_by, state.said_before, demanded)
+    promised = promised_between(recording, state.said_by, state.said_before, demanded)
 
     def trial() -> tuple[Promised, Finding]:
         shop.place(state.tree)

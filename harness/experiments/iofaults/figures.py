@@ -21,7 +21,12 @@ REPORTED_ONLY = (STRICT, "beyond")
 """Variants of power loss whose anomalies are only reported; see ``is_promised`` for the exception."""
 MUTANTS = "Mutants"
 """The title of their part of the page."""
-_APART = (Found.VALID, Found.NOTICED, Found.HARNESS_ERROR)
+_APART = (Found.VALID, Found.DETECTED, Found.HARNESS_ERROR)
+
+
+def result_of(row: Row) -> str:
+    """Return the result of a trial; rows of earlier versions have another word for ``Found.DETECTED``."""
+    return str(Found.DETECTED) if row["result"] == "noticed" else str(row["result"] or "")
 
 
 def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
@@ -40,22 +45,22 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
     """
     trials = _grouped(rows.get("effect", ()))
     figures = []
-    for key, slices in sorted(_grouped(rows.get("effect_slice", ())).items()):
+    for key, subsets in sorted(_grouped(rows.get("effect_slice", ())).items()):
         own = trials.get(key, [])
-        found = Counter(str(row["result"]) for row in own)
+        found = Counter(result_of(row) for row in own)
         figures.append(
             {
                 "kind": "effect",
                 **dict(zip(KEY, key, strict=True)),
-                "points": sum(row["points"] for row in slices),
-                "points_in_all": _in_all(slices),
-                "states": sum(row["states"] for row in slices),
+                "points": sum(row["points"] for row in subsets),
+                "points_in_all": _in_all(subsets),
+                "states": sum(row["states"] for row in subsets),
                 "trials": len(own),
                 "distinct": len(
                     {row["digest"] or place for place, row in enumerate(own) if row["result"] != Found.HARNESS_ERROR}
                 ),
                 "lost_at_most": max((_lost(row) for row in own), default=0),
-                "restored": found[Found.NOTICED],
+                "restored": found[Found.DETECTED],
                 "torn": found[Found.TORN] + found[Found.PHANTOM],
                 "lost": found[Found.LOST],
                 "silent": sum(found[result] for result in SILENT),
@@ -64,8 +69,8 @@ def effects(rows: Mapping[str, Sequence[Row]]) -> list[Figure]:
                 "no_verdict": found[Found.HARNESS_ERROR],
                 "unexpected": sum(not row["expected"] for row in own),
                 "wrong": sum(is_wrong(row) for row in own),
-                "seconds": sum(row["seconds"] for row in slices),
-                "blind_spots": next((row["blind_spots"] for row in slices if row["blind_spots"]), ""),
+                "seconds": sum(row["seconds"] for row in subsets),
+                "blind_spots": next((row["blind_spots"] for row in subsets if row["blind_spots"]), ""),
             }
         )
     return figures
@@ -76,12 +81,12 @@ def mutants(rows: Iterable[Row]) -> list[Figure]:
 
     Mutants that were only measured are left out; see ``detections``.
     """
-    figures = [{**row, "kind": "mutant"} for row in rows if row["wanted"] != MEASURED]
+    figures = [{**row, "kind": "mutant", "result": result_of(row)} for row in rows if row["wanted"] != MEASURED]
     return sorted(figures, key=lambda figure: (figure["mutant"], figure["backend"], figure["wanted"], figure["slice"]))
 
 
 def detections(rows: Iterable[Row]) -> list[Figure]:
-    """Return how often the default gate's own trials detected each mutant: one figure per mutant and backend.
+    """Return how often the default profile's own trials detected each mutant: one figure per mutant and backend.
 
     ``runs`` is the number of seeds, ``found`` the number of those at which the mutant was detected. Rows of earlier
     versions do not contain this.
@@ -141,9 +146,9 @@ def _lost(row: Row) -> int:
     return 0 if row["state"] is None else max(0, int(row["acknowledged"]) - int(row["state"]))
 
 
-def _in_all(slices: Iterable[Row]) -> int:
+def _in_all(subsets: Iterable[Row]) -> int:
     """Return the points of a case, summed over its seeds. Rows of earlier versions do not contain them."""
-    by_seed = {row["seed"]: row.get("points_in_all") or 0 for row in slices}
+    by_seed = {row["seed"]: row.get("points_in_all") or 0 for row in subsets}
     return sum(by_seed.values())
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.drawing import groups
-from harness.experiments.iofaults.plan import Swept, case_of, in_turn
-from harness.experiments.iofaults.slices import EXPLORERS, all_points
+from harness.experiments.iofaults.plan import PlannedCase, case_of, in_turn
+from harness.experiments.iofaults.subsets import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.processes.fork_server import ForkServer
 
@@ -48,7 +48,7 @@ def detect_fully(
     case = case_of(mutant, subject, fault)
     states, trouble = 0, ""
     with Workshop(case, seed, fork_server) as shop:
-        order = in_turn(Swept(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
+        order = in_turn(PlannedCase(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
         for points in in_parts(order, case.fault):
             for row in EXPLORERS[case.fault](shop, points, ""):
                 if row["result"] == Found.HARNESS_ERROR:

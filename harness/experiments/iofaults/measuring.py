@@ -1,4 +1,4 @@
-"""The command that measures how often the default gate detects each mutant: ``python -m harness mutants``."""
+"""The command that measures how often the default profile detects each mutant: ``python -m harness mutants``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.experiments.iofaults.case import ENOUGH
 from harness.experiments.iofaults.detection import detect
-from harness.experiments.iofaults.plan import GATE, subjects_with
+from harness.experiments.iofaults.plan import DEFAULT, subjects_with
 from harness.experiments.iofaults.subjects import subject_named
 from harness.io_trace.library import recorder_library
 from harness.mutants.registry import IO_FAULTS
@@ -16,7 +16,7 @@ from stores.errors import ConfigError
 
 
 def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds: range) -> int:
-    """Print how often the gate's trials detect each mutant at ``seeds``. Return 1 if one is detected too rarely.
+    """Print how often the default profile's trials detect each mutant at ``seeds``. Return 1 if that is too rare.
 
     ``mutants`` None means all, and ``backends`` None all that a mutant fits. Raises: ConfigError for an unknown name,
     and if there is nothing to measure.
@@ -39,7 +39,7 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
         for mutant, subject in pairs:
             missed = []
             for seed in seeds:
-                detection = detect(mutant, subject, seed, GATE, server)
+                detection = detect(mutant, subject, seed, DEFAULT, server)
                 if detection.row is None and detection.trouble:
                     raise ConfigError(f"{mutant} in {subject} at seed {seed} has no verdict: {detection.trouble}")
                 found.setdefault(mutant, []).append(detection.row is not None)
@@ -50,5 +50,5 @@ def measure(mutants: Sequence[str] | None, backends: Sequence[str] | None, seeds
     for mutant, runs in found.items():
         print(f"{mutant}: detected in {sum(runs)} of {len(runs)} runs, {100 * sum(runs) / len(runs):.0f} %")
     enough = f"{len(found) - len(weak)} of {len(found)} mutants"
-    print(f"The {GATE} profile detects {enough} in {ENOUGH:.0%} of their runs or more.")
+    print(f"The {DEFAULT} profile detects {enough} in {ENOUGH:.0%} of their runs or more.")
     return 1 if weak else 0

@@ -1,4 +1,4 @@
-"""The cases of a profile, how many points of each are explored, and their slices: pure functions."""
+"""The cases of a profile, how many points of each are explored, and their subsets: pure functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import MappingProxyType
 from harness import profiles
 from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.drawing import Group, drawn
-from harness.experiments.iofaults.subjects import ADOPTIONS, TASKS, subjects
+from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN, PLAIN
 from stores.registry import backends
 
-POINTS_PER_SLICE: Mapping[str, int] = MappingProxyType(
+POINTS_PER_SUBSET: Mapping[str, int] = MappingProxyType(
     {
         "kill": 120,
         "tear": 60,
@@ -35,7 +35,7 @@ STATES_PER_POSITION = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class PlannedCase:
     """A case to explore with ``seed``: all of its points, or at most ``points_max`` that the seed picks."""
 
     case: Case
@@ -45,10 +45,10 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Convicted:
+class PlannedMutant:
     """A mutant to be detected in ``subject`` by ``fault``, or, if ``found`` is false, not to be detected by it.
 
-    ``gate`` is a profile whose own trials run first, to measure if they detect the mutant; "" for none. If ``measured``
+    ``profile`` is one whose own trials run first, to measure if they detect the mutant; "" for none. If ``measured``
     is true, only these trials run, and a mutant that they miss does not fail the run.
     """
 
@@ -59,22 +59,22 @@ class Convicted:
     found: bool = True
     points_max: int | None = None
     scenario: str = ""
-    gate: str = ""
+    profile: str = ""
     measured: bool = False
 
 
 _MOST_TRIED = ("kill", "tear", "power gate")
-GATE = "default"
+DEFAULT = "default"
 """The profile whose detection rate is measured: the one that runs before a change is accepted."""
 
 
-def planned_cases(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[Swept]:
+def planned_cases(name: str, seed: int, chosen: Sequence[str] | None = None) -> list[PlannedCase]:
     """Return the cases of the profile ``name`` (smoke, default, full), of all subjects or the ``chosen`` backends."""
     planned = [
-        swept
+        item
         for share in profiles.profile(name).shares
         for fault in share.faults
-        for swept in sweeps(
+        for item in cases_of_fault(
             fault,
             share.levels,
             seed,
@@ -83,36 +83,36 @@ def planned_cases(name: str, seed: int, chosen: Sequence[str] | None = None) -> 
             states_per_position=share.states_per_position,
         )
     ]
-    bounded = [(swept, _points_max(name, swept)) for swept in planned]
-    return [replace(swept, points_max=most) for swept, most in bounded if most != 0]
+    bounded = [(item, _points_max(name, item)) for item in planned]
+    return [replace(item, points_max=most) for item, most in bounded if most != 0]
 
 
-def _points_max(name: str, swept: Swept) -> int | None:
-    """Return the largest number of points of ``swept`` that the profile ``name`` explores, or None for all."""
-    case = swept.case
-    bounds = [swept.points_max]
+def _points_max(name: str, item: PlannedCase) -> int | None:
+    """Return the largest number of points of ``item`` that the profile ``name`` explores, or None for all."""
+    case = item.case
+    bounds = [item.points_max]
     profile = profiles.profile(name)
     kills = profile.kills_at_disk
     if (case.fault, case.level) == ("kill", "DISK") and case.subject in kills:
         bounds.append(kills[case.subject])
     elif (case.subject, case.level) == (TASKS[0], "DISK"):
         bounds.append(profile.task_points_max)
-    elif case.subject in TASKS or (case.subject in ADOPTIONS and (case.subject, case.level) != (ADOPTIONS[0], "DISK")):
+    elif case.subject in (*TASKS, *OFFSET_IMPORTS) and (case.subject, case.level) != (OFFSET_IMPORTS[0], "DISK"):
         variations = profile.variation_points_max
         fault = next(each for each in (f"{case.fault} {case.variant}", case.fault, "") if each in variations)
         bounds.append(variations[fault])
     return min((most for most in bounds if most is not None), default=None)
 
 
-def convictions(
+def planned_mutants(
     name: str, seed: int, chosen: Sequence[str] | None = None, mutants: Iterable[str] | None = None
-) -> list[Convicted]:
+) -> list[PlannedMutant]:
     """Return the profile's mutants, in each subject that they fit, and the faults that must not detect them.
 
-    The gate's own trials are measured at ``seed`` and at seeds derived from it. The profile smoke has one mutant for
-    each fault, in one subject, and measures nothing.
+    The default profile's own trials are measured at ``seed`` and at seeds derived from it. The profile smoke has one
+    mutant for each fault, in one subject, and measures nothing.
     """
-    found: list[Convicted] = []
+    found: list[PlannedMutant] = []
     of_profile = profiles.profile(name)
     if mutants is None:
         one_each: dict[str, str] = {}
@@ -124,15 +124,15 @@ def convictions(
         fitting = [subject for subject in subjects_with(mutant) if _is_chosen(subject, chosen)]
         for subject in fitting[:1] if of_profile.mutants_once else fitting:
             measured = of_profile.measured_seeds
-            kills = Swept(Case(subject, LEVEL, "kill"), seed)
-            if measured and name == GATE and by.fault == "kill" and _points_max(GATE, kills) is None:
+            kills = PlannedCase(Case(subject, LEVEL, "kill"), seed)
+            if measured and name == DEFAULT and by.fault == "kill" and _points_max(DEFAULT, kills) is None:
                 measured = 1
-            gate = GATE if measured else ""
-            found.append(Convicted(mutant, subject, by.fault, seed, gate=gate))
+            profile = DEFAULT if measured else ""
+            found.append(PlannedMutant(mutant, subject, by.fault, seed, profile=profile))
             for drawn_seed in measured_seeds(seed, measured)[1:]:
-                found.append(Convicted(mutant, subject, by.fault, drawn_seed, gate=gate, measured=True))
+                found.append(PlannedMutant(mutant, subject, by.fault, drawn_seed, profile=profile, measured=True))
             if by.unseen_by and of_profile.unseen_points_max != 0:
-                unseen = Convicted(mutant, subject, by.unseen_by, seed, False, of_profile.unseen_points_max)
+                unseen = PlannedMutant(mutant, subject, by.unseen_by, seed, False, of_profile.unseen_points_max)
                 found.append(unseen)
     return found
 
@@ -153,11 +153,11 @@ def case_of(mutant: str, subject: str, fault: str = "") -> Case:
 
 
 def measured_seeds(seed: int, number: int) -> list[int]:
-    """Return ``seed`` and further seeds drawn from it, at which the gate's own trials are measured."""
+    """Return ``seed`` and further seeds drawn from it, at which the default profile's own trials are measured."""
     return [seed, *random.Random(f"measured {seed}").sample(range(1_000, 1_000_000), max(0, number - 1))]
 
 
-def sweeps(
+def cases_of_fault(
     fault: str,
     levels: Iterable[str],
     seed: int,
@@ -165,7 +165,7 @@ def sweeps(
     *,
     points_max: int | None = None,
     states_per_position: int | None = None,
-) -> list[Swept]:
+) -> list[PlannedCase]:
     """Return the cases of ``fault`` in every subject that carries one of ``levels``. A variant follows after a blank.
 
     Raises: ConfigError for a fault or variant that does not exist.
@@ -174,7 +174,7 @@ def sweeps(
     wanted = tuple(levels)
     most_states = states_per_position if kind in ("power", "failed_sync") else None
     return [
-        Swept(
+        PlannedCase(
             Case(
                 subject,
                 level,
@@ -203,20 +203,20 @@ def kind_in_turn(subject: str, level: str, fault: str, seed: int) -> str:
     return IN_TURN[(turn + seed) % len(IN_TURN)]
 
 
-def picked(swept: Swept, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
+def picked(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
     """Return the points to explore, ascending: ``points_max`` of ``points``, or all; see ``in_turn``."""
-    return sorted(in_turn(swept, points, groups))
+    return sorted(in_turn(item, points, groups))
 
 
-def in_turn(swept: Swept, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
+def in_turn(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
     """Return the points to explore, in the order in which the seed draws them."""
-    case = swept.case
-    choose = random.Random(f"points {swept.seed} {case.subject} {case.level} {case.fault} {case.variant}")
-    return drawn(points, groups, choose)[: swept.points_max]
+    case = item.case
+    choose = random.Random(f"points {item.seed} {case.subject} {case.level} {case.fault} {case.variant}")
+    return drawn(points, groups, choose)[: item.points_max]
 
 
 def cut(points: Sequence[int], width: int) -> list[Sequence[int]]:
-    """Divide ``points`` into slices of about the same size and at most ``width`` points; none for no points."""
+    """Divide ``points`` into subsets of about the same size and at most ``width`` points; none for no points."""
     number = -(-len(points) // width)
     return [points[len(points) * at // number : len(points) * (at + 1) // number] for at in range(number)]
 

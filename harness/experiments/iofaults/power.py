@@ -110,7 +110,7 @@ def _read(only: str) -> tuple[_Cut, str]:
         raise ValueError(f"{only!r} describes no state: {error}") from error
 
 
-def told_between(recording: Sequence[Effect], said_by: int, said_before: int, demanded: Demand) -> Promised:
+def promised_between(recording: Sequence[Effect], said_by: int, said_before: int, demanded: Demand) -> Promised:
     """Return the fewest acknowledged and attempted commits of all moments at which the state is legal."""
     most, least = folded(said(recording, said_by), demanded), folded(said(recording, said_before), demanded)
     return Promised(most.acknowledged, max(least.attempted, most.acknowledged), most.broken, most.trouble)
@@ -119,7 +119,7 @@ def told_between(recording: Sequence[Effect], said_by: int, said_before: int, de
 def _checked(
     shop: Workshop, recording: Sequence[Effect], cut: _Cut, tree: Tree, second: Description | None = None
 ) -> Row:
-    promises = told_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
+    promises = promised_between(recording, cut.said_by, cut.said_before, shop.demanded("power"))
 
     def trial() -> tuple[Promised, Finding]:
         shop.place(tree)

@@ -24,7 +24,7 @@ _WORDS: Mapping[str, str] = {
 }
 _MUTANT = {"found": "detected", "not seen": "passed"}
 """The wanted results of a mutant, as rows have them."""
-_SYMPTOMS = {"": "none", "noticed": "reported corrupt"}
+_SYMPTOMS = {"": "none", "detected": "reported corrupt"}
 _OWN = ("error", "damage")
 _POWER = ("power", "power_twice", "failed_sync")
 _MORE = {"power_twice": ", twice", "failed_sync": ", a sync failed earlier"}

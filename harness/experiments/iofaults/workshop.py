@@ -224,7 +224,7 @@ class Workshop:
             "state": verdict.number,
             "attempted": promises.attempted,
             "detail": verdict.detail,
-            "noticed": verdict.noticed,
+            "noticed": verdict.detected_at,
             "unverified": "",
             "expected": verdict.expected,
             "repeat": repeat_command(case, point, self.seed, only),

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.checkers.prefix import NOTICING, Demand, Promised, promised
+from harness.checkers.prefix import DETECTING, Demand, Promised, promised
 from harness.experiments.iofaults.subjects import Subject, is_transactional, shown, subject
 from harness.experiments.iofaults.workload import changes, model, models, values_ever
 from harness.io_trace import recorder
@@ -222,4 +222,4 @@ def _leak(stage: str, error: Exception) -> _LeakedError:
 
 def wants_wiping(error: StoreError) -> bool:
     """Return True if ``error`` asks to wipe the subject and restore it from its changelog."""
-    return type(error).__name__ in NOTICING
+    return type(error).__name__ in DETECTING

@@ -30,7 +30,7 @@ from uuid import UUID
 
 from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError
 from stores.failpoints import Part, declare, reach
-from stores.files.creation import foreign_names, is_store, is_vacant
+from stores.files.creation import foreign_names, is_store, is_unused
 from stores.files.locks import take
 from stores.files.plain_files import StrangeFileError, make_folder, sync_folder, translated_system_errors
 from stores.interface import TopicPartition
@@ -292,7 +292,7 @@ def _store_folders(folder: Path) -> list[Path]:
 def _was_begun(folder: Path) -> bool:
     """Return whether the creation of a store has just begun: the folder is empty, or has a private lock file only."""
     lock = folder / "lock"
-    return is_vacant(folder) and (not lock.exists() or not S_IMODE(lock.lstat().st_mode) & 0o077)
+    return is_unused(folder) and (not lock.exists() or not S_IMODE(lock.lstat().st_mode) & 0o077)
 
 
 def _is_left(folder: Path) -> bool:

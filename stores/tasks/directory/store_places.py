@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
 from stores.failpoints import Part, declare, reach
-from stores.files.creation import LOCK_FILE, is_store, is_vacant
+from stores.files.creation import LOCK_FILE, is_store, is_unused
 from stores.files.identity import read_identity
 from stores.files.plain_files import make_folder, sync_folder
 from stores.registry import backends, engines
@@ -101,7 +101,7 @@ def move_old_stores(folder: Path, chosen: Mapping[str, str]) -> None:
     for name in sorted(old):
         target = folder / old[name] / name
         if os.path.lexists(target) and old[name] not in old:
-            if is_vacant(folder / name):
+            if is_unused(folder / name):
                 del old[name]
                 continue
             raise StoreIncompatibleError(
@@ -134,7 +134,7 @@ def check_engine_of(name: str, path: Path) -> None:
     """Check that no other engine has the store ``name`` beside ``path``. Raises: StoreIncompatibleError; OSError."""
     for engine in own_engines(path.parent):
         other = path.with_name(engine)
-        if other != path and not (other.is_dir() and is_vacant(other)):
+        if other != path and not (other.is_dir() and is_unused(other)):
             raise _other_engine(other, name, engine, path.name)
 
 
@@ -146,7 +146,7 @@ def check_engines(folder: Path, chosen: Mapping[str, str]) -> None:
     for place in places(folder):
         engine = chosen.get(place.store)
         path = place.within(folder)
-        if engine is not None and place.engine not in (None, engine) and not (path.is_dir() and is_vacant(path)):
+        if engine is not None and place.engine not in (None, engine) and not (path.is_dir() and is_unused(path)):
             raise _other_engine(path, place.store, place.engine, engine)
 
 
@@ -178,7 +178,7 @@ def _is_part(entry: os.DirEntry[str]) -> bool:
 
 def _is_old(path: Path) -> bool:
     """Return whether a folder named like an engine is a store of an earlier release, complete or not."""
-    return is_store(path) or (is_vacant(path) and os.path.lexists(path / LOCK_FILE))
+    return is_store(path) or (is_unused(path) and os.path.lexists(path / LOCK_FILE))
 
 
 def _engine_of(path: Path, chosen: str | None) -> str | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stores.errors import StoreError, StoreLockedError
 from stores.files.creation import LOCK_FILE as STORE_LOCK_FILE
-from stores.files.creation import foreign_names, is_store, is_vacant, wipe
+from stores.files.creation import foreign_names, is_store, is_unused, wipe
 from stores.files.locks import take
 from stores.files.plain_files import read_json, replace_file, translated_system_errors
 from stores.registry import StoreBackend, backends
@@ -94,7 +94,7 @@ def _remove(state: StateDirectory, located: Located) -> bool:
     is_other_s = isinstance(own, StoreBackend)
     # An interrupted removal may have left an empty folder.
     is_library_s = all(
-        (is_store(part) and not foreign_names(part)) or (is_vacant(part) and not is_other_s) for part in folders
+        (is_store(part) and not foreign_names(part)) or (is_unused(part) and not is_other_s) for part in folders
     )
     if not is_library_s and not is_other_s:
         return False

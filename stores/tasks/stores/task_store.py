@@ -22,7 +22,7 @@ from stores.errors import (
     TaskCorruptedError,
 )
 from stores.failpoints import reach
-from stores.files.creation import counts
+from stores.files.creation import is_complete
 from stores.files.plain_files import translated_system_errors
 from stores.interface import KeyValueStore, Position, TopicPartition
 from stores.position import merge
@@ -120,7 +120,7 @@ class TaskStore:
         self.restores |= 1
         self.format.complete()
         with translated_system_errors(self.path):
-            if not counts(self.path):
+            if not is_complete(self.path):
                 # The store was removed, or its creation was interrupted: its checkpoint is obsolete.
                 checkpointed_offset = None
         outdated = False

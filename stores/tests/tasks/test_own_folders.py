@@ -14,7 +14,7 @@ import pytest
 
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreCorruptedError, StoreIncompatibleError, StoreLockedError
-from stores.files.creation import counts
+from stores.files.creation import is_complete
 from stores.files.locks import take
 from stores.interface import TopicPartition
 from stores.registry import StoreBackend, backends, engines, open_store
@@ -341,7 +341,7 @@ def test_whichever_call_of_a_removal_is_the_last_one_no_entry_is_without_its_sto
             with failing_at(number, []):
                 clean_stores(state, FEWER, -1.0)
         except Crash:
-            if not (path / "data" / "data.mdb").exists() or not counts(path):
+            if not (path / "data" / "data.mdb").exists() or not is_complete(path):
                 assert TopicPartition(log_topic("names"), PARTITION) not in offsets_of(of_it)
                 assert "names" not in OriginFile(of_it / ".origin").read(())
             clean_stores(state, FEWER, -1.0)

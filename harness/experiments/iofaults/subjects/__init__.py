@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.experiments.iofaults.subjects.adoption import ADOPTED, AdoptionSubject
 from harness.experiments.iofaults.subjects.changelog import ChangelogSubject
 from harness.experiments.iofaults.subjects.checkpoint import CheckpointSubject
 from harness.experiments.iofaults.subjects.layout_change import LayoutChangeSubject
 from harness.experiments.iofaults.subjects.lazy_upgrade import LazyUpgradeSubject
 from harness.experiments.iofaults.subjects.migration import MigrationSubject
+from harness.experiments.iofaults.subjects.offset_import import IMPORTS, OffsetImportSubject
 from harness.experiments.iofaults.subjects.online_upgrade import OnlineUpgradeSubject
 from harness.experiments.iofaults.subjects.punctuated import PunctuatedTaskSubject
 from harness.experiments.iofaults.subjects.relocation import RelocationSubject
@@ -27,12 +28,12 @@ from stores.interface import Durability
 from stores.registry import backend_named, backends
 
 __all__ = [
-    "ADOPTIONS",
     "CHANGELOG",
     "CHECKPOINT",
     "LAYOUT_CHANGE",
     "LAZY_UPGRADE",
     "MIGRATION",
+    "OFFSET_IMPORTS",
     "ONLINE_UPGRADE",
     "PUNCTUATION",
     "RELOCATION",
@@ -53,7 +54,7 @@ MIGRATION, STATE_DIRECTORY = "format-migration", "state-directory"
 RELOCATION, LAYOUT_CHANGE = "relocation", "layout-change"
 LAZY_UPGRADE, UPGRADE = "lazy-upgrade", "format-upgrade"
 PUNCTUATION, ONLINE_UPGRADE = "task-punctuation", "task-online-upgrade"
-TASKS, ADOPTIONS = (*PAIRS, PUNCTUATION, ONLINE_UPGRADE), tuple(ADOPTED)
+TASKS, OFFSET_IMPORTS = (*PAIRS, PUNCTUATION, ONLINE_UPGRADE), tuple(IMPORTS)
 
 
 class _Own(NamedTuple):
@@ -72,9 +73,11 @@ _OWN: Mapping[str, _Own] = {
     LAYOUT_CHANGE: _Own(LayoutChangeSubject, LayoutChangeSubject.expected, (Durability.DISK,)),
     **{
         name: _Own(
-            partial(AdoptionSubject, backend=backend, left_by=left_by), AdoptionSubject.expected, tuple(Durability)
+            partial(OffsetImportSubject, backend=backend, left_by=left_by),
+            OffsetImportSubject.expected,
+            tuple(Durability),
         )
-        for name, (backend, left_by) in ADOPTED.items()
+        for name, (backend, left_by) in IMPORTS.items()
     },
     LAZY_UPGRADE: _Own(LazyUpgradeSubject, LazyUpgradeSubject.expected, tuple(Durability)),
     MIGRATION: _Own(MigrationSubject, MigrationSubject.expected, tuple(Durability)),
@@ -93,6 +96,17 @@ _OWN: Mapping[str, _Own] = {
 }
 
 
+_OLD_NAMES = {"store-adoption": "offset-import", "store-adoption-rocksdb": "offset-import-rocksdb"}
+
+
+def current_name(name: str) -> str:
+    """Return the name of a subject that had another one in an earlier version, with a DeprecationWarning; else it."""
+    if name not in _OLD_NAMES:
+        return name
+    warnings.warn(f"the subject {name} is called {_OLD_NAMES[name]}", DeprecationWarning, stacklevel=3)
+    return _OLD_NAMES[name]
+
+
 def subject(name: str, root: Path, level: str, records: str = PLAIN) -> Subject:
     """Return the subject ``name``: a backend with stores of the kind ``records``, or a protocol of the library."""
     if name in _OWN:
@@ -102,6 +116,7 @@ def subject(name: str, root: Path, level: str, records: str = PLAIN) -> Subject:
 
 def subject_named(name: str) -> str:
     """Return the full name of a subject; a backend may have an alias. Raises: ConfigError if it does not exist."""
+    name = current_name(name)
     return name if name in _OWN else backend_named(name).name
 
 

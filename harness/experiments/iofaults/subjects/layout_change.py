@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.experiments.iofaults.subjects.relocation import RelocationSubject, make_store
 from harness.experiments.iofaults.subjects.subject import COMMITS
 from stores.errors import TaskCorruptedError
-from stores.files.creation import counts, is_store
+from stores.files.creation import is_complete, is_store
 from stores.files.identity import read_identity
 from stores.files.plain_files import make_folder, translated_system_errors
 from stores.interface import TopicPartition
@@ -50,7 +50,7 @@ class LayoutChangeSubject(RelocationSubject):
                     held.callback(self._state.lock_own(StorePartition(name, 0), self).release)
             for name in _STORES:
                 store = self._state.store_folder(_TASK, _ENGINE, name, wanted)
-                if not counts(store):
+                if not is_complete(store):
                     make_store(store)
             for folder, names in self._homes(wanted).items():
                 origins, told = OriginFile(folder / ".origin"), dict.fromkeys(names, Origin.CLEAN)
@@ -96,7 +96,7 @@ class LayoutChangeSubject(RelocationSubject):
         offsets = CheckpointFile(folder / ".checkpoint").read()
         for name in {topic.rsplit("-", 2)[1] for topic, _ in offsets}:
             store = self._state.store_folder(_TASK, _ENGINE, name, layout)
-            if name not in names or not counts(store):
+            if name not in names or not is_complete(store):
                 raise TaskCorruptedError(f"{folder} has an offset of the store {name!r}, which is not there")
             # Opening a store reads its identity first.
             read_identity(store)

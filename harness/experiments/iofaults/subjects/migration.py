@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.experiments.iofaults.subjects.subject import StoreSubject
 from harness.experiments.iofaults.workload import Change, State
 from stores.engines.engine import Writes
-from stores.files.creation import counts
+from stores.files.creation import is_complete
 from stores.files.identity import STEPS, OpenEngine, present_version, read_identity
 from stores.files.plain_files import translated_system_errors
 from stores.interface import Durability
@@ -36,7 +36,7 @@ class MigrationSubject(StoreSubject):
 
     def open(self) -> int | None:
         with translated_system_errors(self.path):
-            is_there = counts(self.path)
+            is_there = is_complete(self.path)
         # Offer one step more than was made: an opening that finds an interrupted step repeats it.
         STEPS[:] = [_restamp] * (read_identity(self.path).format_version if is_there else 0)
         return super().open()

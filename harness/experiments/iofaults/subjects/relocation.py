@@ -14,7 +14,7 @@ from harness.experiments.iofaults.subjects.checkpoint import CheckpointSubject
 from harness.experiments.iofaults.subjects.subject import COMMITS
 from harness.experiments.iofaults.workload import State
 from stores.errors import TaskCorruptedError
-from stores.files.creation import counts, create, wipe
+from stores.files.creation import create, is_complete, wipe
 from stores.files.identity import read_identity
 from stores.files.locks import take
 from stores.files.plain_files import make_folder, translated_system_errors
@@ -74,7 +74,7 @@ class RelocationSubject(CheckpointSubject):
         try:
             for name in _STORES:
                 store = self._state.store_folder(here, _ENGINE, name)
-                if not counts(store):
+                if not is_complete(store):
                     make_store(store)
             told = {TopicPartition(_logged(topic), 0): offset for (topic, _), offset in offsets.items()}
             CheckpointFile(self._state.folder(here) / ".checkpoint").write(told)
@@ -88,7 +88,7 @@ class RelocationSubject(CheckpointSubject):
         for task_id in self._state.tasks():
             folder = self._state.folder(task_id)
             with translated_system_errors(folder):
-                stores = {place.store for place in places(folder) if counts(place.within(folder))}
+                stores = {place.store for place in places(folder) if is_complete(place.within(folder))}
             for name in stores:
                 # Opening a store reads its identity first.
                 read_identity(self._state.store_folder(task_id, _ENGINE, name))

@@ -10,7 +10,7 @@ from harness.experiments.iofaults.subjects.checkpoint import CheckpointSubject
 from harness.experiments.iofaults.subjects.subject import COMMITS
 from harness.experiments.iofaults.workload import State
 from stores.errors import StoreCorruptedError, TaskCorruptedError
-from stores.files.creation import counts, create, wipe
+from stores.files.creation import create, is_complete, wipe
 from stores.files.identity import read_identity
 from stores.files.locks import take
 from stores.files.plain_files import make_folder, translated_system_errors
@@ -74,7 +74,7 @@ class StateDirectorySubject(CheckpointSubject):
         task_id = _task_of(offsets[COMMITS])
         lock = self._state.lock(task_id, self)
         try:
-            if not counts(self._store(task_id)):
+            if not is_complete(self._store(task_id)):
                 self._make_store(self._store(task_id))
             self._checkpoint(task_id).write({**offsets, _PROCESS: self._process()})
             if len(self._state.tasks()) > 1:
@@ -120,7 +120,7 @@ class StateDirectorySubject(CheckpointSubject):
 
     def _has_store(self, task_id: TaskId) -> bool:
         store = self._store(task_id)
-        if not counts(store):
+        if not is_complete(store):
             return False
         # Opening a store reads its identity first.
         read_identity(store)

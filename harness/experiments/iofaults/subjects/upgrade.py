@@ -14,7 +14,7 @@ from stores.changelog.interface import Record
 from stores.changelog.memory import MemoryChangelog
 from stores.config import StoreConfig
 from stores.errors import OffsetOutOfRangeError, StoreCorruptedError
-from stores.files.creation import counts
+from stores.files.creation import is_complete
 from stores.files.plain_files import translated_system_errors
 from stores.interface import TopicPartition
 from stores.registry import open_store
@@ -36,7 +36,7 @@ class UpgradeSubject(StoreSubject):
     def open(self) -> int | None:
         complete(self.path)
         with translated_system_errors(self.path):
-            is_there = counts(self.path)
+            is_there = is_complete(self.path)
         kept, number, version = self._left() if is_there else ({}, 0, 0)
         self._version = version + 1
         config = StoreConfig(

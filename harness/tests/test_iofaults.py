@@ -23,12 +23,11 @@ from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.damage import Damage, damage, final_tree, plan
 from harness.experiments.iofaults.power import UnseenWritesError, check_maps
-from harness.experiments.iofaults.slices import EXPLORERS, all_points
 from harness.experiments.iofaults.subjects import (
-    ADOPTIONS,
     CHANGELOG,
     CHECKPOINT,
     LAYOUT_CHANGE,
+    OFFSET_IMPORTS,
     ONLINE_UPGRADE,
     PUNCTUATION,
     RELOCATION,
@@ -36,11 +35,12 @@ from harness.experiments.iofaults.subjects import (
     shown,
     subjects,
 )
+from harness.experiments.iofaults.subsets import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Life, Plan, Row, Workshop
 from harness.experiments.iofaults.writer import to_plan
 from harness.io_trace.recorder import Effect, Fail, Kill, Kind, read_recording
 from harness.processes.fork_server import ForkServer, ForkServerError, Outcome
-from harness.tests.exploring import points_of, sweep
+from harness.tests.exploring import points_of, rows_of
 from stores.errors import ConfigError
 
 SEED = 3
@@ -60,8 +60,8 @@ def explore(case: Case, places: int, width: int = 1) -> list[Row]:
     """Rows of ``width`` points in a row, at so many ``places``, one of them at the end."""
     with Workshop(case, SEED) as shop:
         points = all_points(shop)
-        slices = [points[len(points) * (place + 1) // places - width :][:width] for place in range(places)]
-        return [row for some in slices for row in EXPLORERS[case.fault](shop, some, "")]
+        subsets = [points[len(points) * (place + 1) // places - width :][:width] for place in range(places)]
+        return [row for some in subsets for row in EXPLORERS[case.fault](shop, some, "")]
 
 
 def broken(rows: list[Row]) -> list[Mapping[str, Any]]:
@@ -102,7 +102,7 @@ def test_a_task_whose_store_is_upgraded_twice_in_its_background_keeps_its_promis
 def test_a_missing_file_of_stores_that_move_is_detected_or_harmless(name: str) -> None:
     with Workshop(Case(name, "DISK", "damage", "missing"), SEED) as shop:
         rows = list(EXPLORERS["damage"](shop, all_points(shop), ""))
-    assert Found.NOTICED in {row["result"] for row in rows}
+    assert Found.DETECTED in {row["result"] for row in rows}
     assert broken(rows) == []
 
 
@@ -120,9 +120,9 @@ def test_a_kind_of_store_that_a_subject_does_not_have_is_refused(name: str, kind
         Case(name, "DISK", "kill", records=kind)
 
 
-def test_a_kill_between_the_commit_of_an_adoption_and_its_checksum_is_no_damage() -> None:
+def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_damage() -> None:
     """The store was closed cleanly before, when its meta pages must fit, and the offset import is repeated."""
-    case = Case(ADOPTIONS[0], "DISK", "kill", commits=COMMITS)
+    case = Case(OFFSET_IMPORTS[0], "DISK", "kill", commits=COMMITS)
     with Workshop(case, SEED) as shop:
         recording = shop.recording()
         moved = next(effect.index for effect in recording if effect.target.endswith("/005"))
@@ -154,7 +154,7 @@ def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str) -> None
     rows = explore(case, places=4)
     assert len(rows) >= 10
     assert broken(rows) == []
-    again = list(sweep(case, range(rows[-1]["point"], rows[-1]["point"] + 1), SEED, rows[-1]["only"]))
+    again = list(rows_of(case, range(rows[-1]["point"], rows[-1]["point"] + 1), SEED, rows[-1]["only"]))
     assert [row["description"] for row in again] == [rows[-1]["description"]]
 
 
@@ -180,7 +180,7 @@ def test_a_store_torn_by_power_loss_says_so_and_is_restored() -> None:
         recording = shop.recording()
         opened = next(effect.index for effect in recording if effect.text == "ack 1")
         rows = list(EXPLORERS["power"](shop, range(opened, opened + 4), ""))
-    assert {row["result"] for row in rows} == {Found.NOTICED}
+    assert {row["result"] for row in rows} == {Found.DETECTED}
     assert broken(rows) == []
 
 
@@ -218,7 +218,7 @@ def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_kill
 def test_a_recovery_that_dies_by_itself_is_no_planned_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     died = Outcome(None, signal.SIGSEGV, False, None, "", "")
     monkeypatch.setattr(Workshop, "recover", lambda *given, **named: died)
-    rows = list(islice(sweep(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(6, 7), SEED), 3))
+    rows = list(islice(rows_of(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(6, 7), SEED), 3))
     assert [(row["result"], row["expected"]) for row in rows] == [(Found.DEADLY, False)]
 
 
@@ -291,12 +291,12 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
-def test_a_slice_has_the_rows_it_has_among_all() -> None:
+def test_a_subset_has_the_rows_it_has_among_all() -> None:
     case = Case(CHECKPOINT, "DISK", "kill", commits=3)
     points = points_of(case, SEED)
-    whole = list(sweep(case, points, SEED))
+    whole = list(rows_of(case, points, SEED))
     half = len(points) // 2
-    assert whole == [*sweep(case, points[:half], SEED), *sweep(case, points[half:], SEED)]
+    assert whole == [*rows_of(case, points[:half], SEED), *rows_of(case, points[half:], SEED)]
     assert [row["point"] for row in whole] == list(points)
 
 
@@ -317,7 +317,7 @@ def test_a_command_without_a_point_repeats_the_whole_case_and_tells_what_is_wron
         assert main(shlex.split(repeat_command(case, None, SEED))[3:]) == status
         *wrong, last = capsys.readouterr().out.splitlines()
         assert bool(wrong) == bool(status)
-        assert int(last.split()[0]) == len(list(sweep(case, points_of(case, SEED), SEED)))
+        assert int(last.split()[0]) == len(list(rows_of(case, points_of(case, SEED), SEED)))
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_a_verifier_without_a_verdict_is_a_harness_error() -> None:
 
 def test_a_trial_that_is_too_late_twice_found_something_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.experiments.iofaults.workshop.DEADLINE_S", 0.0)
-    [row] = sweep(Case(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED)
+    [row] = rows_of(Case(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED)
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
@@ -450,13 +450,13 @@ def test_each_damage_changes_one_file_and_is_checked(variant: str) -> None:
             assert changed == {planned.path}
         rows = list(EXPLORERS["damage"](shop, whole[:3], ""))
     assert len(rows) == min(3, len(whole))
-    assert {row["result"] for row in rows} <= {Found.VALID, Found.NOTICED}
+    assert {row["result"] for row in rows} <= {Found.VALID, Found.DETECTED}
     for row in rows:
-        assert (row["noticed"] in ("open", "read", "verify", "afterwards")) is (row["result"] == Found.NOTICED)
+        assert (row["noticed"] in ("open", "read", "verify", "afterwards")) is (row["result"] == Found.DETECTED)
 
 
 @pytest.mark.parametrize("page", [0, 1])
-def test_a_bit_that_takes_lmdb_back_by_one_commit_is_noticed_when_it_is_opened(page: int) -> None:
+def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(page: int) -> None:
     """Bit 1 of the transaction ID of either meta page changes which of the two is the newer one."""
     commits = COMMITS + 2
     with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED) as shop:
@@ -471,7 +471,7 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_noticed_when_it_is_opened(p
         assert (before[0] < before[1]) is not (after[0] < after[1])
         shop.place(damaged)
         verdict = shop.verdict(Promised(commits, commits), shop.demanded("damage"))
-    assert (verdict.found, verdict.noticed) == (Found.NOTICED, "open")
+    assert (verdict.found, verdict.detected_at) == (Found.DETECTED, "open")
 
 
 def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
@@ -480,20 +480,20 @@ def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
     assert (row["result"], row["state"], row["acknowledged"]) == (Found.VALID, 0, 0)
 
 
-def test_what_only_verifying_notices_is_read_without_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_verifying_detects_is_read_without_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def verdict(
         shop: Workshop, promises: Promised, demanded: Demand, *, boot: str = "", verify: bool = False
     ) -> Finding:
         asked.append(verify)
-        return Finding(Found.NOTICED, None, True, "", "verify") if verify else Finding(Found.DEADLY, None, False)
+        return Finding(Found.DETECTED, None, True, "", "verify") if verify else Finding(Found.DEADLY, None, False)
 
     monkeypatch.setattr(Workshop, "verdict", verdict)
     with Workshop(Case(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED) as shop:
         (row,) = EXPLORERS["damage"](shop, range(1), "")
     assert asked == [True, False]
-    assert (row["result"], row["expected"], row["noticed"], row["unverified"]) == ("noticed", True, "verify", "deadly")
+    assert (row["result"], row["expected"], row["noticed"], row["unverified"]) == ("detected", True, "verify", "deadly")
 
 
 def test_the_repeat_command_names_one_trial() -> None:

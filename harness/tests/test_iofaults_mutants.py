@@ -15,9 +15,9 @@ from harness.experiments.iofaults.detection import detect, trials_of
 from harness.experiments.iofaults.drawing import commits, groups
 from harness.experiments.iofaults.experiment import explore
 from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts
-from harness.experiments.iofaults.plan import Convicted, case_of, in_turn, subjects_with
-from harness.experiments.iofaults.slices import EXPLORERS, Slice, all_points
+from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, subjects_with
 from harness.experiments.iofaults.subjects import CHECKPOINT
+from harness.experiments.iofaults.subsets import EXPLORERS, Subset, all_points
 from harness.experiments.iofaults.workshop import Workshop
 from harness.folders import quick_folder
 from harness.mutants.registry import IO_FAULTS, patch
@@ -41,34 +41,34 @@ RESULTS: dict[str, set[Found]] = {
     "offsets-after": {Found.TORN},
     "write-per-key": {Found.TORN},
     "segments-one-by-one": {Found.TORN},
-    "unsynced-marker": {Found.TORN, Found.NOTICED},
+    "unsynced-marker": {Found.TORN, Found.DETECTED},
     "unsynced-marker-folder": {Found.TORN},
     "marker-removed-early": {Found.LOST, Found.TORN},
-    "decided-before-record": {Found.NOTICED},
+    "decided-before-record": {Found.DETECTED},
     "offsets-before-copy": {Found.TORN},
-    "unsynced-spill": {Found.NOTICED},
-    "unsynced-spill-folders": {Found.NOTICED},
+    "unsynced-spill": {Found.DETECTED},
+    "unsynced-spill-folders": {Found.DETECTED},
     "swallowed-error": {Found.LOST, Found.TORN, Found.PHANTOM},
     "unsynced-rename": {Found.LOST},
-    "checkpoint-in-place": {Found.NOTICED},
-    "unmarked-creation": {Found.NOTICED},
+    "checkpoint-in-place": {Found.DETECTED},
+    "unmarked-creation": {Found.DETECTED},
     "unsynced-store-name": {Found.LOST},
-    "trusted-log": {Found.LOST, Found.NOTICED},
+    "trusted-log": {Found.LOST, Found.DETECTED},
     "unchecked-record": {Found.PHANTOM},
     "unchecked-checkpoint": {Found.PHANTOM},
-    "trusted-meta-pages": {Found.LOST, Found.NOTICED},
+    "trusted-meta-pages": {Found.LOST, Found.DETECTED},
     "migration-noted-first": {Found.PHANTOM, Found.TORN},
     "upgraded-outside": {Found.TORN, Found.PHANTOM},
     "swapped-without-note": {Found.LOST},
     "stepped-offset-first": {Found.TORN, Found.UNUSABLE},
-    "import-noted-first": {Found.TORN, Found.NOTICED},
+    "import-noted-first": {Found.TORN, Found.DETECTED},
     "one-offset-for-all": {Found.LOST, Found.TORN, Found.PHANTOM},
     "stream-time-forgotten": {Found.TORN, Found.PHANTOM},
     "punctuated-outside": {Found.TORN, Found.PHANTOM},
     "removed-in-place": {Found.PHANTOM, Found.TORN},
-    "checkpoint-before-folder": {Found.NOTICED, Found.TORN, Found.PHANTOM},
-    "layout-noted-last": {Found.NOTICED},
-    "unsynced-layout": {Found.NOTICED},
+    "checkpoint-before-folder": {Found.DETECTED, Found.TORN, Found.PHANTOM},
+    "layout-noted-last": {Found.DETECTED},
+    "unsynced-layout": {Found.DETECTED},
     "unsynced-process-id": {Found.PHANTOM},
 }
 """The results that may detect each mutant."""
@@ -77,22 +77,22 @@ QUICKEST = dict.fromkeys(("unsynced-spill", "unsynced-spill-folders", "offsets-b
 
 
 SHOWN_BY = dict.fromkeys(("unsynced-marker", "unsynced-marker-folder"), 10)
-"""The commit that shows a mutant which shows in few: the gate takes seconds to come by it."""
+"""The commit that shows a mutant which shows in few: the default profile takes seconds to come by it."""
 
 
 def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer) -> DetectionResult:
-    """Make those of the gate's own trials that cut the power within ``commit``, until one fails."""
-    (swept, *_) = trials_of("default", mutant, subject, SEED)
-    with Workshop(swept.case, SEED, fork_server) as shop:
+    """Make those of the default profile's own trials that cut the power within ``commit``, until one fails."""
+    (item, *_) = trials_of("default", mutant, subject, SEED)
+    with Workshop(item.case, SEED, fork_server) as shop:
         recording = shop.recording()
         within = commits(recording)[commit - 1]
-        drawn = in_turn(swept, all_points(shop), groups(swept.case.fault, recording))
-        parts = in_parts([point for point in drawn if point in within], swept.case.fault)
-        rows = (row for part in parts for row in EXPLORERS[swept.case.fault](shop, part, ""))
+        drawn = in_turn(item, all_points(shop), groups(item.case.fault, recording))
+        parts = in_parts([point for point in drawn if point in within], item.case.fault)
+        rows = (row for part in parts for row in EXPLORERS[item.case.fault](shop, part, ""))
         for number, row in enumerate(rows, 1):
             if not row["expected"]:
-                return DetectionResult(mutant, subject, swept.case.fault, number, row)
-    return DetectionResult(mutant, subject, swept.case.fault, 0, None)
+                return DetectionResult(mutant, subject, item.case.fault, number, row)
+    return DetectionResult(mutant, subject, item.case.fault, 0, None)
 
 
 def test_every_mutant_is_tried_here() -> None:
@@ -106,7 +106,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @pytest.mark.parametrize("mutant", IO_FAULTS)
-def test_every_mutant_is_found_by_trials_that_the_default_gate_makes(mutant: str, fork_server: ForkServer) -> None:
+def test_every_mutant_is_found_by_trials_that_the_default_profile_makes(mutant: str, fork_server: ForkServer) -> None:
     subject = QUICKEST.get(mutant, subjects_with(mutant)[-1])
     if mutant in SHOWN_BY:
         detection = detected_in(SHOWN_BY[mutant], mutant, subject, fork_server)
@@ -137,8 +137,8 @@ def test_kills_can_not_see_that_nothing_is_synced() -> None:
 @pytest.mark.parametrize("fault", ["power", "kill"])
 def test_without_a_verdict_nothing_is_shown_about_a_mutant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workshop, "look", lambda *given, **named: Remains(trouble="died"))
-    wanted = Convicted("unsynced-rename", CHECKPOINT, fault, SEED, found=fault == "power", points_max=4)
-    (row,) = explore(Slice(0, "", SEED, case_of(wanted.mutant, CHECKPOINT, fault), convicted=wanted))
+    wanted = PlannedMutant("unsynced-rename", CHECKPOINT, fault, SEED, found=fault == "power", points_max=4)
+    (row,) = explore(Subset(0, "", SEED, case_of(wanted.mutant, CHECKPOINT, fault), planned_mutant=wanted))
     assert (row["result"], row["expected"], row["states"]) == (Found.HARNESS_ERROR, False, 0)
     assert is_wrong(row)
 

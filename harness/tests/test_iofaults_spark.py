@@ -1,4 +1,4 @@
-"""As a Spark job, slices come back as the rows they have without Spark, whatever happens to the processes."""
+"""As a Spark job, subsets come back as the rows they have without Spark, whatever happens to the processes."""
 
 from __future__ import annotations
 
@@ -17,32 +17,36 @@ from harness.cli import main
 from harness.experiment import Claim
 from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.experiment import IoFaults
-from harness.experiments.iofaults.plan import Convicted, Swept
-from harness.experiments.iofaults.slices import Writer
+from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.subjects import CHECKPOINT
+from harness.experiments.iofaults.subsets import Writer
 from harness.experiments.iofaults.workshop import Row
 from harness.io_trace import library as recorder
 from harness.spark.runner import finished_trials, run_trials
 from harness.spark.session import SHIPPED_SUFFIXES, session
-from harness.tests.exploring import points_of, sweep
+from harness.tests.exploring import points_of, rows_of
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
 
 SEED = 3
-KILLS = Swept(Case(CHECKPOINT, "DISK", "kill", commits=3), SEED)
-POWER = Swept(Case(CHECKPOINT, "DISK", "power", commits=3), SEED)
+KILLS = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=3), SEED)
+POWER = PlannedCase(Case(CHECKPOINT, "DISK", "power", commits=3), SEED)
 
 
 @pytest.fixture(scope="module")
 def spark(joined_jvm: SharedJvm) -> Iterator[SparkSession]:
-    with session("sweeps test", "local[2]", max_failures=3) as started:
+    with session("I/O faults test", "local[2]", max_failures=3) as started:
         yield started
 
 
-def run_sweeps(
-    spark: SparkSession, planned: Sequence[Swept | Convicted], folder: Path, *, points_per_slice: int | None = None
+def run_cases(
+    spark: SparkSession,
+    planned: Sequence[PlannedCase | PlannedMutant],
+    folder: Path,
+    *,
+    points_per_subset: int | None = None,
 ) -> list[Row]:
-    experiment = IoFaults(points_per_slice)
+    experiment = IoFaults(points_per_subset)
     return experiment.finish(planned, run_trials(spark, experiment, planned, folder).rows, Claim(""))
 
 
@@ -56,8 +60,8 @@ def verdicts(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSession, tmp_path: Path) -> None:
-    whole = run_sweeps(spark, [KILLS, POWER], tmp_path / "one", points_per_slice=1000)
-    parts = run_sweeps(spark, [KILLS, POWER], tmp_path / "many", points_per_slice=3)
+    whole = run_cases(spark, [KILLS, POWER], tmp_path / "one", points_per_subset=1000)
+    parts = run_cases(spark, [KILLS, POWER], tmp_path / "many", points_per_subset=3)
     assert len(of_kind(whole, "effect_slice")) == 2
     assert len(of_kind(parts, "effect_slice")) >= 10
     for of_run in (whole, parts):
@@ -66,8 +70,8 @@ def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSessio
         assert {row["points_in_all"] for row in kills_told} == {in_all}
         assert sum(row["points"] for row in kills_told) == in_all
     kills = [verdicts([row for row in rows if row["fault"] == "kill"]) for rows in (whole, parts)]
-    assert kills[0] == kills[1] == verdicts(list(sweep(KILLS.case, points_of(KILLS.case, SEED), SEED)))
-    # A state that is met in several slices is checked in each against the promises there, with the same result.
+    assert kills[0] == kills[1] == verdicts(list(rows_of(KILLS.case, points_of(KILLS.case, SEED), SEED)))
+    # A state that is met in several subsets is checked in each against the promises there, with the same result.
     trials = [[row for row in of_kind(rows, "effect") if row["fault"] == "power"] for rows in (whole, parts)]
     found = [{(row["digest"], row["state"], row["result"]) for row in rows} for rows in trials]
     assert found[0] == found[1] != set()
@@ -80,8 +84,8 @@ def test_rows_do_not_depend_on_how_points_are_cut_into_slices(spark: SparkSessio
 def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = Swept(Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename"), SEED)
-    rows = of_kind(run_sweeps(spark, [broken, POWER], tmp_path), "effect")
+    broken = PlannedCase(Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename"), SEED)
+    rows = of_kind(run_cases(spark, [broken, POWER], tmp_path), "effect")
     lost = [row for row in rows if not row["expected"]]
     assert {row["result"] for row in lost} == {"lost"}
     assert [path.name for path in (tmp_path / "recordings").iterdir()] == [
@@ -93,10 +97,10 @@ def test_what_is_not_as_expected_keeps_its_recording_and_can_be_repeated(
 
 def test_a_mutant_is_detected_and_the_number_of_states_reported(spark: SparkSession, tmp_path: Path) -> None:
     wanted = [
-        Convicted("unsynced-rename", CHECKPOINT, "power", SEED),
-        Convicted("unsynced-rename", CHECKPOINT, "kill", SEED, found=False, points_max=4),
+        PlannedMutant("unsynced-rename", CHECKPOINT, "power", SEED),
+        PlannedMutant("unsynced-rename", CHECKPOINT, "kill", SEED, found=False, points_max=4),
     ]
-    seen, unseen = run_sweeps(spark, wanted, tmp_path)
+    seen, unseen = run_cases(spark, wanted, tmp_path)
     assert (seen["result"], seen["expected"]) == ("lost", True)
     assert (unseen["result"], unseen["states"], unseen["expected"]) == ("", 4, True)
 
@@ -106,10 +110,10 @@ def test_what_the_recorder_is_built_from_goes_to_executors_that_have_never_heard
 
 
 def test_a_folder_is_for_one_run_and_nothing_planned_is_no_rows(spark: SparkSession, tmp_path: Path) -> None:
-    assert run_sweeps(spark, [], tmp_path) == []
+    assert run_cases(spark, [], tmp_path) == []
     (tmp_path / "trials.parquet").mkdir()
     with pytest.raises(ConfigError):
-        run_sweeps(spark, [KILLS], tmp_path)
+        run_cases(spark, [KILLS], tmp_path)
 
 
 def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSession, tmp_path: Path) -> None:
@@ -117,20 +121,20 @@ def test_what_a_killed_driver_has_left_is_not_taken_for_this_run(spark: SparkSes
     (tmp_path / "finished" / "0.json").write_text("[]")
     (tmp_path / "recordings").mkdir()
     (tmp_path / "recordings" / Writer.of(POWER).name).write_bytes(b"effects1")
-    rows = run_sweeps(spark, [POWER], tmp_path, points_per_slice=1000)
+    rows = run_cases(spark, [POWER], tmp_path, points_per_subset=1000)
     assert len(of_kind(rows, "effect")) > 10
     assert [row for row in of_kind(rows, "effect") if not row["expected"]] == []
 
 
 def test_a_killed_worker_neither_loses_nor_doubles_a_row(spark: SparkSession, tmp_path: Path) -> None:
     rows = run_while(kill_a_worker, spark, tmp_path)
-    whole = run_sweeps(spark, [KILLS], tmp_path / "undisturbed")
+    whole = run_cases(spark, [KILLS], tmp_path / "undisturbed")
     assert verdicts(rows) == verdicts(whole) != []
     assert left_of_fork_servers() == []
 
 
 def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -> list[Row]:
-    """Run small slices, and call ``strike`` once the first of them are done, until it finds a process."""
+    """Run small subsets, and call ``strike`` once the first of them are done, until it finds a process."""
 
     def wait_and_strike() -> None:
         while finished_trials(folder)[0] < 2 and not over.wait(0.02):
@@ -145,7 +149,7 @@ def run_while(strike: Callable[[], object], spark: SparkSession, folder: Path) -
     striker = threading.Thread(target=wait_and_strike)
     striker.start()
     try:
-        rows = run_sweeps(spark, [KILLS], folder, points_per_slice=2)
+        rows = run_cases(spark, [KILLS], folder, points_per_subset=2)
     finally:
         over.set()
         striker.join()

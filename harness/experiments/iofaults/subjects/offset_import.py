@@ -22,16 +22,16 @@ from stores.registry import Backend, backend_named, backends, open_store
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.stores.task_store import TaskStore
 
-ADOPTED: Mapping[str, tuple[str, str]] = {
-    "store-adoption": ("lmdb-indexed-batch", "lmdb-direct"),
-    "store-adoption-rocksdb": ("rocksdb-indexed-batch", "rocksdb-direct"),
+IMPORTS: Mapping[str, tuple[str, str]] = {
+    "offset-import": ("lmdb-indexed-batch", "lmdb-direct"),
+    "offset-import-rocksdb": ("rocksdb-indexed-batch", "rocksdb-direct"),
 }
 """By the subject's name: the backend that imports the offset, and the backend that keeps no offsets."""
 _ANY_DIRECT = "rocksdb-direct"
 """The source of the strategy ``direct``, for a backend without offsets on an engine that has none registered."""
 
 
-class AdoptionSubject(StoreSubject):
+class OffsetImportSubject(StoreSubject):
     """The folders are named by the number of the commit that they were made at; the highest number counts."""
 
     REOPENED_FROM = 5

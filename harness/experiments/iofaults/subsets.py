@@ -1,7 +1,7 @@
-"""The slices of a run: each is the work of one task, some points of a case, explored by the function of its fault.
+"""The subsets of a run: each is the work of one task, some points of a case, explored by the function of its fault.
 
 Given ascending points of a case, that function returns a row for each trial. A row depends on the case, the point and
-the seed alone (and, in engines with threads, on their schedule). So rows do not depend on the slices into which points
+the seed alone (and, in engines with threads, on their schedule). So rows do not depend on the subsets into which points
 were divided.
 """
 
@@ -23,7 +23,7 @@ from harness.experiments.iofaults.drawing import Group, groups
 from harness.experiments.iofaults.errors import errors
 from harness.experiments.iofaults.failed_syncs import failed_syncs, syncs
 from harness.experiments.iofaults.kills import kills, kills_twice, tears
-from harness.experiments.iofaults.plan import POINTS_PER_SLICE, Convicted, Swept, case_of, cut, picked
+from harness.experiments.iofaults.plan import POINTS_PER_SUBSET, PlannedCase, PlannedMutant, case_of, cut, picked
 from harness.experiments.iofaults.power import power_losses, power_losses_twice
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
@@ -61,10 +61,10 @@ class Writer:
     records: str = ""
 
     @classmethod
-    def of(cls, swept: Swept) -> Writer:
-        """Return the writer process that the trials of ``swept`` run."""
+    def of(cls, item: PlannedCase) -> Writer:
+        """Return the writer process that the trials of ``item`` run."""
         return cls(
-            swept.case.subject, swept.case.level, swept.case.commits, swept.seed, swept.case.mutant, swept.case.records
+            item.case.subject, item.case.level, item.case.commits, item.seed, item.case.mutant, item.case.records
         )
 
     @property
@@ -102,8 +102,8 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """The work of one task, as plain values: the mutant ``convicted``, or, where that is None, ``points`` of ``case``.
+class Subset:
+    """The work of one task, as plain values: ``planned_mutant``, or, where that is None, ``points`` of ``case``.
 
     The case has ``points_in_all`` points. ``recording`` is the path of the recording in a command. ``error`` is the
     reason why the points cannot be explored, or "".
@@ -117,7 +117,7 @@ class Slice:
     points: Sequence[int] = ()
     points_in_all: int = 0
     blind_spots: str = ""
-    convicted: Convicted | None = None
+    planned_mutant: PlannedMutant | None = None
     error: str = ""
 
 
@@ -165,21 +165,21 @@ def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = 
     return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen), "", len(syncs(recording)), first)
 
 
-def slices_of(
-    planned: Iterable[Swept | Convicted],
+def subsets_of(
+    planned: Iterable[PlannedCase | PlannedMutant],
     recorded: Mapping[Writer, Recorded],
     recordings: Path,
-    points_per_slice: int | None = None,
-) -> list[Slice]:
+    points_per_subset: int | None = None,
+) -> list[Subset]:
     """Return all that is planned as tasks. Mutants come first, because their duration is not known in advance."""
-    found: list[Slice] = []
+    found: list[Subset] = []
     wanted = list(planned)
     for each in wanted:
-        if isinstance(each, Convicted):
+        if isinstance(each, PlannedMutant):
             mutant = case_of(each.mutant, each.subject, each.fault)
-            found.append(Slice(len(found), each.scenario, each.seed, mutant, convicted=each))
+            found.append(Subset(len(found), each.scenario, each.seed, mutant, planned_mutant=each))
     for each in wanted:
-        if isinstance(each, Swept):
+        if isinstance(each, PlannedCase):
             writer = Writer.of(each)
             case, recording = each.case, ""
             if case.fault in FROM_RECORDING:
@@ -187,11 +187,11 @@ def slices_of(
                 case = replace(case, recording=str(file))
                 recording = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
             of = recorded[writer]
-            width = points_per_slice or POINTS_PER_SLICE[case.fault]
+            width = points_per_subset or POINTS_PER_SUBSET[case.fault]
             in_all = of.points(case)
             parts = cut(picked(each, in_all, of.groups.get(case.fault, ())), width) if not of.error else [()]
             found += [
-                Slice(
+                Subset(
                     len(found) + place,
                     each.scenario,
                     each.seed,
@@ -207,23 +207,23 @@ def slices_of(
     return found
 
 
-def trial_rows(slice_: Slice, fork_server: ForkServer | None) -> list[Row]:
-    """Run the slice's trials of a case, and return a row for each. An error becomes a row without a verdict."""
-    case = slice_.case
+def trial_rows(subset: Subset, fork_server: ForkServer | None) -> list[Row]:
+    """Run the subset's trials of a case, and return a row for each. An error becomes a row without a verdict."""
+    case = subset.case
     rows: list[Row] = []
-    trouble = slice_.error
+    trouble = subset.error
     if not trouble:
         try:
-            with Workshop(case, slice_.seed, fork_server) as shop:
-                rows += EXPLORERS[case.fault](shop, slice_.points, "")
+            with Workshop(case, subset.seed, fork_server) as shop:
+                rows += EXPLORERS[case.fault](shop, subset.points, "")
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
-    shown = replace(case, recording="" if slice_.error else slice_.recording)
+    shown = replace(case, recording="" if subset.error else subset.recording)
     for row in rows:
         row["kind"] = "effect"
         row["repeat"] = "" if row["expected"] else repeat_command(shown, row["point"], row["seed"], row["only"])
     if trouble:
-        rows.append(_no_verdict(case, trouble, slice_.points) | {"repeat": repeat_command(shown, None, slice_.seed)})
+        rows.append(_no_verdict(case, trouble, subset.points) | {"repeat": repeat_command(shown, None, subset.seed)})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A profile's cases, their drawn points and their slices are the same for the same seed, and nothing is tried twice."""
+"""A profile's cases, drawn points and subsets are the same for the same seed, and nothing is tried twice."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from typing import Any
 import pytest
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults import detection, slices
+from harness.experiments.iofaults import detection, subsets
 from harness.experiments.iofaults.case import VARIANTS, Asked, Case, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
 from harness.experiments.iofaults.experiment import KINDS, explore
 from harness.experiments.iofaults.plan import (
     LEVEL,
-    Swept,
-    convictions,
+    PlannedCase,
     cut,
     measured_seeds,
     picked,
     planned_cases,
+    planned_mutants,
     subjects_with,
 )
-from harness.experiments.iofaults.slices import Recorded, Writer, make_recording, slices_of
-from harness.experiments.iofaults.subjects import ADOPTIONS, CHECKPOINT, TASKS, subjects
+from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subject_named, subjects
+from harness.experiments.iofaults.subsets import Recorded, Writer, make_recording, subsets_of
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 
 PROFILES = ("smoke", "default", "full")
 EVERYWHERE = set(subjects())
-BASES = {(TASKS[0], "DISK"), (ADOPTIONS[0], "DISK")}
-VARIATIONS = {each for each in EVERYWHERE if each[0] in (*TASKS, *ADOPTIONS)} - BASES
+BASES = {(TASKS[0], "DISK"), (OFFSET_IMPORTS[0], "DISK")}
+VARIATIONS = {each for each in EVERYWHERE if each[0] in (*TASKS, *OFFSET_IMPORTS)} - BASES
 """Other pairs of engines and other levels of the same protocol: of these no profile tries every point."""
 
 
 def covered(name: str, fault: str, variant: str) -> set[tuple[str, str]]:
     """The subjects and levels of which a profile tries every point."""
     return {
-        (swept.case.subject, swept.case.level)
-        for swept in planned_cases(name, 1)
-        if (swept.case.fault, swept.case.variant) == (fault, variant) and swept.points_max is None
+        (item.case.subject, item.case.level)
+        for item in planned_cases(name, 1)
+        if (item.case.fault, item.case.variant) == (fault, variant) and item.points_max is None
     }
 
 
@@ -53,12 +53,12 @@ def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_l
     at_disk = {(name, level) for name, level in EVERYWHERE - VARIATIONS if level == "DISK" and name != TASKS[0]}
     assert covered("default", "kill", "") == at_disk
     power = {
-        (swept.case.subject, swept.case.level)
-        for swept in planned_cases("default", 1)
-        if (swept.case.fault, swept.case.variant) == ("power", "gate")
+        (item.case.subject, item.case.level)
+        for item in planned_cases("default", 1)
+        if (item.case.fault, item.case.variant) == ("power", "gate")
     }
     assert power == EVERYWHERE
-    assert all(swept.case.commits == 20 for swept in planned_cases("default", 1))
+    assert all(item.case.commits == 20 for item in planned_cases("default", 1))
 
 
 def test_the_default_has_the_fault_and_the_variant_of_each_mutant_wherever_it_fits() -> None:
@@ -76,7 +76,16 @@ def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss
         for variant in variants:
             if fault != "power_twice":
                 assert covered("full", fault, variant) == EVERYWHERE - VARIATIONS
-    assert {swept.case.fault for swept in planned_cases("full", 1)} == set(VARIANTS)
+    assert {item.case.fault for item in planned_cases("full", 1)} == set(VARIANTS)
+
+
+@pytest.mark.parametrize(("old", "new"), zip(("store-adoption", "store-adoption-rocksdb"), OFFSET_IMPORTS, strict=True))
+def test_the_old_name_of_a_subject_works_with_a_warning(old: str, new: str) -> None:
+    with pytest.deprecated_call():
+        asked = read_asked(f'{{"case":{{"subject":"{old}","level":"DISK","fault":"kill"}},"point":1}}')
+    assert asked == Asked(Case(new, "DISK", "kill"), 1)
+    with pytest.deprecated_call():
+        assert subject_named(old) == new
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -89,15 +98,15 @@ def test_no_profile_tries_a_case_twice(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["default", "full"])
 def test_every_mutant_is_put_to_the_fault_it_belongs_to(name: str) -> None:
-    found = {(each.mutant, each.fault) for each in convictions(name, 1) if each.found}
+    found = {(each.mutant, each.fault) for each in planned_mutants(name, 1) if each.found}
     assert found == {(mutant, by.fault) for mutant, by in IO_FAULTS.items()}
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("smoke", 0), ("default", 2), ("full", 20)])
-def test_the_gates_own_trials_are_measured_with_each_mutant_wherever_it_fits(name: str, seeds: int) -> None:
+def test_the_default_profiles_own_trials_are_measured_with_each_mutant_wherever_it_fits(name: str, seeds: int) -> None:
     by_pair: dict[tuple[str, str], set[int]] = {}
-    for each in convictions(name, 1):
-        if each.gate:
+    for each in planned_mutants(name, 1):
+        if each.profile:
             by_pair.setdefault((each.mutant, each.subject), set()).add(each.seed)
             assert each.found
             assert each.measured is (each.seed != 1)
@@ -111,23 +120,23 @@ def test_the_gates_own_trials_are_measured_with_each_mutant_wherever_it_fits(nam
     assert measured_seeds(1, 20)[:2] == measured_seeds(1, 2) != measured_seeds(2, 2)
 
 
-def test_the_gate_is_measured_by_the_trials_that_it_makes_of_sound_code() -> None:
+def test_the_default_profile_is_measured_by_the_trials_that_it_makes_of_sound_code() -> None:
     for mutant, by in IO_FAULTS.items():
         for subject in subjects_with(mutant):
             made = {
-                (replace(swept.case, mutant=""), swept.points_max) for swept in trials_of("default", mutant, subject, 7)
+                (replace(item.case, mutant=""), item.points_max) for item in trials_of("default", mutant, subject, 7)
             }
             assert made == {
-                (replace(swept.case, records=by.records or swept.case.records), swept.points_max)
-                for swept in planned_cases("default", 7)
-                if (swept.case.subject, swept.case.fault, swept.case.level) == (subject, by.fault, "DISK")
+                (replace(item.case, records=by.records or item.case.records), item.points_max)
+                for item in planned_cases("default", 7)
+                if (item.case.subject, item.case.fault, item.case.level) == (subject, by.fault, "DISK")
             }
             assert made
 
 
 def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_and_add_no_trial() -> None:
     for name in ("default", "full"):
-        of_backends = [swept.case for swept in planned_cases(name, 1) if swept.case.subject in backends()]
+        of_backends = [item.case for item in planned_cases(name, 1) if item.case.subject in backends()]
         kinds = Counter(case.records for case in of_backends)
         assert set(kinds) == set(IN_TURN)
         assert max(kinds.values()) < 2 * min(kinds.values())
@@ -137,37 +146,35 @@ def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_a
     turns = {
         case.records
         for seed in range(1, 5)
-        for case in (swept.case for swept in planned_cases("default", seed))
+        for case in (item.case for item in planned_cases("default", seed))
         if (case.subject, case.level, case.fault) == ("lmdb-indexed-batch", "DISK", "kill")
     }
     assert turns == set(IN_TURN)
-    assert not any(swept.case.records for swept in planned_cases("full", 1) if swept.case.subject not in backends())
+    assert not any(item.case.records for item in planned_cases("full", 1) if item.case.subject not in backends())
 
 
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
-    unseen = {(each.mutant, each.fault) for each in convictions("default", 1) if not each.found}
+    unseen = {(each.mutant, each.fault) for each in planned_mutants("default", 1) if not each.found}
     assert ("no-sync", "kill") in unseen
     assert unseen == {(mutant, by.unseen_by) for mutant, by in IO_FAULTS.items() if by.unseen_by}
 
 
 def test_a_task_is_tried_everywhere_but_at_every_point_in_full_alone() -> None:
     for name, most, kills in (("smoke", 2, 2), ("default", 24, 80)):
-        of_task = [swept for swept in planned_cases(name, 1) if swept.case.subject == TASKS[0]]
-        assert {swept.case.fault for swept in of_task} >= {"kill", "power", "error"}
-        for swept in of_task:
-            assert 0 < (swept.points_max or 0) <= (kills if swept.case.fault == "kill" else most)
-    assert [swept for swept in planned_cases("full", 1) if swept.case.subject == TASKS[0] and swept.points_max is None]
+        of_task = [item for item in planned_cases(name, 1) if item.case.subject == TASKS[0]]
+        assert {item.case.fault for item in of_task} >= {"kill", "power", "error"}
+        for item in of_task:
+            assert 0 < (item.points_max or 0) <= (kills if item.case.fault == "kill" else most)
+    assert [item for item in planned_cases("full", 1) if item.case.subject == TASKS[0] and item.points_max is None]
 
 
 def test_pairs_of_engines_and_levels_of_a_task_are_killed_at_200_points_and_lose_power_at_100() -> None:
     for fault, fewest in (("kill", 200), ("power", 100)):
-        swept = [
-            each for each in planned_cases("default", 1) if each.case.subject in TASKS and each.case.fault == fault
-        ]
-        assert {(each.case.subject, each.case.level) for each in swept} == {
+        item = [each for each in planned_cases("default", 1) if each.case.subject in TASKS and each.case.fault == fault]
+        assert {(each.case.subject, each.case.level) for each in item} == {
             (name, level) for name in TASKS for level in ("CHANGELOG", "PROCESS", "DISK")
         }
-        assert sum(each.points_max or 0 for each in swept) >= fewest
+        assert sum(each.points_max or 0 for each in item) >= fewest
 
 
 def test_an_offset_import_is_tried_on_two_engines_and_at_every_level() -> None:
@@ -175,14 +182,14 @@ def test_an_offset_import_is_tried_on_two_engines_and_at_every_level() -> None:
         assert {
             (each.case.subject, each.case.level)
             for each in planned_cases("default", 1)
-            if each.case.subject in ADOPTIONS and each.case.fault == fault
-        } == {(name, level) for name in ADOPTIONS for level in ("CHANGELOG", "PROCESS", "DISK")}
+            if each.case.subject in OFFSET_IMPORTS and each.case.fault == fault
+        } == {(name, level) for name in OFFSET_IMPORTS for level in ("CHANGELOG", "PROCESS", "DISK")}
 
 
 def test_who_chooses_backends_gets_no_other() -> None:
     planned = [*planned_cases("default", 1, ["lmdb-indexed-batch"])]
     assert {each.case.subject for each in planned} == {"lmdb-indexed-batch"}
-    assert {each.subject for each in convictions("default", 1, ["lmdb-indexed-batch"])} == {"lmdb-indexed-batch"}
+    assert {each.subject for each in planned_mutants("default", 1, ["lmdb-indexed-batch"])} == {"lmdb-indexed-batch"}
 
 
 @pytest.mark.parametrize("fault", VARIANTS)
@@ -190,16 +197,16 @@ def test_who_chooses_backends_gets_no_other() -> None:
 def test_no_more_points_are_drawn_than_asked_for_and_the_seed_draws_them(fault: str, most: int) -> None:
     points = range(101)
     case = Case(CHECKPOINT, "DISK", fault)
-    drawn = picked(Swept(case, 1, most), points)
+    drawn = picked(PlannedCase(case, 1, most), points)
     assert 0 < len(drawn) <= most
     assert drawn == sorted(set(drawn) & set(points))
-    assert drawn == picked(Swept(case, 1, most), points)
-    assert any(drawn != picked(Swept(case, seed, most), points) for seed in range(2, 9))
-    assert picked(Swept(case, 1), points) == picked(Swept(case, 1, 101), points) == list(points)
+    assert drawn == picked(PlannedCase(case, 1, most), points)
+    assert any(drawn != picked(PlannedCase(case, seed, most), points) for seed in range(2, 9))
+    assert picked(PlannedCase(case, 1), points) == picked(PlannedCase(case, 1, 101), points) == list(points)
 
 
 @pytest.mark.parametrize(("number", "width"), [(0, 5), (1, 5), (5, 5), (6, 5), (101, 7), (100, 1)])
-def test_slices_hold_every_point_once_and_are_of_about_one_size(number: int, width: int) -> None:
+def test_subsets_hold_every_point_once_and_are_of_about_one_size(number: int, width: int) -> None:
     points = list(range(10, 10 + number))
     parts = cut(points, width)
     assert [point for part in parts for point in part] == points
@@ -207,11 +214,11 @@ def test_slices_hold_every_point_once_and_are_of_about_one_size(number: int, wid
     assert all(abs(len(one) - len(two)) <= 1 for one, two in pairwise(parts))
 
 
-def test_each_slice_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
-    wanted = [Swept(Case(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
+def test_each_subset_names_the_recording_that_its_fault_needs(tmp_path: Path) -> None:
+    wanted = [PlannedCase(Case(CHECKPOINT, "DISK", fault, commits=2), 1) for fault in ("kill", "power")]
     recorded = {Writer.of(wanted[0]): Recorded(effects=9)}
     assert Writer.of(wanted[0]) == Writer.of(wanted[1])
-    kill, power = slices_of(wanted, recorded, tmp_path)
+    kill, power = subsets_of(wanted, recorded, tmp_path)
     assert list(kill.points) == list(power.points) == list(range(10))
     assert kill.case.recording == ""
     assert power.case.recording == power.recording == str(tmp_path / Writer.of(wanted[0]).name)
@@ -223,17 +230,17 @@ def test_a_writer_that_can_not_be_recorded_is_no_verdict_and_fails(
     def refuse(*_: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(slices, "record", refuse)
-    swept = Swept(Case(CHECKPOINT, "DISK", "power", commits=2), 1)
-    writer = Writer.of(swept)
+    monkeypatch.setattr(subsets, "record", refuse)
+    item = PlannedCase(Case(CHECKPOINT, "DISK", "power", commits=2), 1)
+    writer = Writer.of(item)
     recorded = make_recording(writer, tmp_path / writer.name)
-    (only,) = slices_of([swept], {writer: recorded}, tmp_path)
+    (only,) = subsets_of([item], {writer: recorded}, tmp_path)
     effect, counts = explore(only)
     assert {"kind", *KINDS["effect"]} <= set(effect)
     assert {"kind", *KINDS["effect_slice"]} == set(counts)
     assert (effect["kind"], effect["result"], is_wrong(effect)) == ("effect", Found.HARNESS_ERROR, True)
     assert (counts["kind"], counts["points"]) == ("effect_slice", 0)
-    assert read_asked(asked_by(effect)) == Asked(swept.case, None, 1)
+    assert read_asked(asked_by(effect)) == Asked(item.case, None, 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -245,9 +252,9 @@ def test_a_mutant_that_can_not_be_tried_is_no_verdict_and_fails(
 
     monkeypatch.setattr(detection, "detect_fully", refuse)
     monkeypatch.setattr(detection, "detect", refuse)
-    for wanted in convictions("default", 1, [CHECKPOINT]):
-        (slice_,) = slices_of([wanted], {}, tmp_path)
-        (mutant,) = explore(slice_)
+    for wanted in planned_mutants("default", 1, [CHECKPOINT]):
+        (subset,) = subsets_of([wanted], {}, tmp_path)
+        (mutant,) = explore(subset)
         assert (mutant["result"], is_wrong(mutant)) == (Found.HARNESS_ERROR, True)
         assert {"kind", *KINDS["mutant"]} == set(mutant)
         asked = read_asked(asked_by(mutant))
@@ -276,7 +283,7 @@ def row(**settings: Any) -> dict[str, Any]:
         ({"variant": "beyond"}, True),
         ({"fault": "damage", "variant": "flipped"}, True),
         ({"fault": "damage", "variant": "flipped", "result": "phantom"}, True),
-        ({"fault": "damage", "variant": "flipped", "result": "noticed", "expected": True}, False),
+        ({"fault": "damage", "variant": "flipped", "result": "detected", "expected": True}, False),
         ({"fault": "damage", "variant": "flipped", "result": "hanging"}, True),
         ({"fault": "damage", "variant": "flipped", "result": "harness_error"}, True),
         ({"kind": "mutant", "result": ""}, True),
