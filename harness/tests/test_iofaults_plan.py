@@ -79,7 +79,9 @@ def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss
     assert {item.case.fault for item in planned_cases("full", 1)} == set(VARIANTS)
 
 
-@pytest.mark.parametrize(("old", "new"), zip(("store-adoption", "store-adoption-rocksdb"), OFFSET_IMPORTS, strict=True))
+@pytest.mark.parametrize(
+    ("old", "new"), [*zip(("store-adoption", "store-adoption-rocksdb"), OFFSET_IMPORTS, strict=True)]
+)
 def test_the_old_name_of_a_subject_works_with_a_warning(old: str, new: str) -> None:
     with pytest.deprecated_call():
         asked = read_asked(f'{{"case":{{"subject":"{old}","level":"DISK","fault":"kill"}},"point":1}}')
