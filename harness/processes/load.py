@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter, process_time
@@ -24,19 +25,24 @@ class CpuTimes(NamedTuple):
 
 
 class LoadWatch:
-    """Watches the machine and this process from its creation on."""
+    """Watches the machine, this process and its children that end, from its creation on."""
 
     def __init__(self) -> None:
-        self._wall, self._cpu, self._times = perf_counter(), process_time(), cpu_times()
+        self._wall, self._cpu, self._times = perf_counter(), _own_cpu_s(), cpu_times()
 
     def figures(self) -> dict[str, Any]:
         """Return the seconds since the creation, by the clock, of this process and of the machine."""
-        wall_s, cpu_s, times = perf_counter() - self._wall, process_time() - self._cpu, cpu_times()
+        wall_s, cpu_s, times = perf_counter() - self._wall, _own_cpu_s() - self._cpu, cpu_times()
         figures: dict[str, Any] = {"wall_s": wall_s, "cpu_s": cpu_s, "load_average": os.getloadavg()[0]}
         if times is not None and self._times is not None:
             passed = (now - before for now, before in zip(times, self._times, strict=True))
             figures |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), passed, strict=True)
         return figures
+
+
+def _own_cpu_s() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return process_time() + children.ru_utime + children.ru_stime
 
 
 def cpu_times(stat: Path = _STAT) -> CpuTimes | None:

@@ -115,6 +115,10 @@ def _opening() -> list[dict[str, Any]]:
             "open_s": 0.05 / speed + repeat / 1e4,
             "restore_s": records / 1e6 if backend.endswith("direct") else 0.01,
             "replayed": 1_000,
+            "alone_s": 0.04 / speed,
+            "bare_s": 0.03,
+            "others_share": 0.02,
+            "steal_share": 0.0,
         }
         for backend, speed in SPEEDS.items()
         if not backend.startswith("memory")

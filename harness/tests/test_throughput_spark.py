@@ -92,7 +92,7 @@ def test_a_log_of_laps_has_every_event_once_in_each_lap_and_none_at_an_earlier_t
 def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outcome = measured(spark, Grid("count", EVENTS, backends=TWO[:1]))
-    trials = [OpeningTrial(TWO[0], Durability.CHANGELOG, 1_000, 1, 1)]
+    trials = [OpeningTrial(TWO[:1], Durability.CHANGELOG, 1_000, 1, 1)]
     openings = run_trials(spark, Opening(), trials, tmp_path / "run")
     assert outcome.problems == openings.problems == []
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -147,9 +147,9 @@ def test_a_workload_without_events_of_its_own_asks_for_them(spark: SparkSession)
 
 
 def test_opening_trials_come_back_in_their_order(spark: SparkSession, tmp_path: Path) -> None:
-    trials = [OpeningTrial(backend, Durability.CHANGELOG, 2_000, 2, 1) for backend in ("lmdb-indexed-batch", TWO[0])]
+    trials = [OpeningTrial((backend,), Durability.CHANGELOG, 2_000, 2, 1) for backend in ("lmdb-indexed-batch", TWO[0])]
     outcome = run_trials(spark, Opening(), trials, tmp_path)
     assert outcome.problems == []
     assert [(row["kind"], row["backend"], row["repeat"]) for row in outcome.rows] == [
-        ("opening", trial.backend, repeat) for trial in trials for repeat in range(2)
+        ("opening", trial.backends[0], repeat) for trial in trials for repeat in range(2)
     ]

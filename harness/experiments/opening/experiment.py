@@ -37,7 +37,8 @@ class Opening(Experiment[OpeningTrial]):
     title = "opening after a kill"
     stage = "opening"
     trial = OpeningTrial
-    placement = Placement.SPREAD
+    placement = Placement.LOCAL
+    unmeasured = "openings were not measured"
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -49,32 +50,46 @@ class Opening(Experiment[OpeningTrial]):
                 "open_s": float,
                 "restore_s": float,
                 "replayed": int,
+                "alone_s": float,
+                "bare_s": float,
+                "others_share": float,
+                "steal_share": float,
             }
         }
     )
 
     def plan(self, request: Request) -> list[OpeningTrial]:
-        """Return a trial for each persistent backend and size at CHANGELOG, the longest first."""
+        """Return a trial for each size at CHANGELOG, with all persistent backends that a kill does not wipe.
+
+        Those that it wipes have trials of their own with one repeat, because each repeat restores all records.
+        """
         profile, default = profiles.profile(request.profile), StoreConfig().backend
-        trials = [
-            OpeningTrial(name, Durability.CHANGELOG, records, profile.opening_repeats, request.seed)
-            for name, backend in backends().items()
-            for records in (*profile.opening_records, *(profile.opening_records_default if name == default else ()))
-            if backend.persistent and (request.backends is None or name in request.backends)
-        ]
-        return sorted(trials, key=lambda trial: -trial.records)
+        kept = {name: each for name, each in backends().items() if each.persistent}
+        chosen = [name for name in kept if request.backends is None or name in request.backends]
+        recovering = tuple(name for name in chosen if kept[name].transactional)
+        level, seed = Durability.CHANGELOG, request.seed
+        trials = []
+        for records in profile.opening_records:
+            if recovering:
+                trials.append(OpeningTrial(recovering, level, records, profile.opening_repeats, seed))
+            trials += [OpeningTrial((name,), level, records, 1, seed) for name in chosen if name not in recovering]
+        if default in recovering:
+            largest = profile.opening_records_default
+            trials += [OpeningTrial((default,), level, records, profile.opening_repeats, seed) for records in largest]
+        return trials
 
     def run(self, trial: OpeningTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each repeat. Raises: MeasurementFailedError."""
         return opening.run_opening(trial, code=worker.code, within=worker.folder.parent)
 
     def subject(self, trial: OpeningTrial) -> str:
-        """Return the size, the backend and the level."""
-        return f"opening {trial.records:,} records on {trial.backend}, {trial.durability}"
+        """Return the size, the backends and the level."""
+        return f"opening {trial.records:,} records on {', '.join(trial.backends)}, {trial.durability}"
 
     def line(self, trial: OpeningTrial, rows: Sequence[Row]) -> str:
-        """Return the seconds of each repeat."""
-        return ", ".join(f"{row['open_s'] + row['restore_s']:.3f} s" for row in rows)
+        """Return the longest time until a store was ready."""
+        longest_s = max(row["open_s"] + row["restore_s"] for row in rows)
+        return f"{self.subject(trial)}: ready after {longest_s:.3f} s at most"
 
     def finish(self, trials: Sequence[OpeningTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
         """Return the rows, and rows of kind "ratio"."""

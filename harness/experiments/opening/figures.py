@@ -12,6 +12,7 @@ KEY = ("durability", "backend", "records")
 
 READY_AFTER_A_KILL = "ready after a kill"
 """The time to open, recover and restore a store whose process was killed in a commit."""
+_MEDIANS = ("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s")
 
 
 def opening(rows: Iterable[Row]) -> list[Figure]:
@@ -23,7 +24,7 @@ def opening(rows: Iterable[Row]) -> list[Figure]:
             **key,
             "repeats": len(group),
             "busy": sum(map(is_busy, group)),
-            **{name: median_of(group, name) for name in ("open_s", "restore_s", "replayed", "ready_s")},
+            **{name: median_of(group, name) for name in _MEDIANS},
             **intervals(group, ("ready_s",)),
             "ready_s_high": max(row["ready_s"] for row in group),
         }

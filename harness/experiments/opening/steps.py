@@ -1,13 +1,14 @@
 """The processes of an opening trial, ``python -m harness.experiments.opening.steps STEP FOLDER``.
 
 ``fill`` writes a changelog, restores the store from it, and closes it cleanly. ``tail`` makes some commits and is
-killed (SIGKILL) within one: the changelog has it, the store does not. ``reopen`` opens that store, and closes it
-cleanly.
+killed (SIGKILL) within one: the changelog has it, the store does not. ``apart`` opens copies of that store by itself
+and with the bare engine. ``reopen`` opens that store with its task, and closes it cleanly.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
 from stores.interface import Durability, TopicPartition
-from stores.registry import backend_named
+from stores.registry import backend_named, open_store
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
 
 TAIL_COMMITS = 10
@@ -85,6 +86,27 @@ def tail(folder: Path, order: Order) -> dict[str, Any]:
     raise AssertionError("the last commit did not reach its failpoint")
 
 
+def apart(folder: Path, order: Order) -> dict[str, Any]:
+    """Measure the time to open and recover a copy of the killed store, and to open another with the bare engine."""
+    from harness.experiments.opening.bare import bare_seconds  # It imports every engine.
+
+    state = folder / "state"
+    copies = [shutil.copytree(state, folder / f"copy-{name}") for name in ("alone", "bare")]
+    os.sync()
+    try:
+        bare_s = bare_seconds(copies[1])
+        (described,) = copies[0].rglob("store.json")
+        durability = Durability(order["durability"])
+        began = perf_counter()
+        store = open_store(order["backend"], described.parent, name=_STORE, durability=durability)
+        alone_s = perf_counter() - began
+        store.close()
+    finally:
+        for copy in copies:
+            shutil.rmtree(copy)
+    return {"bare_s": bare_s, "alone_s": alone_s}
+
+
 def reopen(folder: Path, order: Order) -> dict[str, Any]:
     """Measure the time to open the store that ``tail`` left."""
     # Import the backend before the clock starts.
@@ -93,7 +115,7 @@ def reopen(folder: Path, order: Order) -> dict[str, Any]:
 
 
 STEPS: Mapping[str, Callable[[Path, Order], dict[str, Any]]] = MappingProxyType(
-    {"fill": fill, "tail": tail, "reopen": reopen}
+    {"fill": fill, "tail": tail, "apart": apart, "reopen": reopen}
 )
 
 
