@@ -36,6 +36,7 @@ from harness.report.rows import (
 from harness.scenario_files import ScenarioFile
 from harness.spark.application import Session, SparkFailedError, local_master, spark_session
 from harness.spark.gang import run_gangs
+from harness.spark.master import check_master
 from harness.spark.runner import run_trials
 from harness.workloads.event_log import EventLog
 from harness.workloads.suggestion import nearest
@@ -98,6 +99,7 @@ def bench(request: BenchRequest) -> int:
     """
     request = request.checked()
     find_java()
+    check_master(request.master)
     check_latest(request.runs)
     check_results(request.results, whole=request.is_whole)
     skipped = request.skipped()
@@ -225,6 +227,7 @@ def prove(
     trials = scenario.plan(seed)
     if reason := experiment.missing():
         raise ConfigError(reason)
+    check_master(master)
     print(f"{file.name}\n\n{file.text}\n\nSeed {seed}, profile {profile}.\n", flush=True)
     folder = new_run(runs, f"scenario-{file.name}", {"profile": f"scenario {file.name}, {profile}", "seed": seed})
     progress = Progress()

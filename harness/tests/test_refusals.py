@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from harness.cli import main
 from harness.folders import remove_abandoned
 from harness.report.rows import LATEST
+from harness.spark.master import check_master
 from harness.tests.test_cli import ROOT, environment, using
 from harness.workloads.event_log import EventLog, EventLogError
 
@@ -62,6 +64,25 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return sentence
 
     return run
+
+
+MASTERS_THAT_DO_NOT_ANSWER = ["spark://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2", "spark://127.0.0.1", "spark://"]
+
+
+@pytest.mark.parametrize("master", MASTERS_THAT_DO_NOT_ANSWER)
+def test_a_master_that_does_not_answer_is_refused_and_leaves_no_run(
+    tmp_path: Path, refused: Callable[..., str], master: str
+) -> None:
+    for command in (BENCH, ("scenario", "kill_during_commit")):
+        assert f"no master answers at {master}" in refused(*command, "--runs", "runs", "--master", master)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_of_several_masters_that_answers_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
+    check_master("local[2]")
+    check_master(None)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
