@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import lt
 from pathlib import Path
@@ -162,6 +162,14 @@ class Engine(ABC):
     @abstractmethod
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         """Return the committed value of ``key``."""
+
+    def bare_lookup(self) -> Callable[[bytes], bytes | None]:
+        """Return a function like ``get`` for the first data family, in use until the families or the engine change.
+
+        It may raise errors of its own: its caller then calls ``get``, which raises the proper one. An engine overrides
+        this if its ``get`` costs a call more.
+        """
+        return self.get
 
     def get_each(self, keys: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
         """Return values like ``get_many``, for pairs of a family and a key."""

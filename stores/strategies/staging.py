@@ -127,6 +127,8 @@ class Staging(ABC):
 
         The store calls it, or ``look_up`` if it is None, if there is no ``batch``.
         """
+        self.bare_lookup = engine.bare_lookup()
+        """The shortest way to a key's committed value. Instead of an error that it raises, raise that of ``get``."""
 
     @property
     def is_split(self) -> bool:
@@ -232,6 +234,9 @@ class _ClosedEngine:
 
     def get(self, key: bytes) -> NoReturn:
         raise StoreClosedError("the store is closed: open it again")
+
+    def bare_lookup(self) -> Callable[[bytes], NoReturn]:
+        return self.get
 
     def __getattr__(self, name: str) -> NoReturn:
         raise StoreClosedError("the store is closed: open it again")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lmdb
 import pytest
 
 from stores import CommitFailedError, ConfigError, Durability, StoreCorruptedError, open_store
+from stores.engines.rocksdb import RocksDBEngine
+from stores.records import BYTES, TimestampedKeyValue
 from stores.strategies.store import Store
 
 
@@ -76,6 +78,24 @@ def test_damage_found_in_a_commit_is_damage(path: Path, error: str) -> None:
         with pytest.raises(StoreCorruptedError):
             store.commit()
         store.staging.engine._writer = whole  # type: ignore[attr-defined]
+
+
+def test_an_error_of_rocksdb_in_a_lookup_of_a_timestamped_value_is_damage(path: Path) -> None:
+    with TimestampedKeyValue(BYTES, BYTES).over(open_store("rocksdb-indexed-batch", path)) as records:
+        store = records.store
+        assert isinstance(store, Store)
+        for key in (b"key", b"other"):
+            records.put(key, b"value", 1)
+            records.commit()
+        engine = cast(RocksDBEngine, store.staging.engine)
+        stored = engine._stored
+        engine._stored = [Instead(stored[0], "get", "", Exception("Corruption: block checksum mismatch"))]
+        store.staging.use(engine)
+        with pytest.raises(StoreCorruptedError):
+            records.get(b"key")
+        engine._stored = stored
+        store.staging.use(engine)
+        assert records.get(b"key") == (b"value", 1)
 
 
 def test_lmdb_writes_through_no_mapping_of_the_file(path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -200,6 +200,10 @@ class RocksDBEngine(Engine):
             return self._stored[family].get(key)  # type: ignore[no-any-return]
         except Exception as error:
             raise reading_error(error) from error
+
+    def bare_lookup(self) -> Callable[[bytes], bytes | None]:
+        lookup: Callable[[bytes], bytes | None] = self._stored[0].get
+        return lookup
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:

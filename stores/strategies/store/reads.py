@@ -40,34 +40,34 @@ class StoreReads(StoreState):
     def timestamped_lookup(
         self, form: type[HoldsStored], otherwise: Callable[[bytes], HoldsStored | None]
     ) -> Callable[[bytes], HoldsStored | None]:
-        batch, staging, access = self._batch, self.staging, self.access
+        batch, staging = self._batch, self.staging
         if batch is None:
             return super().timestamped_lookup(form, otherwise)
 
         def lookup(key: bytes) -> HoldsStored | None:
-            # The same as ``get``, without the cost of a call.
-            if type(key) is not bytes:
-                return otherwise(key)
-            writes = batch.writes
-            if key in writes:
-                value = writes[key]
-            else:
+            # The same as ``get``, without its calls.
+            if type(key) is bytes:
+                writes = batch.writes
                 try:
-                    if batch.deep:
+                    if key in writes:
+                        value = writes[key]
+                    elif batch.deep:
                         value = staging.look_up(key)
+                    elif key in (recent := batch.recent):
+                        value = recent[key]
                     else:
-                        recent = batch.recent
-                        value = recent[key] if key in recent else staging.engine.get(key)
-                except StoreUnavailableError:
-                    access.check_open()
-                    raise
-            if value is None:
-                return None
-            if len(value) < 8:
-                return otherwise(key)
-            found = form()
-            found.stored = value
-            return found
+                        bare_lookup = staging.bare_lookup
+                        value = bare_lookup(key)
+                except Exception:
+                    # The error may be the engine's own: the longer way raises the one for the caller.
+                    return otherwise(key)
+                if value is None:
+                    return None
+                if len(value) >= 8:
+                    found = form()
+                    found.stored = value
+                    return found
+            return otherwise(key)
 
         return lookup
 
