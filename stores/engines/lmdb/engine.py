@@ -27,7 +27,7 @@ from stores.engines.lmdb.file import check_length, check_structure, has_database
 from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
 from stores.engines.lmdb.ranges import delete_range
-from stores.engines.lmdb.scan import LmdbScan
+from stores.engines.lmdb.scan import LmdbScan, Reading
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
@@ -83,8 +83,8 @@ class LmdbEngine(TransactionalEngine):
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._memory_map = MemoryMap(env, self._page_bytes, self._release_map)
-        self._snapshots: Snapshots[Any] = Snapshots(self._begin_snapshot, lambda txn: txn.abort())
-        self._reader: Snapshot[Any] | None = None
+        self._snapshots: Snapshots[Reading] = Snapshots(self._begin_snapshot, Reading.end)
+        self._reader: Snapshot[Reading] | None = None
         """The snapshot that single lookups share while nothing is written."""
         self._writing = False
 
@@ -200,7 +200,7 @@ class LmdbEngine(TransactionalEngine):
                     reader = self._reader
                     if reader is None:
                         reader = self._reader = self._snapshots.acquire()
-                    kept = reader.reading.get(key, None, self._stored[family])
+                    kept = reader.reading.txn.get(key, None, self._stored[family])
             except lmdb.BadValsizeError:
                 return None
             except lmdb.Error as error:
@@ -239,7 +239,7 @@ class LmdbEngine(TransactionalEngine):
         made: list[Scan] = []
         with self._map:
             try:
-                snapshot: Snapshot[Any] | None = None
+                snapshot: Snapshot[Reading] | None = None
                 for bounds in ranges:
                     # All scans share the snapshot that the first one took.
                     snapshot = self._snapshot() if snapshot is None else self._snapshots.share(snapshot)
@@ -248,14 +248,14 @@ class LmdbEngine(TransactionalEngine):
                 raise reading_error(error) from error
         return made
 
-    def _scan(self, snapshot: Snapshot[Any], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
+    def _scan(self, snapshot: Snapshot[Reading], bounds: ScanRange, *, reverse: bool) -> LmdbScan:
         """Return a scan that is a user of ``snapshot``. The caller holds the lock of the map."""
         stored = self._stored[bounds.family]
         scan = LmdbScan(self._path, self._codec, self._snapshots, snapshot, stored, bounds, reverse=reverse)
         self._scans.add(scan)
         return scan
 
-    def _snapshot(self) -> Snapshot[Any]:
+    def _snapshot(self) -> Snapshot[Reading]:
         """Return a snapshot for a scan. The caller holds the lock of the map."""
         if self._snapshots.count >= self._snapshots_max:
             raise StoreUnavailableError(
@@ -264,12 +264,10 @@ class LmdbEngine(TransactionalEngine):
             )
         return self._snapshots.acquire()
 
-    def _begin_snapshot(self) -> Any:
+    def _begin_snapshot(self) -> Reading:
         txn = self._env.begin(self._stored[0])
         # This reads the record of each database. After it, scans on several threads only read the shared state.
-        for stored in self._stored:
-            txn.stat(stored)
-        return txn
+        return Reading(txn, [txn.stat(stored)["entries"] for stored in self._stored])
 
     def meta(self) -> dict[bytes, bytes]:
         with self._map:

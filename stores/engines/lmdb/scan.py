@@ -18,23 +18,36 @@ from stores.ordered.ranges import ScanRange
 _FETCH_FIRST, _FETCH = 32, 512
 
 
+class Reading:
+    """A read transaction, with the number of pairs in each data family."""
+
+    __slots__ = ("entries", "txn")
+
+    def __init__(self, txn: Any, entries: list[int]) -> None:
+        self.txn, self.entries = txn, entries
+
+    def end(self) -> None:
+        """End the transaction."""
+        self.txn.abort()
+
+
 class LmdbScan(Scan):
     """A cursor of a shared snapshot. When the map must grow, the remaining pairs are read into memory."""
 
-    _snapshot: Snapshot[Any] | None = None
+    _snapshot: Snapshot[Reading] | None = None
 
     def __init__(
         self,
         path: str,
         codec: ValueCodec,
-        snapshots: Snapshots[Any],
-        snapshot: Snapshot[Any],
+        snapshots: Snapshots[Reading],
+        snapshot: Snapshot[Reading],
         stored: Any,
         bounds: ScanRange,
         *,
         reverse: bool,
     ) -> None:
-        start, end, end_open, _ = bounds
+        start, end, end_open, family = bounds
         self._path, self._codec, self._snapshots = path, codec, snapshots
         self._size = _FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
@@ -42,10 +55,10 @@ class LmdbScan(Scan):
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
         # Set now: if one of the next lines raises, the finalizer gives the snapshot back.
         self._snapshot = snapshot
-        txn = self._snapshot.reading
-        self._due = int(txn.stat(stored)["entries"]) if start is None and end is None else None
+        reading = snapshot.reading
+        self._due = reading.entries[family] if start is None and end is None else None
         """The number of remaining pairs, if it is known."""
-        self._cursor = txn.cursor(stored)
+        self._cursor = reading.txn.cursor(stored)
         self._pairs = pairs_from(self._cursor, start, end, end_open=end_open, reverse=reverse)
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
