@@ -119,6 +119,10 @@ class _LayerWrites(Writes):
 
 def _laid_over(older: Layer, newer: Layer) -> Layer:
     """Return a new layer with ``newer`` merged over ``older``, made in short steps. Neither may change meanwhile."""
+    below, above = older.staged.writes, newer.staged.writes
+    if len(below) + len(above) <= _MERGED_AT_ONCE and not older.ranges and not newer.ranges:
+        # The usual case while scans overlap writes. The first scan of the layer sorts its few keys.
+        return Layer({**below, **above})
     merged = Layer()
     merged.ranges.update(older.ranges)
     merged.ranges.update(newer.ranges)

@@ -10,10 +10,13 @@ from typing import ClassVar
 import pytest
 
 from stores import open_store
+from stores.batch import buffer
 from stores.batch.buffer import IndexedBatch
 from stores.batch.merge import lay_over
 from stores.engines.engine import Writes
 from stores.engines.memory import MemoryEngine
+from stores.registry import backends
+from stores.strategies.store import Store
 
 
 class Counted(bytes):
@@ -156,3 +159,42 @@ def test_a_range_delete_of_sqlite_looks_at_no_key_behind_its_end(path: Path, sta
             return len(made)
 
     assert steps(5_000) <= 2 * steps(500) + 500
+
+
+class Unordered(bytes):
+    """A key that can't be compared."""
+
+    def __lt__(self, other: bytes) -> bool:
+        raise AssertionError("a key was compared")
+
+
+def test_compacting_a_few_staged_writes_compares_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer, "_FROZEN_MAX", 1)
+    batch = IndexedBatch()
+    for number in range(20):
+        batch.put(Unordered(b"%d" % number), b"value")
+        with batch.lock:
+            layers = batch.freeze()
+    # Every scan holds its layers, so that fewer layers than scans are compacted ones.
+    assert len(layers) <= 5
+
+
+ATTRIBUTES_MAX = 29
+"""With 30, an object of CPython 3.11 keeps its attributes in a dict: each access then takes about twice as long."""
+
+
+@pytest.mark.parametrize("backend", sorted(backends()))
+def test_the_parts_of_a_store_have_few_enough_attributes_for_fast_access(backend: str, path: Path) -> None:
+    with open_store(backend, path) as store:
+        assert isinstance(store, Store)
+        store.put_all([(b"1", b"value"), (b"2", b"value")])
+        store.commit()
+        store.put(b"3", b"value")
+        store.delete_range(b"1", b"2")
+        staging = store.staging
+        counts = {type(part).__name__: len(vars(part)) for part in (store, store.access, staging, staging.engine)}
+        if staging.batch is not None:
+            counts["IndexedBatch"] = len(vars(staging.batch))
+        with store.all() as scan:
+            assert [key for key, _ in scan] == [b"3"]
+    assert {name: count for name, count in counts.items() if count > ATTRIBUTES_MAX} == {}
