@@ -35,8 +35,7 @@ from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, r
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.relocation_journal import FAILPOINTS, LAYOUT_NOTED, PLANNED, STORE_MOVED
 from stores.tests.tasks.killed_process import call_until_killed
-from stores.tests.tasks.setup import Crash, crashing_at
-from stores.tests.tasks.test_relocation import (
+from stores.tests.tasks.relocating import (
     BACKENDS,
     FORMER,
     PARTITION,
@@ -51,6 +50,7 @@ from stores.tests.tasks.test_relocation import (
     task_id,
     task_of,
 )
+from stores.tests.tasks.setup import Crash, crashing_at
 
 OWN = DirectoryLayout.STORE_PARTITION
 BY_TASK = DirectoryLayout.TASK

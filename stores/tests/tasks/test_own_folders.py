@@ -36,8 +36,7 @@ from stores.tasks.directory.state_directory import REMOVING
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tasks.identifier import StorePartition
 from stores.tests.minimal_store import KINDS
-from stores.tests.tasks.setup import MEMORY, Crash, crashing_at
-from stores.tests.tasks.test_relocation import (
+from stores.tests.tasks.relocating import (
     FORMER,
     PARTITION,
     PRESENT,
@@ -49,6 +48,7 @@ from stores.tests.tasks.test_relocation import (
     task_id,
     task_of,
 )
+from stores.tests.tasks.setup import MEMORY, Crash, crashing_at
 from stores.tests.tasks.test_state_directory import LONG_AGO, WEEK_S, age
 
 OWN = DirectoryLayout.STORE_PARTITION

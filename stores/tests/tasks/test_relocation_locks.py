@@ -1,0 +1,106 @@
+"""Locks of a relocation: open tasks and stores stay where they are, and another topology has to wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from stores.changelog import MemoryChangelog
+from stores.errors import (
+    StoreLockedError,
+)
+from stores.registry import open_store
+from stores.tasks import (
+    StateDirectory,
+    Subtopology,
+    Topology,
+    relocate,
+)
+from stores.tests.tasks.relocating import (
+    FORMER,
+    PARTITION,
+    PRESENT,
+    check_laid_out,
+    content,
+    holder,
+    lay_out,
+    task_id,
+    task_of,
+)
+
+
+def test_two_processes_with_different_topologies_exclude_each_other(tmp_path: Path, log: MemoryChangelog) -> None:
+    """Source: KIP-816, "Non-goals"."""
+    task = task_of(Topology({0: Subtopology(("other",))}), 0, tmp_path, {"log": log})
+    same = task_of(FORMER, 3, tmp_path, {"log": log})
+    with holder(tmp_path, 2) as process:
+        for refuse in (task.open, lambda: relocate(tmp_path, PRESENT)):
+            with pytest.raises(StoreLockedError) as refused:
+                refuse()
+            assert str(process.pid) in str(refused.value)
+        # One with the same topology may come in.
+        same.open()
+        same.close()
+        process.kill()
+        process.wait()
+        task.open()
+    with pytest.raises(StoreLockedError):
+        same.open()
+    task.close()
+    same.open()
+    same.close()
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_a_store_of_an_open_task_and_one_that_is_open_itself_stay_and_so_do_all_others(
+    tmp_path: Path, number: int
+) -> None:
+    """Return True if it would give or get a store, also if its owner has another topology or none."""
+    inodes = lay_out(tmp_path)
+    (tmp_path / str(task_id(5))).mkdir()
+    before = content(tmp_path)
+    lock = StateDirectory(tmp_path).lock(task_id(number), "somebody")
+    with pytest.raises(StoreLockedError):
+        relocate(tmp_path, PRESENT)
+    assert content(tmp_path) == before
+    lock.release()
+    relocate(tmp_path, PRESENT)
+    check_laid_out(tmp_path, inodes)
+
+
+def test_a_store_that_is_open_by_itself_stays_and_so_do_all_others(tmp_path: Path) -> None:
+    lay_out(tmp_path, Topology({3: Subtopology(("totals",))}))
+    with open_store("sqlite", tmp_path / str(task_id(4)) / "sqlite" / "rates"):
+        before = set(tmp_path.rglob("data"))
+        with pytest.raises(StoreLockedError):
+            relocate(tmp_path, PRESENT)
+        assert set(tmp_path.rglob("data")) == before
+    assert len(relocate(tmp_path, PRESENT).moved) == 2
+
+
+def test_a_forked_process_does_not_hold_the_topology_of_its_parent(tmp_path: Path, log: MemoryChangelog) -> None:
+    lay_out(tmp_path)
+    log.create_topic("input-2", PARTITION + 1)
+    task = task_of(FORMER, 2, tmp_path, {"log": log, "stores": {}})
+    task.open()
+    forked, told = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(told, b"!")
+        signal.pause()
+        os._exit(0)
+    try:
+        # By then the child has given up what it has of its parent's.
+        assert os.read(forked, 1) == b"!"
+        with pytest.raises(StoreLockedError):
+            relocate(tmp_path, PRESENT)
+        task.close()
+        relocate(tmp_path, PRESENT)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(forked)
+        os.close(told)
