@@ -10,7 +10,7 @@ from typing import Final
 
 LONG_FILES: Final = (
     "harness/tests/test_iofaults.py",
-    "stores/tests/tasks/test_typed_kills.py",
+    "stores/tests/tasks/stores/test_typed_kills.py",
     "harness/tests/test_killed_executors.py",
     "harness/tests/test_throughput_spark.py",
     "harness/tests/test_iofaults_spark.py",
@@ -25,11 +25,11 @@ LONG_FILES: Final = (
     "harness/tests/test_effects.py",
     "harness/tests/test_report.py",
     "harness/tests/test_readers.py",
-    "stores/tests/tasks/test_upgrade_kills.py",
-    "stores/tests/tasks/test_layout_change.py",
-    "stores/tests/tasks/test_damage.py",
+    "stores/tests/tasks/stores/test_upgrade_kills.py",
+    "stores/tests/tasks/directory/test_layout_change.py",
+    "stores/tests/tasks/stores/test_damage.py",
     "stores/tests/tasks/test_kills.py",
-    "stores/tests/tasks/test_upgrades.py",
+    "stores/tests/tasks/stores/test_upgrades.py",
     "stores/tests/tasks/test_memory_budget.py",
 )
 """Files of more than about 20 seconds, the longest first. The order need not be exact: the short files even it out."""

@@ -13,10 +13,11 @@ import pytest
 from harness.mutants.registry import LIBRARY_TESTS, patch
 from stores.changelog import MemoryChangelog
 from stores.errors import StoreError
-from stores.tests import test_dual_store
 from stores.tests.changelog import test_checksums
-from stores.tests.tasks import test_disk_errors, test_restoring
+from stores.tests.strategies import test_dual_store
+from stores.tests.tasks import test_disk_errors
 from stores.tests.tasks.setup import EXACTLY_ONCE, INDEXED
+from stores.tests.tasks.stores import test_restoring
 
 Patch = pytest.MonkeyPatch
 Test = Callable[[Path, Patch], None]

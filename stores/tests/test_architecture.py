@@ -331,7 +331,7 @@ ORDERLY = {
     ("file", "text"),
     [
         ("stores/interface.py", "import harness"),
-        ("stores/tests/test_buffer.py", "from harness.checkers import atomicity"),
+        ("stores/tests/batch/test_buffer.py", "from harness.checkers import atomicity"),
         ("harness/spark/session.py", "def run():\n    import scenarios.throughput"),
         ("stores/errors.py", "from stores.interface import Store"),
         ("stores/engines/lmdb.py", "from stores.strategies import direct"),

@@ -30,9 +30,9 @@ from stores.strategies.native import NativeStaging
 from stores.strategies.staging import Traits
 from stores.strategies.store import Store
 from stores.strategies.store_opening import open_over
+from stores.tests.engines.test_engine_errors import Instead, named
 from stores.tests.model import Model
 from stores.tests.store_process import StoreProcess
-from stores.tests.test_engine_errors import Instead, named
 
 NATIVE = [name for name in backends() if name.endswith("-native")]
 LOG, INPUT = TopicPartition("changelog", 0), TopicPartition("input", 0)

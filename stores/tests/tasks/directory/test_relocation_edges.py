@@ -43,8 +43,7 @@ from stores.tasks.directory.split_files import SplitCheckpoint, SplitOrigins
 from stores.tasks.directory.task_lock import TaskLock
 from stores.tasks.directory.topology_lock import TOPOLOGY_FILE
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
-from stores.tests.tasks.killed_process import call_until_killed
-from stores.tests.tasks.relocating import (
+from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
     PRESENT,
@@ -57,6 +56,7 @@ from stores.tests.tasks.relocating import (
     task_id,
     task_of,
 )
+from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import crashing_at
 
 OWN = DirectoryLayout.STORE_PARTITION

@@ -64,7 +64,7 @@ def test_rocksdict_never_ends_opening_a_log_with_a_record_of_a_reused_log_in_it(
     db.close()
     with next(copy.glob("*.log")).open("ab") as log:
         log.write(b"\1\2\3\4\0\0\5")
-    script = "from stores.tests.test_engine_gaps import opened, Path; import sys; opened(Path(sys.argv[1]))"
+    script = "from stores.tests.engines.test_engine_gaps import opened, Path; import sys; opened(Path(sys.argv[1]))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-c", script, str(copy)], timeout=5, check=False, env=environment)

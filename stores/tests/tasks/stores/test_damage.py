@@ -15,8 +15,8 @@ import pytest
 from stores.changelog import SqliteChangelog
 from stores.interface import Durability
 from stores.registry import backend_named, backends
-from stores.tests.tasks.damaged import MORE_KEYS
 from stores.tests.tasks.setup import counting_task, expected_state, feed, run_until_killed, state, store_folder
+from stores.tests.tasks.stores.damaged import MORE_KEYS
 
 KEYS = [number % 4 for number in range(12)]
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]
@@ -54,7 +54,7 @@ def outcomes(folder: Path, backend: str, durability: Durability) -> list[dict[st
     """Run the task of ``folder`` in each of its damaged copies. None may crash the process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run(
-        [sys.executable, "-m", "stores.tests.tasks.damaged", folder, backend, durability],
+        [sys.executable, "-m", "stores.tests.tasks.stores.damaged", folder, backend, durability],
         env=environment,
         stdout=subprocess.PIPE,
         timeout=200,

@@ -24,7 +24,7 @@ from stores.tasks import (
     relocate,
 )
 from stores.tasks.directory.store_places import Place, places
-from stores.tests.tasks.relocating import (
+from stores.tests.tasks.directory.relocating import (
     BACKENDS,
     FORMER,
     PARTITION,

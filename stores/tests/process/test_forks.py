@@ -18,7 +18,7 @@ DEADLINE_S = 60
 STORE = """
 import os, sys
 from stores import StoreClosedError, open_store
-from stores.tests.test_forks import ends_well
+from stores.tests.process.test_forks import ends_well
 path, backend = sys.argv[1:]
 store = open_store(backend, path)
 store.put_all([(b"%04d" % number, b"1") for number in range(1000)])
@@ -71,7 +71,7 @@ os.waitpid(child, 0)
 OPENING = """
 import os, sys
 from stores import StoreUnavailableError, open_store
-from stores.tests.test_forks import ends_well
+from stores.tests.process.test_forks import ends_well
 path, backend = sys.argv[1:]
 open_store(backend, path).close()
 child = os.fork()
@@ -88,7 +88,7 @@ TYPED = """
 import os, sys
 from stores import StoreClosedError, open_store
 from stores.records import BYTES, TimestampedKeyValue
-from stores.tests.test_forks import ends_well
+from stores.tests.process.test_forks import ends_well
 path, backend = sys.argv[1:]
 store = TimestampedKeyValue(BYTES, BYTES).over(open_store(backend, path))
 store.put(b"committed", b"1", 1)
@@ -116,7 +116,7 @@ CHANGELOG = """
 import os, sys
 from stores import StoreClosedError, TopicPartition
 from stores.changelog import SqliteChangelog
-from stores.tests.test_forks import ends_well
+from stores.tests.process.test_forks import ends_well
 log, partition = SqliteChangelog(sys.argv[1] + ".log"), TopicPartition("a", 0)
 log.create_topic("a")
 producer = log.producer("p")

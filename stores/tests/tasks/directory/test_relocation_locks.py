@@ -19,7 +19,7 @@ from stores.tasks import (
     Topology,
     relocate,
 )
-from stores.tests.tasks.relocating import (
+from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
     PRESENT,

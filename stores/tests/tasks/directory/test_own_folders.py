@@ -36,7 +36,7 @@ from stores.tasks.directory.state_directory import REMOVING
 from stores.tasks.directory.unnamed_stores import UNNAMED_FILE, clean_stores
 from stores.tasks.identifier import StorePartition
 from stores.tests.minimal_store import KINDS
-from stores.tests.tasks.relocating import (
+from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
     PRESENT,
@@ -48,8 +48,8 @@ from stores.tests.tasks.relocating import (
     task_id,
     task_of,
 )
+from stores.tests.tasks.directory.test_state_directory import LONG_AGO, WEEK_S, age
 from stores.tests.tasks.setup import MEMORY, Crash, crashing_at
-from stores.tests.tasks.test_state_directory import LONG_AGO, WEEK_S, age
 
 OWN = DirectoryLayout.STORE_PARTITION
 PERSISTENT = [name for name, backend in backends().items() if backend.persistent]

@@ -19,7 +19,7 @@ from stores.tasks import (
 )
 from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.origin_file import Origin, OriginFile
-from stores.tests.tasks.relocating import (
+from stores.tests.tasks.directory.relocating import (
     FORMER,
     PARTITION,
     lay_out,

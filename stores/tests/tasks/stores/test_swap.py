@@ -12,7 +12,7 @@ from stores.errors import StoreIncompatibleError, StoreUnavailableError
 from stores.files.creation import create
 from stores.files.locks import take
 from stores.tasks.stores.swap import ENDS, FORMER_END, PREPARE_END, SWAP_END, beside, complete, swap
-from stores.tests.tasks.relocating import failing_at
+from stores.tests.tasks.directory.relocating import failing_at
 from stores.tests.tasks.setup import Crash
 
 

@@ -34,8 +34,7 @@ from stores.tasks.directory.checkpoint_file import CheckpointFile
 from stores.tasks.directory.directory_layout import JOURNAL_FILE, LAYOUT_FILE, read_layout
 from stores.tasks.directory.origin_file import Origin, OriginFile
 from stores.tasks.directory.relocation_journal import FAILPOINTS, LAYOUT_NOTED, PLANNED, STORE_MOVED
-from stores.tests.tasks.killed_process import call_until_killed
-from stores.tests.tasks.relocating import (
+from stores.tests.tasks.directory.relocating import (
     BACKENDS,
     FORMER,
     PARTITION,
@@ -50,6 +49,7 @@ from stores.tests.tasks.relocating import (
     task_id,
     task_of,
 )
+from stores.tests.tasks.killed_process import call_until_killed
 from stores.tests.tasks.setup import Crash, crashing_at
 
 OWN = DirectoryLayout.STORE_PARTITION

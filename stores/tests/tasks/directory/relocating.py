@@ -38,7 +38,7 @@ BACKENDS = ["rocksdb-indexed-batch", "rocksdb-direct", "lmdb-indexed-batch", "sq
 HOLD = """
 import sys
 from pathlib import Path
-from stores.tests.tasks import relocating
+from stores.tests.tasks.directory import relocating
 
 task = relocating.task_of(relocating.FORMER, int(sys.argv[2]), Path(sys.argv[1]), {})
 task.open()

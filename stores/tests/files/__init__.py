@@ -1,0 +1,1 @@
+"""A store's files besides its engine's."""

@@ -1,0 +1,1 @@
+"""Forks and file descriptors."""

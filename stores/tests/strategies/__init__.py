@@ -1,0 +1,1 @@
+"""The isolation of uncommitted writes."""

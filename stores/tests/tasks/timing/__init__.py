@@ -1,0 +1,1 @@
+"""Clock, commit interval, punctuation, timeout."""
