@@ -24,6 +24,7 @@ EVENTS ?=
 KEY ?=
 TIME ?=
 DROP_BAD ?=
+BUDGET ?=
 PROFILES := smoke default full
 
 BIN := .venv/bin
@@ -35,7 +36,7 @@ ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 
 .PHONY: $(STAMP)
 endif
 
-VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN A B FAIL SEED BACKENDS EVENTS KEY TIME DROP_BAD
+VARIABLES := PYTHON PROFILE WORKERS ARGS MINUTES S RUN A B FAIL SEED BACKENDS EVENTS KEY TIME DROP_BAD BUDGET
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 ifneq ($(filter-out $(VARIABLES),$(GIVEN)),)
 $(error No variable $(filter-out $(VARIABLES),$(GIVEN)) here. There are: $(VARIABLES))
@@ -60,7 +61,7 @@ test: $(STAMP) java ## run every test of stores and harness, two files at a time
 	@$(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
-	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(SOME) $(OWN_EVENTS) $(ARGS)
+	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(call option,--budget,$(BUDGET)) $(SOME) $(OWN_EVENTS) $(ARGS)
 
 report: $(STAMP) ## write a run's report again: a whole run's to results/, another's beside its rows; RUN=runs/NAME, else the newest
 	@$(VENV_PYTHON) -m harness report $(call option,--run,$(RUN)) $(ARGS)

@@ -111,6 +111,11 @@ def _parser() -> argparse.ArgumentParser:
         help="smoke (some minutes), default (about half an hour) or full (some 15 hours)",
     )
     bench.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
+    bench.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="the time for all stages, such as 90s, 10m or 2h; none for the whole plan (default: 10m)",
+    )
     bench.add_argument("--only", metavar="STAGES", help="some of store,throughput,opening,crash,effects")
     bench.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     bench.add_argument("--master", help="a Spark master, instead of all cores of this machine")
@@ -215,8 +220,11 @@ def _event_log(given: argparse.Namespace) -> EventLog | None:
 
 
 def _bench(given: argparse.Namespace) -> int:
+    from harness.budget import budget_seconds
+    from harness.profiles import profile
     from harness.run import BenchRequest, bench
 
+    budget_s = profile(given.profile).budget_s if given.budget is None else budget_seconds(given.budget)
     log = _event_log(given)
     only = _listed(given.only) or (() if log is None else ("throughput",))
     return bench(
@@ -228,6 +236,7 @@ def _bench(given: argparse.Namespace) -> int:
             log=log,
             master=given.master,
             strict=given.strict,
+            budget_s=budget_s,
             runs=given.runs.absolute(),
             results=None if given.results is None else given.results.absolute(),
         )

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness import replay
+from harness.budget import NEVER, Deadline
 from stores.errors import ConfigError
 from stores.registry import backend_named
 
@@ -108,7 +109,8 @@ class Worker:
 
     ``folder`` does not exist yet and is the trial's own: it may create it, and it is removed afterwards. ``code`` is
     the import path for its processes; None is that of this process. ``attempt`` counts from 0. ``fork_server`` is None
-    where it does not work. ``deadline_s`` is for each process of the trial, unless None.
+    where it does not work. ``deadline_s`` is for each process of the trial, unless None. A trial of many parts begins
+    no further one after ``deadline``.
     """
 
     folder: Path
@@ -116,6 +118,7 @@ class Worker:
     attempt: int = 0
     fork_server: ForkServer | None = None
     deadline_s: float | None = None
+    deadline: Deadline = NEVER
 
 
 def check_counts(**counts: float) -> None:
@@ -144,10 +147,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The rows of trials in the order of their plan, and the problems, as sentences."""
+    """The rows of trials in the order of their plan, and the problems, as sentences.
+
+    ``extent`` is what was tried and what was planned, by unit: ``{"trials": (52, 594)}``.
+    """
 
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    extent: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def count(self, unit: str, tried: int, planned: int) -> None:
+        """Add to the extent."""
+        before = self.extent.get(unit, (0, 0))
+        self.extent[unit] = (before[0] + tried, before[1] + planned)
 
 
 Each = Callable[[Callable[[Any, "ForkServer | None"], Any], Sequence[Any]], list[Any]]
@@ -173,6 +185,8 @@ class Experiment(ABC, Generic[T]):
     """The kind of fork server that its trials share in a Spark task, if any."""
     unit: ClassVar[str] = "trials"
     """The word for its trials in a progress line that counts them; "" if it has lines of its own."""
+    share: ClassVar[float] = 1.0
+    """Its part of a bench's budget, relative to those of the other experiments."""
     unmeasured: ClassVar[str] = ""
     """The beginning of a problem if a trial before Spark fails: "latencies were not measured"."""
     columns: Mapping[str, Columns]
@@ -195,6 +209,31 @@ class Experiment(ABC, Generic[T]):
         What they need before the first one runs, such as recordings, goes to the folder ``kept``.
         """
         return list(trials)
+
+    def next_round(self, rows: Sequence[Row], remaining_s: float) -> list[T]:
+        """Return more trials, to be run before ``remaining_s`` seconds are over; by default none.
+
+        A runner of local or gang trials calls this within a budget when all trials of the plan are done, and again
+        after each round, until there are none or the time is over. ``rows`` are all that there are so far. So a
+        measurement can repeat what has the widest interval.
+        """
+        return []
+
+    def extent(self, trial: T) -> tuple[str, int]:
+        """Return the unit and the number of what a trial tries, as a run that leaves some out reports them."""
+        return "trials", 1
+
+    def cost_s(self, trial: T) -> float:
+        """Return how many seconds a trial takes, roughly, or 0 if it is short: a run begins none that cannot fit."""
+        return 0.0
+
+    def tried(self, trial: T, rows: Sequence[Row]) -> int:
+        """Return how much of its ``extent`` a trial has tried that returned ``rows``: all, unless its time was over."""
+        return self.extent(trial)[1]
+
+    def untried(self, trial: T) -> list[Row]:
+        """Return the rows that say that a trial was left out: by default none."""
+        return []
 
     def check(self, trials: Sequence[T]) -> None:
         """Raise ConfigError if the trials need something that is missing and could be had, such as a data set."""

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.experiment import Experiment, Outcome, Row, Worker
+from harness.budget import NEVER, Deadline
+from harness.experiment import Experiment, Outcome, Worker
 from harness.folders import temporary_folder
 from harness.processes.measured import MeasurementFailedError
 
 
-def run_local(experiment: Experiment[Any], trials: Sequence[Any], say: Callable[[str], None]) -> Outcome:
-    """Run the trials. If one fails, there is a problem instead of all rows. ``say`` gets lines of progress."""
-    rows: list[Row] = []
+def run_local(
+    experiment: Experiment[Any], trials: Sequence[Any], say: Callable[[str], None], deadline: Deadline = NEVER
+) -> Outcome:
+    """Run the trials, and then those of further rounds, until ``deadline``; see ``Experiment.next_round``.
+
+    If one fails, there is a problem instead of all rows. ``say`` gets lines of progress.
+    """
+    outcome = Outcome()
     try:
         with temporary_folder(experiment.name) as folder:
-            for number, trial in enumerate(trials, 1):
-                found = list(experiment.run(trial, Worker(folder / f"{number}")))
-                rows += found
-                if line := experiment.line(trial, found):
-                    say(f"store {number}/{len(trials)}  {line}")
+            number, round_ = 0, list(trials)
+            ran: set[int] = set()
+            while round_:
+                for trial in round_:
+                    number += 1
+                    if deadline.remaining_s <= experiment.cost_s(trial):
+                        continue
+                    ran.add(number)
+                    found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline)))
+                    outcome.rows.extend(found)
+                    if line := experiment.line(trial, found):
+                        say(f"{number}/{max(number, len(trials))}  {line}")
+                bounded = math.isfinite(deadline.at) and not deadline.passed
+                round_ = experiment.next_round(outcome.rows, deadline.remaining_s) if bounded else []
     except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:
         return Outcome([], [f"{experiment.unmeasured}: {error}"])
-    return Outcome(rows)
+    for number, trial in enumerate(trials, 1):
+        unit, size = experiment.extent(trial)
+        outcome.count(unit, size if number in ran else 0, size)
+    return outcome

@@ -71,6 +71,8 @@ class Scale:
 class Profile:
     """The amount of each experiment that a profile runs."""
 
+    budget_s: float = 600.0
+    """The time that a bench takes unless another budget is given, in seconds."""
     crash_seeds: int
     """The number of seeds of the crash matrix. With one for each level, levels in turn are all levels."""
     crash_coverage: Coverage

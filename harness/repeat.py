@@ -57,10 +57,10 @@ def _again(experiment: Experiment[Any], trial: Any, worker: Worker) -> Again:
 
     find_java()
     progress = Progress()
-    progress.stage(f"repeat {experiment.name}")
+    progress.step(f"repeat {experiment.name}")
     # Spark's own messages are kept after a failure, so they are not for the trial's folder.
     with spark_session(experiment.name, local_master([experiment.slots([trial])]), None) as spark:
-        done = run_gangs(spark, [trial], trial.seed, None, progress.say)
+        done = run_gangs(spark, experiment, [trial], trial.seed, None, progress.say)
     again = experiment.again(trial, done.rows)
     failures = [*done.problems, *again.failures]
     return Again(again.lines, failures, not failures)

@@ -15,6 +15,7 @@ from harness.answer.choice import busy_notice, choices
 from harness.answer.results import all_failures, all_figures
 from harness.answer.summary import summary_table
 from harness.answer.write import check_results, publish
+from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
 from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
 from harness.experiments.registry import experiments, kinds, stages
 from harness.folders import RUNS
@@ -22,6 +23,7 @@ from harness.java import find_java
 from harness.local import run_local
 from harness.progress import Progress
 from harness.report.environment import environment
+from harness.report.left_out import Extents, left_out, left_out_sentence
 from harness.report.ratios import ratio_table
 from harness.report.rows import (
     by_kind,
@@ -51,19 +53,24 @@ Plan = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class BenchRequest(Request):
-    """The options of `make bench`. ``only`` are the stages that run; empty means all."""
+    """The options of `make bench`. ``only`` are the stages that run; empty means all.
+
+    ``budget_s`` is the time for all of them, without that in which Spark starts; None for no bound.
+    """
 
     only: tuple[str, ...] = ()
     master: str | None = None
     strict: bool = False
+    budget_s: float | None = None
     runs: Path = RUNS
     results: Path | None = None
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing was left out, so that the report can represent the project."""
+        """True if the report can represent the project: everything is planned, with at least the profile's budget."""
         everything = set(self.chosen_stages) == set(stages()) and self.backends is None and self.log is None
-        return self.profile in profiles.WHOLE and everything
+        enough = self.budget_s is None or self.budget_s >= profiles.profile(self.profile).budget_s
+        return self.profile in profiles.WHOLE and everything and enough
 
     @property
     def chosen_stages(self) -> tuple[str, ...]:
@@ -106,20 +113,24 @@ def bench(request: BenchRequest) -> int:
     plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
     for name, trials in plan.items():
         experiments()[name].check(trials)
-    progress = Progress()
+    end = end_of(request.budget_s)
+    progress = Progress(_titles(plan), end)
     started = datetime.now(UTC)
     facts: dict[str, Any] = {
         "profile": request.profile,
         "seed": request.seed,
+        "budget_s": request.budget_s,
         "started": f"{started:%Y-%m-%d %H:%M} UTC",
         "whole": request.is_whole,
         **{f"{stage}_skipped": reason for stage, reason in skipped.items()},
     }
     run_folder = new_run(request.runs, request.profile, facts, started)
-    print(f"Profile {request.profile}, seed {request.seed}. Rows go to {run_folder}.", flush=True)
+    budgeted = f"budget {budget_text(request.budget_s)}"
+    print(f"Profile {request.profile}, seed {request.seed}, {budgeted}. Rows go to {run_folder}.", flush=True)
     with removed_if_refused(run_folder):
-        problems = _measure(request, plan, run_folder, progress)
-    progress.stage("report")
+        problems, extents = _measure(request, plan, run_folder, progress, end)
+    progress.step("report")
+    facts["left_out"] = cut = left_out(extents)
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     name_latest(run_folder)
@@ -128,35 +139,51 @@ def bench(request: BenchRequest) -> int:
     for each in request.chosen():
         if each.stage in skipped:
             print(f"{each.title} were skipped: {skipped[each.stage]}")
+    for name, extent in cut.items():
+        print(f"{name}: {left_out_sentence(extent)}")
     print(f"The report is {report}.")
     return status
 
 
-def _measure(request: BenchRequest, plan: Plan, run_folder: Path, progress: Progress) -> list[str]:
-    """Run the experiments, the local ones first, while no JVM runs beside them. Return the problems."""
+def _titles(plan: Plan) -> list[str]:
+    """Return the stages of a plan in progress lines, in the order in which they run: the local ones first."""
+    names = sorted(plan, key=lambda name: experiments()[name].placement is not Placement.LOCAL)
+    return [title for title, _ in groupby(experiments()[name].title for name in names)]
+
+
+def _measure(
+    request: BenchRequest, plan: Plan, run_folder: Path, progress: Progress, end: Deadline = NEVER
+) -> tuple[list[str], Extents]:
+    """Run the experiments, the local ones first, while no JVM runs beside them.
+
+    Return the problems, and what was tried of what was planned.
+    """
     problems: list[str] = []
+    extents: dict[str, Mapping[str, Sequence[int]]] = {}
+    budget = Budget(end, {name: experiments()[name].share for name in plan})
     local = [name for name in plan if experiments()[name].placement is Placement.LOCAL]
 
     def run(names: Sequence[str], spark: Session | None) -> None:
         for title, group in groupby(names, key=lambda name: experiments()[name].title):
             progress.stage(title)
             for name in group:
-                claim = Claim(experiments()[name].claim)
-                done = _outcome(name, plan[name], request, claim, run_folder, progress.say, spark)
+                claim, deadline = Claim(experiments()[name].claim), budget.deadline(name)
+                done = _outcome(name, plan[name], request, claim, run_folder, progress.say, spark, deadline)
                 _keep(run_folder, done.rows)
                 problems.extend(done.problems)
+                extents[name] = done.extent
 
     run(local, None)
     spread = [name for name in plan if name not in local]
     if spread:
-        progress.stage("starting Spark")
+        progress.step("starting Spark")
         master = request.master or local_master(experiments()[name].slots(plan[name]) for name in spread)
         try:
             with spark_session("bench", master, run_folder) as spark:
                 run(spread, spark)
         except SparkFailedError as error:
             problems.append(str(error))
-    return problems
+    return problems, extents
 
 
 def _outcome(
@@ -167,16 +194,17 @@ def _outcome(
     run_folder: Path,
     say: Callable[[str], None],
     spark: Session | None,
+    deadline: Deadline = NEVER,
 ) -> Outcome:
     """Run the trials of an experiment where it says, and return the rows for the report."""
     experiment = experiments()[name]
     if spark is None:
-        done = run_local(experiment, trials, say)
+        done = run_local(experiment, trials, say, deadline)
     elif experiment.placement is Placement.GANG:
-        done = run_gangs(spark, trials, request.seed, request.log, say)
+        done = run_gangs(spark, experiment, trials, request.seed, request.log, say, deadline)
     else:
-        done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say)
-    return Outcome(experiment.finish(trials, done.rows, claim), done.problems)
+        done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline)
+    return replace(done, rows=experiment.finish(trials, done.rows, claim))
 
 
 def _keep(run_folder: Path, rows: Sequence[Row]) -> Rows:
@@ -231,12 +259,13 @@ def prove(
     print(f"{file.name}\n\n{file.text}\n\nSeed {seed}, profile {profile}.\n", flush=True)
     folder = new_run(runs, f"scenario-{file.name}", {"profile": f"scenario {file.name}, {profile}", "seed": seed})
     progress = Progress()
-    progress.stage("starting Spark")
+    progress.step("starting Spark")
     local = local_master([experiment.slots(trials)])
     with removed_if_refused(folder), spark_session(file.name, master or local, folder) as spark:
         progress.stage(file.name)
         request, claim = Request(profile, seed, None, log), Claim(file.name, scenario.expected)
         done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
+        progress.end_stage()
     rows = _keep(folder, done.rows)
     figures = all_figures(rows)
     print("\n\n".join(table.plain() for table in experiment.tables(figures, rows)), end="\n\n")

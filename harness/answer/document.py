@@ -10,6 +10,7 @@ from harness.answer.machine import MACHINE_FILE, origin
 from harness.answer.summary import choice_table, summary_table
 from harness.report import text
 from harness.report.figures import Figures
+from harness.report.left_out import summary_of
 from harness.report.levels import MEANING
 from harness.report.page import Page, anchor, images
 from harness.report.ratios import ratio_finding, ratio_table
@@ -48,6 +49,7 @@ def first_page(
             "# Which backend, and why\n",
             *([f"**{notice}**\n"] if notice else []),
             f"{origin(facts, environment)}\n",
+            *([f"{cut}\n"] if (cut := summary_of(facts)) else []),
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
             choice_table(found).markdown(),
             "Each pick has the best median among the backends that can do it and kept every promise at that level in "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from harness.experiment import RATIO, Failure, Rows
 from harness.experiments.registry import experiments
 from harness.report.figures import Figure, Figures
+from harness.report.left_out import sentence_of
 from harness.report.page import Page
 from harness.report.ratios import ratios
 
@@ -31,6 +33,11 @@ def all_pages(figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> list[Pa
 
     The pages that a reader looks for first come first.
     """
-    made = (each.page(figures, rows, facts) for each in experiments().values())
-    pages = [page for page in made if page is not None]
+    made = ((each.page(figures, rows, facts), sentence_of(facts, each.name)) for each in experiments().values())
+    pages = [_cut(page, left_out) if left_out else page for page, left_out in made if page is not None]
     return sorted(pages, key=lambda page: FIRST.index(page.name) if page.name in FIRST else len(FIRST))
+
+
+def _cut(page: Page, left_out: str) -> Page:
+    """Return a page that says what the run left out of it."""
+    return replace(page, shows=(*page.shows, f"**{left_out}**"), absent=f"{page.absent}: {left_out}")

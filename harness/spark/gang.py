@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from harness import replay
-from harness.experiment import Failure, Outcome
+from harness.budget import NEVER, Budget, Deadline
+from harness.experiment import Experiment, Failure, Outcome
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
 from harness.experiments.throughput.partition_work import PartitionWork
@@ -61,6 +62,9 @@ _SPARK_SCHEMA = (
 _PAIRS_PER_BATCH = 10_000
 CALIBRATION_MARGIN = 1.2
 """The share of the asked time for which work is planned, because a machine may be faster later."""
+_ENDED = "ended"
+MEASUREMENTS = "measurements"
+"""The unit in which a run reports what it left out."""
 _Batches = Iterator[pa.RecordBatch]
 _Cell = tuple[str, int]
 """A level and a number of records per commit. All its backends process the same records."""
@@ -69,19 +73,40 @@ _State = tuple[int, int, str]
 
 
 def run_gangs(
-    spark: SparkSession, trials: Sequence[ThroughputTrial], seed: int, log: EventLog | None, say: Callable[[str], None]
+    spark: SparkSession,
+    experiment: Experiment[ThroughputTrial],
+    trials: Sequence[ThroughputTrial],
+    seed: int,
+    log: EventLog | None,
+    say: Callable[[str], None],
+    deadline: Deadline = NEVER,
 ) -> Outcome:
-    """Run every measurement of the trials. ``log`` has the events of the workload ``event_log``."""
-    done = Outcome()
-    for trial in trials:
-        if trial.workload == EVENT_LOG and log is not None:
-            source = events.event_log(spark, log, trial.partitions, say)
-        else:
-            source = trial_events(spark, trial, seed)
-        part = measure(spark, trial, source, say=say)
-        done.rows.extend(part.rows)
-        done.problems.extend(part.problems)
-    return done
+    """Run every measurement of the trials, and then those of further rounds, until ``deadline``.
+
+    Each trial gets a part of the time, by the number of its measurements. ``log`` has the events of the workload
+    ``event_log``. See ``Experiment.next_round``.
+    """
+    outcome = Outcome()
+    round_ = list(trials)
+    while round_:
+        budget = Budget(deadline, {number: len(trial.configurations) for number, trial in enumerate(round_)})
+        for number, trial in enumerate(round_):
+            until = budget.deadline(number)
+            done = Outcome()
+            if not until.passed:
+                if trial.workload == EVENT_LOG and log is not None:
+                    source = events.event_log(spark, log, trial.partitions, say)
+                else:
+                    source = trial_events(spark, trial, seed)
+                done = measure(spark, trial, source, say=say, deadline=until)
+                outcome.rows.extend(done.rows)
+                outcome.problems.extend(done.problems)
+            if trial in trials:
+                tried, _ = done.extent.get(MEASUREMENTS, (0, 0))
+                outcome.count(MEASUREMENTS, tried, len(trial.configurations))
+        bounded = math.isfinite(deadline.at) and not deadline.passed
+        round_ = experiment.next_round(outcome.rows, deadline.remaining_s) if bounded else []
+    return outcome
 
 
 def trial_events(spark: SparkSession, trial: ThroughputTrial, seed: int) -> DataFrame:
@@ -101,12 +126,13 @@ def measure(
     *,
     folder: Path | None = None,
     say: Callable[[str], None] = print,
+    deadline: Deadline = NEVER,
 ) -> Outcome:
     """Make the measurements of ``trial`` with the events of ``source`` (as ``harness.spark.events`` makes them).
 
     Every end state is compared with what Spark SQL computes from the same events. ``folder`` is created and gets the
     results of the partitions, so all executors must see it. Unless given, it is a temporary folder of this machine.
-    ``say`` gets lines of progress.
+    ``say`` gets lines of progress. After ``deadline`` no measurement begins.
 
     Raises: ConfigError if the session has fewer cores than the trial has partitions.
     """
@@ -120,7 +146,7 @@ def measure(
         target = (folder or Path(scratch) / "yield").absolute()
         with ProgressFile(Path(scratch) / "progress", say) as progress:
             site = Site(Path(scratch), progress.path, code_path())
-            task = _measurer(trial, site)
+            task = _measurer(trial, site, deadline)
             source.mapInArrow(task, _SPARK_SCHEMA, barrier=True).write.parquet(target.as_uri())
         return _compared(trial, source, spark.read.schema(_SPARK_SCHEMA).parquet(target.as_uri()))
 
@@ -151,8 +177,12 @@ class _Partition:
         if lowest is not None and highest is not None and highest > lowest:
             self._span_ms = highest - lowest + 1
 
-    def calibrated(self) -> dict[_Cell, int]:
-        """Return the laps of each level and commit size, the same in all partitions.
+    def all_end(self, deadline: Deadline) -> bool:
+        """Return True if ``deadline`` has passed. The first partition's clock decides for all, so none waits alone."""
+        return self._context.allGather(_ENDED if deadline.passed else "")[0] == _ENDED
+
+    def calibrated(self, deadline: Deadline) -> dict[_Cell, int]:
+        """Return the laps of each level and commit size, the same in all partitions; some after ``deadline``.
 
         Every configuration processes one lap, of which no row is kept. The fastest one determines the laps.
         """
@@ -161,7 +191,8 @@ class _Partition:
             found = lap_s.setdefault(_cell(configuration), [])
             if not self._trial.work_s:
                 continue
-            self._context.barrier()
+            if self.all_end(deadline):
+                break
             try:
                 share = PartitionWork(configuration, self._workload, self.number, self._path, self._events)
                 figures = work_once(share, code=self._site.child_code(), within=self._folder)
@@ -202,13 +233,15 @@ class _Partition:
             note_progress(self._site.progress, f"{number}/{total} {_subject(configuration)}: {_said(everywhere)}")
 
 
-def _measurer(trial: ThroughputTrial, site: Site) -> Callable[[_Batches], _Batches]:
+def _measurer(trial: ThroughputTrial, site: Site, deadline: Deadline) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
         with temporary_folder("events", site.within()) as scratch:
             partition = _Partition(trial, BarrierTaskContext.get(), site, Path(scratch))
             partition.keep_events(batches)
-            laps = partition.calibrated()
+            laps = partition.calibrated(deadline)
             for place, configuration in enumerate(trial.configurations):
+                if partition.all_end(deadline):
+                    break
                 yield from partition.measured(place, configuration, laps[_cell(configuration)])
 
     return measure_partition
@@ -255,6 +288,9 @@ def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> 
     outcome = Outcome()
     for number, configuration in enumerate(trial.configurations):
         mine = [share for share in shares if share["measurement"] == number]
+        outcome.count(MEASUREMENTS, bool(mine), 1)
+        if not mine:
+            continue
         problems = [share["failure"] for share in mine if share["failure"]]
         if not problems:
             problems = [wrong[state] for share in mine if (state := _state(share)) in wrong]

@@ -1,7 +1,9 @@
 """Trials spread over Spark: each Spark task runs some, one after the other.
 
-A finished trial leaves its rows in a file, by a rename. A task that is repeated because its executor was killed reads
-these files, and runs only the missing trials.
+Tasks take trials from one queue, in the order of the plan, so that a run that its deadline ends has tried the first
+ones. A task marks each trial that it takes with a link that names the task, which only one of them can create. A
+finished trial leaves its rows in a file, by a rename. A task that is repeated because its executor was killed reads its
+own ones, and runs only those that it had not finished.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from harness.budget import NEVER, Deadline
 from harness.experiment import Experiment, Outcome, Row, Worker
 from harness.folders import temporary_folder
 from harness.processes.fork_server import ForkServer, fork_server
@@ -42,8 +45,9 @@ SCHEMA = pa.schema(
 _DDL = "number long, rows string, failure string, attempt long, seconds double"
 _RESULT = pa.schema({"number": pa.int64(), "result": pa.string()})
 _RESULT_DDL = "number long, result string"
-TARGET, FINISHED, KEPT, TOTAL = "trials.parquet", "finished", "recordings", "total"
+TARGET, FINISHED, TAKEN, KEPT, TOTAL = "trials.parquet", "finished", "taken", "recordings", "total"
 TASKS_PER_CORE = 12
+"""The number of tasks that prepare trials; the trials themselves are taken by one task per core."""
 SAY_EVERY_S = 10.0
 _Batches = Iterator[pa.RecordBatch]
 
@@ -71,38 +75,48 @@ def run_trials(
     trials: Sequence[Any],
     folder: Path,
     say: Callable[[str], None] = lambda _: None,
+    deadline: Deadline = NEVER,
 ) -> Outcome:
     """Run every trial once, and return the rows in the order in which ``experiment.prepare`` puts the trials.
 
+    After ``deadline`` no trial begins; those that run are finished, and the extent of the outcome says how many ran.
     ``folder`` gets ``trials.parquet`` with one row per trial, and what the experiment keeps in ``recordings``. A run
     needs its own folder, which all executors must see. ``say`` gets lines of progress.
 
     Raises: ConfigError if the folder has an earlier run.
     """
     folder = folder.absolute()
-    target, finished, kept = folder / TARGET, folder / FINISHED, folder / KEPT
+    target, finished, taken, kept = (folder / name for name in (TARGET, FINISHED, TAKEN, KEPT))
     if target.exists():
         raise ConfigError(f"{target} is there already: give each run a folder of its own")
-    if not trials:
-        return Outcome()
-    for made in (finished, kept):
+    outcome = Outcome()
+    if not trials or deadline.passed:
+        for trial in trials:
+            outcome.count(experiment.extent(trial)[0], 0, experiment.extent(trial)[1])
+        return outcome
+    for made in (finished, taken, kept):
         # They are from a run whose driver was killed; its trials may differ.
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
-    outcome = Outcome()
     try:
         with temporary_folder(experiment.name) as scratch, ProgressFile(scratch / "progress", say) as progress:
             site = Site(scratch, progress.path, code_path())
             with _counting(experiment, folder, say):
                 prepared = experiment.prepare(trials, kept, _Distributed(spark, experiment, site))
                 (folder / TOTAL).write_text(str(len(prepared)))
-                _run(spark, experiment, prepared, target, site)
-        for found in sorted(pq.read_table(target).to_pylist(), key=lambda row: row["number"]):
-            outcome.rows.extend(json.loads(found["rows"]))
-            if found["failure"]:
-                outcome.problems.append(f"{experiment.subject(prepared[found['number']])}: {found['failure']}")
+                _run(spark, experiment, prepared, target, site, deadline)
+        tried = {row["number"]: row for row in pq.read_table(target).to_pylist()}
+        for number, trial in enumerate(prepared):
+            found = tried.get(number)
+            rows = [] if found is None else json.loads(found["rows"])
+            unit, size = experiment.extent(trial)
+            outcome.count(unit, 0 if found is None else experiment.tried(trial, rows), size)
+            outcome.rows.extend(rows if found else experiment.untried(trial))
+            if found and found["failure"]:
+                outcome.problems.append(f"{experiment.subject(trial)}: {found['failure']}")
     finally:
         shutil.rmtree(finished, ignore_errors=True)
+        shutil.rmtree(taken, ignore_errors=True)
         (folder / TOTAL).unlink(missing_ok=True)
         experiment.tidy(kept, outcome.rows)
         with contextlib.suppress(OSError):
@@ -119,8 +133,15 @@ def finished_trials(folder: Path) -> tuple[int, int]:
     return sum(1 for _ in (folder / FINISHED).glob("*.json")), total
 
 
-def _run(spark: SparkSession, experiment: Experiment[Any], trials: Sequence[Any], target: Path, site: Site) -> None:
-    finished = target.with_name(FINISHED)
+def _run(
+    spark: SparkSession,
+    experiment: Experiment[Any],
+    trials: Sequence[Any],
+    target: Path,
+    site: Site,
+    deadline: Deadline,
+) -> None:
+    finished, taken = target.with_name(FINISHED), target.with_name(TAKEN)
 
     def run(batches: _Batches) -> _Batches:
         context = TaskContext.get()
@@ -128,16 +149,33 @@ def _run(spark: SparkSession, experiment: Experiment[Any], trials: Sequence[Any]
         with _surroundings(experiment, site) as (server, work):
             for batch in batches:
                 for place in batch.column(0).to_pylist():
-                    number = order[place]
-                    worker = Worker(work / f"{number}-{task}", site.child_code(), attempt, server)
-                    made = _once(experiment, trials[number], number, worker, finished, site.progress)
-                    yield pa.RecordBatch.from_pylist([made], schema=SCHEMA)
+                    for number in taken_by(place, taken, costs_s, deadline):
+                        worker = Worker(work / f"{number}-{task}", site.child_code(), attempt, server, None, deadline)
+                        made = _once(experiment, trials[number], number, worker, finished, site.progress)
+                        yield pa.RecordBatch.from_pylist([made], schema=SCHEMA)
 
-    tasks = max(1, min(len(trials), TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
-    # Trials are dealt out, because neighbours are alike: no task gets all slow ones, and each begins with early ones.
-    order = [number for task in range(tasks) for number in range(len(trials))[task::tasks]]
+    costs_s = [experiment.cost_s(trial) for trial in trials]
+    tasks = max(1, min(len(trials), spark.sparkContext.defaultParallelism))
     # Written once and read back: every action on the frame itself would run the trials again.
-    spark.range(0, len(trials), 1, tasks).mapInArrow(run, _DDL).write.parquet(target.as_uri())
+    spark.range(0, tasks, 1, tasks).mapInArrow(run, _DDL).write.parquet(target.as_uri())
+
+
+def taken_by(task: int, taken: Path, costs_s: Sequence[float], deadline: Deadline) -> Iterator[int]:
+    """Yield the trials that a task takes from a queue, one by one, until ``deadline``.
+
+    ``costs_s`` are the seconds that the trials take, 0 for short ones. One that would take longer than the time that
+    remains is left out.
+    Each of the others belongs to another task. A task that is repeated gets all that it had taken before, also after
+    the deadline, because their rows are its rows.
+    """
+    for trial, cost_s in enumerate(costs_s):
+        link = taken / str(trial)
+        if deadline.remaining_s > cost_s:
+            with contextlib.suppress(FileExistsError):
+                # Creating a link is atomic: it never exists without the name of its task.
+                os.symlink(str(task), link)
+        if link.is_symlink() and os.readlink(link) == str(task):
+            yield trial
 
 
 @contextlib.contextmanager

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.budget import Deadline
 from harness.checkers.prefix import Found
+from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection, subsets
 from harness.experiments.iofaults.case import VARIANTS, Asked, Case, is_wrong
 from harness.experiments.iofaults.command import read_asked
 from harness.experiments.iofaults.detection import trials_of
-from harness.experiments.iofaults.experiment import KINDS, explore
+from harness.experiments.iofaults.experiment import KINDS, IoFaults, explore
+from harness.experiments.iofaults.figures import fault_findings, mutants
 from harness.experiments.iofaults.plan import (
     LEVEL,
     PlannedCase,
+    PlannedMutant,
     cut,
+    in_rounds,
     measured_seeds,
     picked,
     planned_cases,
@@ -28,7 +34,8 @@ from harness.experiments.iofaults.plan import (
     subjects_with,
 )
 from harness.experiments.iofaults.subjects import CHECKPOINT, OFFSET_IMPORTS, TASKS, subject_named, subjects
-from harness.experiments.iofaults.subsets import Recorded, Writer, make_recording, subsets_of
+from harness.experiments.iofaults.subsets import Recorded, Subset, Writer, make_recording, subsets_of
+from harness.experiments.iofaults.tables import promise_table
 from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
@@ -293,3 +300,83 @@ def row(**settings: Any) -> dict[str, Any]:
 )
 def test_a_broken_promise_fails_a_run_and_what_nobody_promised_does_not(settings: dict[str, Any], wrong: bool) -> None:
     assert is_wrong(row(**settings)) is wrong
+
+
+class Steps:
+    """A clock that moves on by a second whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_a_slice_whose_time_is_over_says_how_many_points_it_explored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_at_each(shop: object, points: Sequence[int], only: str) -> Iterator[dict[str, Any]]:
+        for point in points:
+            for state in "ab":
+                yield {"point": point, "only": state, "expected": True, "states": 1, "seed": 1}
+
+    monkeypatch.setattr(subsets, "EXPLORERS", {"kill": two_at_each})
+    item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1)
+    (subset,) = subsets_of([item], {Writer.of(item): Recorded(effects=9)}, tmp_path, 100)
+    *tried, counts = explore(subset, deadline=Deadline(3.5, Steps()))
+    assert [row["point"] for row in tried] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert (counts["points"], counts["points_in_all"], counts["trials"]) == (4, 10, 8)
+    assert IoFaults().tried(subset, [*tried, counts]) == 4
+    assert IoFaults().extent(subset) == ("points", 10)
+
+
+def test_a_mutant_whose_time_is_over_is_not_tried_and_no_failure(tmp_path: Path) -> None:
+    wanted = PlannedMutant("unsynced-rename", CHECKPOINT, "power", 1)
+    (subset,) = subsets_of([wanted], {}, tmp_path)
+    (left_out,) = IoFaults().untried(subset)
+    (late,) = explore(subset, deadline=Deadline(0.0))
+    for row in (left_out, late):
+        assert (row["result"], is_wrong(row), IoFaults().tried(subset, [row])) == ("not tried", False, 0)
+        assert {"kind", *KINDS["mutant"]} == set(row)
+    assert fault_findings({"effect": [], "mutant": mutants([late])})[1].number == 0
+
+
+def test_a_fault_of_which_nothing_was_tried_is_not_measured_and_never_held(tmp_path: Path) -> None:
+    item = PlannedCase(Case(CHECKPOINT, "DISK", "kill", commits=2), 1)
+    planned = subsets_of([item], {Writer.of(item): Recorded(effects=500)}, tmp_path)
+    rows = IoFaults().finish([], [row for subset in planned for row in IoFaults().untried(subset)], Claim(""))
+    figures = IoFaults().figures({"effect_slice": rows})
+    assert [(figure["points"], figure["points_in_all"]) for figure in figures["effect"]] == [(0, 501)]
+    assert promise_table(figures).rows[0][-1] == "not measured in this run"
+    assert not IoFaults().page(figures, {"effect_slice": rows}, {}).body
+
+
+def test_the_first_slices_of_a_case_are_small_and_have_its_first_points() -> None:
+    order = random.Random(3).sample(range(500), 500)
+    parts = in_rounds(order, 96)
+    assert sorted(point for part in parts for point in part) == list(range(500))
+    assert all(list(part) == sorted(part) for part in parts)
+    assert [len(part) for part in parts[:5]] == [12, 24, 48, 96, 96]
+    assert set(parts[0]) == set(order[:12])
+
+
+def test_a_run_tries_each_case_and_each_mutant_once_before_any_twice(tmp_path: Path) -> None:
+    experiment = IoFaults()
+    wanted = experiment.plan(Request("default", 1))
+
+    def recorded(function: object, writers: Sequence[Writer]) -> list[Any]:
+        return [astuple(Recorded(effects=300)) for _ in writers]
+
+    prepared = [each for each in experiment.prepare(wanted, tmp_path, recorded) if isinstance(each, Subset)]
+    cases = len({subset.case for subset in prepared if subset.planned_mutant is None})
+    known = len(
+        {(subset.planned_mutant.mutant, subset.planned_mutant.found) for subset in prepared if subset.planned_mutant}
+    )
+    first = prepared[: cases + known]
+    assert len({subset.case for subset in first if subset.planned_mutant is None}) == cases
+    assert (
+        len({(subset.planned_mutant.mutant, subset.planned_mutant.found) for subset in first if subset.planned_mutant})
+        == known
+    )
+    assert len({subset.case.fault for subset in first[:60]}) >= 5

@@ -97,7 +97,7 @@ def test_a_failed_trial_has_no_rows_and_its_failure_is_told(tmp_path: Path) -> N
 
 def test_a_measurement_before_spark_that_fails_is_a_problem_of_the_run(tmp_path: Path) -> None:
     plan = {"cold_cache": [ColdTrial("no-such-backend", 1)]}
-    [problem] = run._measure(BenchRequest(), plan, tmp_path, Progress())
+    [problem], _ = run._measure(BenchRequest(), plan, tmp_path, Progress())
     assert problem.startswith("openings with a cold page cache were not measured: ")
     assert not (tmp_path / "cold_opening").exists()
 

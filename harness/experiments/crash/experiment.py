@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from types import MappingProxyType
 from typing import Any
 
 from harness import profiles, replay
+from harness.budget import fair_order
 from harness.experiment import (
     Again,
     Claim,
@@ -46,6 +46,7 @@ class Crash(Experiment[Trial]):
     claim = "crash matrix"
     trial = Trial
     placement = Placement.SPREAD
+    share = 13
     forks = Forks.PLAIN
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -74,11 +75,12 @@ class Crash(Experiment[Trial]):
         return crash_matrix(request.backends, seeds=seeds, profile=request.profile)
 
     def prepare(self, trials: Sequence[Trial], kept: Path, each: Each) -> list[Trial]:
-        """Return each trial once, shuffled with a fixed seed: neighbours are alike, and slow ones must not meet."""
+        """Return each trial once, in a fair order: every fault of every backend at every level first, then more seeds.
+
+        Neighbours are not alike, so slow ones do not meet.
+        """
         texts = {trial.text: trial for trial in trials}
-        names = sorted(texts)
-        Random(len(names)).shuffle(names)
-        return [texts[name] for name in names]
+        return fair_order((texts[name] for name in sorted(texts)), _strata, seed=len(texts))
 
     def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
         """Return the one row of a trial, with the verdicts of all checkers."""
@@ -105,7 +107,7 @@ class Crash(Experiment[Trial]):
         )
 
     def finish(self, trials: Sequence[Trial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return a row for each trial and checker."""
+        """Return a row for each checker and each trial that ran."""
         found = {row["trial"]: row for row in rows}
         return [
             {
@@ -124,6 +126,7 @@ class Crash(Experiment[Trial]):
                 **{name: verdict[name] for name in ("checker", "result", "detail")},
             }
             for trial in dict.fromkeys(trials)
+            if trial.id in found
             for verdict in json.loads(found[trial.id]["verdicts"])
         ]
 
@@ -156,6 +159,12 @@ class Crash(Experiment[Trial]):
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
         """Return the page about crash trials."""
         return page(figures, [str(failure) for failure in self.failures(figures, rows)])
+
+
+def _strata(trial: Trial) -> tuple[tuple[str, ...], ...]:
+    """Return the groups in which each first trial comes before every second one; see ``fair_order``."""
+    place = failpoint_of(trial.fault) or fault_text(trial.fault)
+    return (trial.backend, trial.durability, trial.guarantee, place), (trial.backend, trial.durability), (place,)
 
 
 def row(outcome: Outcome, attempt: int = 0) -> Row:

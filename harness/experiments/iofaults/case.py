@@ -40,6 +40,8 @@ COMMITS_MAX = 10_000
 """The largest number of commits: the states after all commits are kept in memory."""
 SILENT = (str(Found.LOST), str(Found.TORN), str(Found.PHANTOM))
 """Wrong content that was not detected."""
+NOT_TRIED = "not tried"
+"""The result of a mutant that a run has left out. It is no verdict, and fails no run."""
 ENOUGH = 0.95
 """The share of runs in which the default profile is to detect each mutant."""
 STRICT = "strict"
@@ -126,7 +128,7 @@ def is_wrong(row: Mapping[str, Any]) -> bool:
 
     No verdict is always wrong.
     """
-    if row["expected"]:
+    if row["expected"] or row["result"] == NOT_TRIED:
         return False
     if row["result"] == Found.HARNESS_ERROR or row["kind"] == "mutant":
         return True

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from harness.budget import NEVER, Deadline
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import is_wrong, repeat_command
+from harness.experiments.iofaults.case import NOT_TRIED, is_wrong, repeat_command
 from harness.experiments.iofaults.drawing import groups
-from harness.experiments.iofaults.full_detection import DetectionResult, detect_fully, in_parts
+from harness.experiments.iofaults.full_detection import DetectionResult, OutOfTimeError, detect_fully, in_parts
 from harness.experiments.iofaults.plan import LEVEL, PlannedCase, PlannedMutant, case_of, in_turn, planned_cases
 from harness.experiments.iofaults.subsets import EXPLORERS, all_points, case_columns
 from harness.experiments.iofaults.workshop import Row, Workshop
@@ -39,12 +40,17 @@ def trials_of(profile_name: str, mutant: str, subject: str, seed: int) -> list[P
 
 
 def detect(
-    mutant: str, subject: str, seed: int, profile_name: str = "default", fork_server: ForkServer | None = None
+    mutant: str,
+    subject: str,
+    seed: int,
+    profile_name: str = "default",
+    fork_server: ForkServer | None = None,
+    deadline: Deadline = NEVER,
 ) -> DetectionResult:
     """Run the trials that ``profile_name`` has for ``subject`` at ``seed``, until one fails the run.
 
-    They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop`` and
-    ``all_points``.
+    They run in the order in which they are drawn. A harness error detects no mutant. Raises: as ``Workshop``,
+    ``all_points`` and ``in_parts``.
     """
     trials, trouble = 0, ""
     planned = trials_of(profile_name, mutant, subject, seed)
@@ -54,7 +60,7 @@ def detect(
             case = replace(item.case, recording=str(Path(folder) / "recording"))
             with Workshop(case, seed, fork_server) as shop:
                 order = in_turn(item, all_points(shop), groups(case.fault, shop.recording()))
-                for points in in_parts(order, case.fault):
+                for points in in_parts(order, case.fault, deadline):
                     for row in EXPLORERS[case.fault](shop, points, ""):
                         if row["result"] == Found.HARNESS_ERROR:
                             trouble = trouble or row["detail"] or "no verdict"
@@ -68,24 +74,19 @@ def detect(
     return DetectionResult(mutant, subject, IO_FAULTS[mutant].fault, trials, None, trouble)
 
 
-def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None) -> Row:
-    """Run the trials of a mutant, and return its row. An error becomes a row without a verdict."""
-    case = case_of(wanted.mutant, wanted.subject, wanted.fault)
-    row: Row = {
-        "kind": "mutant",
-        "mutant": wanted.mutant,
-        "meaning": MUTANTS[wanted.mutant].meaning,
-        "wanted": "measured" if wanted.measured else "found" if wanted.found else "not seen",
-        "by_gate": None,
-        "description": "",
-        "repeat": repeat_command(case, None, wanted.seed),
-        **case_columns(case),
-    }
+def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> Row:
+    """Run the trials of a mutant, and return its row. An error becomes a row without a verdict.
+
+    If ``deadline`` passes before the search has ended, the mutant was not tried.
+    """
+    row = untried_row(wanted)
     try:
-        found = _tried(wanted, row, fork_server)
+        found = _tried(wanted, row, fork_server, deadline)
+    except OutOfTimeError:
+        return row
     except Exception as error:
         trouble = {"result": str(Found.HARNESS_ERROR), "detail": f"{type(error).__name__}: {error}"}
-        return row | trouble | {"states": 0, "expected": False}
+        return row | trouble | {"expected": False}
     if found.row is None and (found.trouble or not found.states):
         trouble = {"result": str(Found.HARNESS_ERROR), "detail": found.trouble or "nothing was tried"}
         return row | trouble | {"states": found.states, "expected": False}
@@ -100,12 +101,33 @@ def mutant_row(wanted: PlannedMutant, fork_server: ForkServer | None) -> Row:
     }
 
 
-def _tried(wanted: PlannedMutant, row: Row, fork_server: ForkServer | None) -> DetectionResult:
+def untried_row(wanted: PlannedMutant) -> Row:
+    """Return the row of a mutant that a run has left out."""
+    case = case_of(wanted.mutant, wanted.subject, wanted.fault)
+    return {
+        "kind": "mutant",
+        "mutant": wanted.mutant,
+        "meaning": MUTANTS[wanted.mutant].meaning,
+        "wanted": "measured" if wanted.measured else "found" if wanted.found else "not seen",
+        "by_gate": None,
+        "description": "",
+        "repeat": repeat_command(case, None, wanted.seed),
+        **case_columns(case),
+        "states": 0,
+        "result": NOT_TRIED,
+        "detail": "",
+        "expected": None,
+    }
+
+
+def _tried(wanted: PlannedMutant, row: Row, fork_server: ForkServer | None, deadline: Deadline) -> DetectionResult:
     """Try the profile's own trials if they are measured, then all. ``row`` records if they detected the mutant."""
     if wanted.profile:
-        by_profile = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.profile, fork_server)
+        by_profile = detect(wanted.mutant, wanted.subject, wanted.seed, wanted.profile, fork_server, deadline)
         if by_profile.row is not None or not by_profile.trouble:
             row["by_gate"] = by_profile.row is not None
         if by_profile.row is not None or wanted.measured:
             return by_profile
-    return detect_fully(wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server)
+    return detect_fully(
+        wanted.mutant, wanted.subject, wanted.seed, wanted.fault, wanted.points_max, fork_server, deadline
+    )

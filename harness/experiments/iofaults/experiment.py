@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness.budget import NEVER, Deadline, fair_order
 from harness.experiment import (
     Again,
     Claim,
@@ -27,9 +28,9 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import Asked, is_wrong
+from harness.experiments.iofaults.case import NOT_TRIED, Asked, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
-from harness.experiments.iofaults.detection import mutant_row
+from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.figures import detections, effects, mutants
 from harness.experiments.iofaults.plan import PlannedCase, PlannedMutant
 from harness.experiments.iofaults.report import SKIPPED, page
@@ -119,12 +120,13 @@ class IoFaults(Experiment[IoTrial]):
     stage = "effects"
     trial: type[IoTrial] = Subset
     placement = Placement.SPREAD
+    share = 30
     forks = Forks.RECORDED
     unit = "subsets"
     columns: Mapping[str, Columns] = KINDS
 
     def __init__(self, points_per_subset: int | None = None) -> None:
-        self._points_per_slice = points_per_subset
+        self._points_per_subset = points_per_subset
 
     def missing(self) -> str:
         """Return the reason why I/O faults cannot be injected on this machine, or ""."""
@@ -147,16 +149,40 @@ class IoFaults(Experiment[IoTrial]):
         writers = list(dict.fromkeys(Writer.of(trial) for trial in wanted if isinstance(trial, PlannedCase)))
         made = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, made, strict=True)}
-        return list(subsets_of(wanted, recorded, kept, self._points_per_slice))
+        subsets: list[IoTrial] = [*subsets_of(wanted, recorded, kept, self._points_per_subset)]
+        return fair_order(subsets, _strata, seed=len(subsets))
 
     def run(self, trial: IoTrial, worker: Worker) -> Iterable[Row]:
         """Return the rows of some points of a case, or of a mutant."""
         assert isinstance(trial, Subset)
-        return [row | {"attempt": worker.attempt} for row in explore(trial, worker.fork_server)]
+        return [row | {"attempt": worker.attempt} for row in explore(trial, worker.fork_server, worker.deadline)]
+
+    def extent(self, trial: IoTrial) -> tuple[str, int]:
+        """Return the points of a subset, or one mutant; a case has no points before it is recorded."""
+        if isinstance(trial, PlannedMutant) or (isinstance(trial, Subset) and trial.planned_mutant):
+            return "mutants", 1
+        return ("points", len(trial.points)) if isinstance(trial, Subset) else ("cases", 1)
+
+    def tried(self, trial: IoTrial, rows: Sequence[Row]) -> int:
+        """Return the number of points that were explored, or 1 for a mutant with a result."""
+        assert isinstance(trial, Subset)
+        if trial.planned_mutant:
+            return sum(row["result"] != NOT_TRIED for row in rows)
+        return sum(row["points"] for row in rows if row["kind"] == "effect_slice")
+
+    def untried(self, trial: IoTrial) -> list[Row]:
+        """Return a row with no explored point, or a mutant that was not tried."""
+        assert isinstance(trial, Subset)
+        return [_of_subset(trial, row, 0.0) for row in [_untried_row(trial)]]
 
     def finish(self, trials: Sequence[IoTrial], rows: Sequence[Row], claim: Claim) -> list[Row]:
-        """Return the rows with the columns of their kinds, in the order of their points."""
-        ordered = sorted(rows, key=lambda row: (row["slice"], row["kind"], row.get("point") or 0))
+        """Return the rows with the columns of their kinds, by case, in the order of their points."""
+        first: dict[tuple[Any, ...], int] = {}
+        for row in sorted(rows, key=lambda row: row["slice"]):
+            first.setdefault(_case_key(row), row["slice"])
+        ordered = sorted(
+            rows, key=lambda row: (first[_case_key(row)], row["kind"], row.get("point") or 0, row["slice"])
+        )
         return [{name: row.get(name) for name in ("kind", *KINDS[row["kind"]])} for row in ordered]
 
     def tidy(self, kept: Path, rows: Sequence[Row]) -> None:
@@ -211,33 +237,59 @@ class IoFaults(Experiment[IoTrial]):
         return page(figures, [str(failure) for failure in self.failures(figures, rows)], str(facts.get(SKIPPED, "")))
 
 
-def explore(subset: Subset, fork_server: ForkServer | None = None) -> list[Row]:
+def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Deadline = NEVER) -> list[Row]:
     """Run the subset, and return its rows. An error becomes a row without a verdict, which fails the run.
 
+    After ``deadline`` no point begins; the row of the subset says how many were explored.
     ``fork_server`` is as for a workshop. A caller that explores several subsets can use one for all of them.
     """
     begun = time.monotonic()
     if subset.planned_mutant is not None:
-        rows = [mutant_row(subset.planned_mutant, fork_server)]
+        rows = [mutant_row(subset.planned_mutant, fork_server, deadline)]
     else:
-        rows = trial_rows(subset, fork_server)
-        rows.append(
-            {
-                "kind": "effect_slice",
-                **case_columns(subset.case),
-                "points": len(subset.points),
-                "points_in_all": subset.points_in_all,
-                "states": sum(row["states"] for row in rows),
-                "trials": len(rows),
-                "blind_spots": subset.blind_spots,
-            }
-        )
-    seconds = time.monotonic() - begun
-    for row in rows:
-        row |= {"slice": subset.number, "scenario": subset.scenario, "seed": subset.seed}
-        if row["kind"] != "effect":
-            row["seconds"] = seconds
-    return rows
+        rows, explored = trial_rows(subset, fork_server, deadline)
+        states = sum(row["states"] for row in rows)
+        rows.append(_subset_row(subset) | {"points": explored, "states": states, "trials": len(rows)})
+    return [_of_subset(subset, row, time.monotonic() - begun) for row in rows]
+
+
+def _subset_row(subset: Subset) -> Row:
+    return {
+        "kind": "effect_slice",
+        **case_columns(subset.case),
+        "points": 0,
+        "points_in_all": subset.points_in_all,
+        "states": 0,
+        "trials": 0,
+        "blind_spots": subset.blind_spots,
+    }
+
+
+def _untried_row(subset: Subset) -> Row:
+    return _subset_row(subset) if subset.planned_mutant is None else untried_row(subset.planned_mutant)
+
+
+def _of_subset(subset: Subset, row: Row, seconds: float) -> Row:
+    """Return ``row`` with the subset it is of; the rows that stand for a whole subset have its ``seconds``."""
+    cost = {} if row["kind"] == "effect" else {"seconds": seconds}
+    return row | {"slice": subset.number, "scenario": subset.scenario, "seed": subset.seed} | cost
+
+
+def _strata(trial: IoTrial) -> tuple[tuple[object, ...], ...]:
+    """Return the groups in which each first subset comes before every second one; see ``fair_order``."""
+    assert isinstance(trial, Subset)
+    case = trial.case
+    fault = (case.fault, case.variant)
+    if trial.planned_mutant:
+        return ("mutant", trial.planned_mutant.mutant, trial.planned_mutant.found), ("mutant", *fault), ("mutant",)
+    return (case.subject, case.level, case.records, trial.seed, *fault), (case.level, *fault), (case.subject,)
+
+
+def _case_key(row: Row) -> tuple[Any, ...]:
+    if row["kind"] == "mutant":
+        return ("mutant", row["slice"])
+    names = ("scenario", "seed", "backend", "durability", "fault", "variant", "records")
+    return tuple(row[name] for name in names)
 
 
 def _failure(row: Mapping[str, Any]) -> Failure:

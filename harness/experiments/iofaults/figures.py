@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import HELD_STRICTLY, SILENT, STRICT, is_wrong
+from harness.experiments.iofaults.case import HELD_STRICTLY, NOT_TRIED, SILENT, STRICT, is_wrong
 from harness.report.figures import Figure, Figures
 from harness.report.page import Finding
 from harness.report.rows import Row
@@ -117,7 +117,7 @@ def fault_findings(figures: Figures) -> tuple[Finding, ...]:
     promised = [figure for figure in figures["effect"] if is_promised(figure)]
     tried = sum(figure["distinct"] + figure["no_verdict"] for figure in promised)
     kept = tried - sum(figure["wrong"] for figure in promised)
-    mutants_ = figures["mutant"]
+    mutants_ = [figure for figure in figures["mutant"] if figure["result"] != NOT_TRIED]
     return (
         Finding("states and trials of I/O faults", tried, kept, "kept what was promised"),
         Finding(

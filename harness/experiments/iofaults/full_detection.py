@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from harness.budget import NEVER, Deadline
 from harness.checkers.prefix import Found
 from harness.experiments.iofaults.drawing import groups
 from harness.experiments.iofaults.plan import PlannedCase, case_of, in_turn
@@ -14,6 +15,10 @@ from harness.processes.fork_server import ForkServer
 
 POSITIONS_AT_ONCE = 4
 """The number of positions at which power is cut before the results are examined."""
+
+
+class OutOfTimeError(Exception):
+    """The time of a run is over before a search for a mutant has ended: it has no result."""
 
 
 class DetectionResult(NamedTuple):
@@ -38,18 +43,19 @@ def detect_fully(
     fault: str = "",
     points_max: int | None = None,
     fork_server: ForkServer | None = None,
+    deadline: Deadline = NEVER,
 ) -> DetectionResult:
     """Try ``mutant`` in ``subject`` until a promise is broken, with its own fault unless another is named.
 
     At most ``points_max`` points are tried, in the order in which a run draws them. A harness error detects no mutant.
 
-    Raises: as ``Workshop`` and ``all_points``.
+    Raises: as ``Workshop``, ``all_points`` and ``in_parts``.
     """
     case = case_of(mutant, subject, fault)
     states, trouble = 0, ""
     with Workshop(case, seed, fork_server) as shop:
         order = in_turn(PlannedCase(case, seed, points_max), all_points(shop), groups(case.fault, shop.recording()))
-        for points in in_parts(order, case.fault):
+        for points in in_parts(order, case.fault, deadline):
             for row in EXPLORERS[case.fault](shop, points, ""):
                 if row["result"] == Found.HARNESS_ERROR:
                     trouble = trouble or row["detail"] or "no verdict"
@@ -60,8 +66,13 @@ def detect_fully(
     return DetectionResult(mutant, subject, case.fault, states, None, trouble)
 
 
-def in_parts(points: Sequence[int], fault: str) -> Iterator[list[int]]:
-    """Yield ``points`` in their order, in parts: the points explored before the results are examined."""
+def in_parts(points: Sequence[int], fault: str, deadline: Deadline = NEVER) -> Iterator[list[int]]:
+    """Yield ``points`` in their order, in parts: the points explored before the results are examined.
+
+    Raises: OutOfTimeError if ``deadline`` has passed before the next part.
+    """
     width = POSITIONS_AT_ONCE if fault.startswith("power") else 1
     for at in range(0, len(points), width):
+        if deadline.passed:
+            raise OutOfTimeError
         yield sorted(points[at : at + width])

@@ -28,6 +28,8 @@ POINTS_PER_SUBSET: Mapping[str, int] = MappingProxyType(
     }
 )
 """The number of points of a fault that make a task of some seconds."""
+FIRST_ROUND = 8
+"""The first subset of a case has this part of the points of a subset."""
 LEVEL = "DISK"
 """The level at which mutants are tried: the one that promises most."""
 STATES_PER_POSITION = 6
@@ -219,6 +221,19 @@ def cut(points: Sequence[int], width: int) -> list[Sequence[int]]:
     """Divide ``points`` into subsets of about the same size and at most ``width`` points; none for no points."""
     number = -(-len(points) // width)
     return [points[len(points) * at // number : len(points) * (at + 1) // number] for at in range(number)]
+
+
+def in_rounds(order: Sequence[int], width: int) -> list[Sequence[int]]:
+    """Divide the points of ``order`` into ascending subsets, of which the first are small and have the first points.
+
+    So a run that its time ends early has tried the first points of every case. The widths double, up to ``width``.
+    """
+    parts: list[Sequence[int]] = []
+    at, size = 0, max(1, width // FIRST_ROUND)
+    while at < len(order):
+        parts.append(sorted(order[at : at + size]))
+        at, size = at + size, min(width, 2 * size)
+    return parts
 
 
 def _is_chosen(subject: str, chosen: Sequence[str] | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.experiments.iofaults.case import NOT_TRIED
 from harness.experiments.iofaults.figures import MUTANTS, fault_findings
 from harness.experiments.iofaults.tables import (
     damage_table,
@@ -50,7 +51,8 @@ _DETECTION = """\
 The search above ends when the mutant is detected or every point was tried. The default profile tries less: for most
 faults it draws some points by the seed, and few states at each. The table below shows how often its trials detect each
 mutant. They use the same points, states and variants as for sound code, of the mutant's own fault alone. A run is one
-seed in one backend or file. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
+seed in one backend or file. These rates are those of the whole plan: a run that its budget cuts short tries fewer
+points, and detects less. Few seeds fit into the time of a run; `python -m harness mutants --seeds 20` tries more.
 """
 _NOT_SIMULATED = """\
 Not simulated:
@@ -86,7 +88,9 @@ undetected* must be 0.
 
 def page(figures: Figures, failures: Sequence[str], skipped: str) -> Page:
     """Return the page. ``skipped`` is the reason why no fault was tried, or ""."""
-    measured = figures["effect"] or figures["mutant"]
+    measured = any(figure["trials"] for figure in figures["effect"]) or any(
+        figure["result"] != NOT_TRIED for figure in figures["mutant"]
+    )
     return Page(
         "io-faults",
         "I/O faults",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from harness.budget import NEVER, Deadline
 from harness.checkers.prefix import Found
 from harness.crash_states.files import Tree
 from harness.crash_states.states import positions
@@ -23,7 +24,15 @@ from harness.experiments.iofaults.drawing import Group, groups
 from harness.experiments.iofaults.errors import errors
 from harness.experiments.iofaults.failed_syncs import failed_syncs, syncs
 from harness.experiments.iofaults.kills import kills, kills_twice, tears
-from harness.experiments.iofaults.plan import POINTS_PER_SUBSET, PlannedCase, PlannedMutant, case_of, cut, picked
+from harness.experiments.iofaults.plan import (
+    POINTS_PER_SUBSET,
+    PlannedCase,
+    PlannedMutant,
+    case_of,
+    cut,
+    in_rounds,
+    in_turn,
+)
 from harness.experiments.iofaults.power import power_losses, power_losses_twice
 from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
@@ -189,7 +198,8 @@ def subsets_of(
             of = recorded[writer]
             width = points_per_subset or POINTS_PER_SUBSET[case.fault]
             in_all = of.points(case)
-            parts = cut(picked(each, in_all, of.groups.get(case.fault, ())), width) if not of.error else [()]
+            order = in_turn(each, in_all, of.groups.get(case.fault, ()))
+            parts = [()] if of.error else cut(sorted(order), width) if points_per_subset else in_rounds(order, width)
             found += [
                 Subset(
                     len(found) + place,
@@ -207,15 +217,26 @@ def subsets_of(
     return found
 
 
-def trial_rows(subset: Subset, fork_server: ForkServer | None) -> list[Row]:
-    """Run the subset's trials of a case, and return a row for each. An error becomes a row without a verdict."""
+def trial_rows(subset: Subset, fork_server: ForkServer | None, deadline: Deadline = NEVER) -> tuple[list[Row], int]:
+    """Run the subset's trials of a case, and return a row for each, and the number of points that were explored.
+
+    After ``deadline`` no point begins. An error becomes a row without a verdict.
+    """
     case = subset.case
     rows: list[Row] = []
     trouble = subset.error
+    explored = len(subset.points)
     if not trouble:
         try:
             with Workshop(case, subset.seed, fork_server) as shop:
-                rows += EXPLORERS[case.fault](shop, subset.points, "")
+                for row in EXPLORERS[case.fault](shop, subset.points, ""):
+                    begun = bool(rows) and row["point"] == rows[-1]["point"]
+                    if rows and not begun and deadline.passed:
+                        # This row shows that the point before is explored. Its own point counts as left out.
+                        explored = sum(point < row["point"] for point in subset.points)
+                        rows += [] if row["expected"] else [row]
+                        break
+                    rows.append(row)
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
     shown = replace(case, recording="" if subset.error else subset.recording)
@@ -224,7 +245,7 @@ def trial_rows(subset: Subset, fork_server: ForkServer | None) -> list[Row]:
         row["repeat"] = "" if row["expected"] else repeat_command(shown, row["point"], row["seed"], row["only"])
     if trouble:
         rows.append(_no_verdict(case, trouble, subset.points) | {"repeat": repeat_command(shown, None, subset.seed)})
-    return rows
+    return rows, explored
 
 
 def case_columns(case: Case) -> Row:

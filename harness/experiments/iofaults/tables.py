@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import demand
-from harness.experiments.iofaults.case import ENOUGH
+from harness.experiments.iofaults.case import ENOUGH, NOT_TRIED, is_wrong
 from harness.experiments.iofaults.figures import is_promised
 from harness.report import text
 from harness.report.figures import Figure, Figures
@@ -48,7 +48,7 @@ def promise_table(figures: Figures) -> Table:
                         level,
                         words,
                         _promise(level, "power" if fault in _POWER else fault if fault in _OWN else "kill"),
-                        text.exact(len({figure["backend"] for figure in own})),
+                        text.exact(len({figure["backend"] for figure in own if figure["trials"]})),
                         text.exact(sum(figure["distinct"] for figure in own)),
                         _held(own),
                     ]
@@ -190,10 +190,12 @@ def mutant_table(figures: Figures) -> Table:
             f"`{figure['backend']}`",
             figure["fault"] + (f" ({figure['variant']})" if figure["variant"] else ""),
             _MUTANT.get(figure["wanted"], figure["wanted"]),
-            _SYMPTOMS.get(figure["result"], figure["result"].replace("_", " ")),
+            text.NONE
+            if figure["result"] == NOT_TRIED
+            else _SYMPTOMS.get(figure["result"], figure["result"].replace("_", " ")),
             text.exact(figure["states"]),
             by_gate.get((figure["mutant"], figure["backend"], figure["fault"]), text.NONE),
-            "yes" if figure["expected"] else "**no**",
+            NOT_TRIED if figure["result"] == NOT_TRIED else "yes" if figure["expected"] else "**no**",
         ]
         for figure in figures["mutant"]
     ]
@@ -201,7 +203,7 @@ def mutant_table(figures: Figures) -> Table:
         *("mutant", "defect", "in", "fault", "should be", "symptom", "after states"),
         *("detected by the default profile", "as expected"),
     )
-    missed = [place for place, figure in enumerate(figures["mutant"]) if not figure["expected"]]
+    missed = [place for place, figure in enumerate(figures["mutant"]) if is_wrong(figure)]
     return Table("Mutants, all at level DISK", head, rows, (6, 7), (8,), missed)
 
 
@@ -270,6 +272,8 @@ def _promise(level: str, fault: str) -> str:
 
 
 def _held(figures: Sequence[Figure]) -> str:
+    if not any(figure["trials"] for figure in figures):
+        return text.NOT_MEASURED
     broken = sum(figure["unexpected"] for figure in figures)
     if broken and not any(figure["wrong"] for figure in figures):
         return f"no: {text.exact(broken)}, reported only"

@@ -116,6 +116,7 @@ class LargeSteps(Experiment[LargeStepTrial]):
     stage = "store"
     trial = LargeStepTrial
     placement = Placement.LOCAL
+    share = 2
     unmeasured = "steps larger than the limit were not measured"
     columns: Mapping[str, Columns] = MappingProxyType(
         {

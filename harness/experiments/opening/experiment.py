@@ -29,6 +29,9 @@ from stores.config import StoreConfig
 from stores.interface import Durability
 from stores.registry import backends
 
+RECORDS_PER_S = 200_000
+"""The rate at which a slow machine fills stores, in records per second."""
+
 
 class Opening(Experiment[OpeningTrial]):
     """The time to open after a kill, against the number of records."""
@@ -39,6 +42,7 @@ class Opening(Experiment[OpeningTrial]):
     trial = OpeningTrial
     placement = Placement.LOCAL
     unmeasured = "openings were not measured"
+    share = 8
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
@@ -77,6 +81,10 @@ class Opening(Experiment[OpeningTrial]):
             largest = profile.opening_records_default
             trials += [OpeningTrial((default,), level, records, profile.opening_repeats, seed) for records in largest]
         return trials
+
+    def cost_s(self, trial: OpeningTrial) -> float:
+        """Return the time in which the records are put, the longest part of a trial."""
+        return len(trial.backends) * trial.records / RECORDS_PER_S
 
     def run(self, trial: OpeningTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each repeat. Raises: MeasurementFailedError."""

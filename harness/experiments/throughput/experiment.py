@@ -32,6 +32,7 @@ class Throughput(Experiment[ThroughputTrial]):
     stage = "throughput"
     trial = ThroughputTrial
     placement = Placement.GANG
+    share = 34
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {

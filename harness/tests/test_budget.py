@@ -1,0 +1,216 @@
+"""A bench keeps its budget: deadlines are shared out, nothing begins after them, and what was left out is counted.
+
+Time is a number that the tests move on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from harness.answer.results import all_figures, all_pages
+from harness.budget import NEVER, Budget, Deadline, budget_seconds, budget_text, end_of, fair_order
+from harness.cli import main
+from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
+from harness.local import run_local
+from harness.report.left_out import left_out, left_out_sentence, summary_of
+from harness.spark.runner import taken_by
+from stores.errors import ConfigError
+
+
+class Clock:
+    """A clock that stands still but for ``now += seconds``."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of some seconds."""
+
+    name: str
+    seconds: float = 10.0
+
+
+class Slow(Experiment[Trial]):
+    """Its trials move the clock on; ``more`` further rounds each repeat the last trial."""
+
+    name = title = "slow"
+    trial = Trial
+    placement = Placement.LOCAL
+    columns = MappingProxyType({"slow": MappingProxyType({"name": str})})
+
+    def __init__(self, clock: Clock, more: int = 0) -> None:
+        self.clock = clock
+        self.more = more
+        self.remaining_s: list[float] = []
+
+    def plan(self, request: Request) -> list[Trial]:
+        return []
+
+    def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+        self.clock.now += trial.seconds
+        return [{"kind": "slow", "name": trial.name}]
+
+    def next_round(self, rows: Sequence[Row], remaining_s: float) -> list[Trial]:
+        self.remaining_s.append(remaining_s)
+        return [Trial(rows[-1]["name"])] if len(self.remaining_s) <= self.more else []
+
+    def figures(self, rows: Rows) -> dict[str, list[Figure]]:
+        return {}
+
+    def failures(self, figures: Figures, rows: Rows) -> list[Failure]:
+        return []
+
+
+def quiet(line: str) -> None:
+    """Discard reports of progress."""
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1.5m", 90), ("none", None)])
+def test_a_budget_is_a_time_with_a_unit(given: str, seconds: float | None) -> None:
+    assert budget_seconds(given) == seconds
+    assert budget_seconds(budget_text(seconds)) == seconds
+
+
+@pytest.mark.parametrize("given", ["0s", "0m", "", "10", "m", "-5m", "10 minutes", "infs", "1e3s", "None"])
+def test_a_budget_of_nothing_and_one_without_a_unit_are_refused(given: str) -> None:
+    with pytest.raises(ConfigError):
+        budget_seconds(given)
+
+
+def test_a_bench_refuses_a_budget_of_nothing_before_it_makes_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--budget", "0s", "--runs", str(tmp_path / "runs")]) == 2
+    assert "'0s'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_budget_has_time_for_the_report() -> None:
+    clock = Clock()
+    assert end_of(600, clock).remaining_s == 585
+    assert end_of(60, clock).remaining_s == 54
+    assert not end_of(None, clock).passed
+    assert end_of(None, clock).remaining_s == math.inf
+
+
+def test_what_one_experiment_leaves_over_goes_to_the_others() -> None:
+    clock = Clock()
+    budget = Budget(Deadline(clock.now + 100, clock), {"a": 1, "b": 1, "c": 2})
+    assert budget.deadline("a").remaining_s == 25
+    clock.now += 10
+    assert budget.deadline("b").remaining_s == 30
+    clock.now += 50
+    assert budget.deadline("c").remaining_s == 40
+
+
+def test_an_experiment_that_takes_too_long_shortens_the_others_and_not_the_budget() -> None:
+    clock = Clock()
+    budget = Budget(Deadline(clock.now + 100, clock), {"a": 1, "b": 1, "c": 1})
+    budget.deadline("a")
+    clock.now += 90
+    assert budget.deadline("b").remaining_s == 5
+    clock.now += 90
+    assert budget.deadline("c").passed
+
+
+def test_without_a_budget_no_deadline_passes() -> None:
+    budget = Budget(NEVER, {"a": 1, "b": 2})
+    assert [budget.deadline(name).remaining_s for name in ("a", "b")] == [math.inf, math.inf]
+
+
+def test_no_local_trial_begins_after_the_deadline_and_those_left_out_are_counted() -> None:
+    clock = Clock()
+    trials = [Trial(name) for name in "abcdef"]
+    outcome = run_local(Slow(clock), trials, quiet, Deadline(clock.now + 25, clock))
+    assert [row["name"] for row in outcome.rows] == ["a", "b", "c"]
+    assert outcome.extent == {"trials": (3, 6)}
+    assert clock.now == 1_030
+
+
+def test_further_rounds_run_within_the_time_that_remains_and_are_no_part_of_the_plan() -> None:
+    clock = Clock()
+    slow = Slow(clock, more=5)
+    outcome = run_local(slow, [Trial("a"), Trial("b")], quiet, Deadline(clock.now + 45, clock))
+    assert [row["name"] for row in outcome.rows] == ["a", "b", "b", "b", "b"]
+    assert slow.remaining_s == [25, 15, 5]
+    assert outcome.extent == {"trials": (2, 2)}
+
+
+def test_without_a_deadline_there_is_no_further_round() -> None:
+    slow = Slow(Clock(), more=5)
+    assert len(run_local(slow, [Trial("a")], quiet).rows) == 1
+    assert slow.remaining_s == []
+
+
+def test_every_prefix_of_a_fair_order_is_a_fair_sample() -> None:
+    cells = list(product(range(5), "abcdef", range(3)))
+    order = fair_order(cells, lambda cell: (cell[:2], cell[1]), seed=4)
+    assert sorted(order) == sorted(cells)
+    assert order == fair_order(cells, lambda cell: (cell[:2], cell[1]), seed=4)
+    assert order != fair_order(cells, lambda cell: (cell[:2], cell[1]), seed=5)
+    assert {letter for _, letter, _ in order[:6]} == set("abcdef")
+    for round_ in range(3):
+        assert len({cell[:2] for cell in order[30 * round_ : 30 * (round_ + 1)]}) == 30
+    counts = Counter(letter for _, letter, _ in order[:15])
+    assert max(counts.values()) - min(counts.values()) <= 2
+
+
+def test_two_tasks_take_each_trial_once_in_order(tmp_path: Path) -> None:
+    first, second = (taken_by(task, tmp_path, [0.0] * 5, NEVER) for task in (0, 1))
+    assert [next(first), next(second), next(second), next(first)] == [0, 1, 2, 3]
+    assert list(second) == [4]
+    assert list(first) == []
+
+
+def test_a_repeated_task_gets_its_own_trials_again_and_none_of_another(tmp_path: Path) -> None:
+    first, second = (taken_by(task, tmp_path, [0.0] * 6, NEVER) for task in (0, 1))
+    assert [next(first), next(second), next(first)] == [0, 1, 2]
+    assert list(taken_by(0, tmp_path, [0.0] * 6, NEVER)) == [0, 2, 3, 4, 5]
+    assert list(second) == []
+
+
+def test_after_the_deadline_a_task_takes_no_trial_and_keeps_those_it_has(tmp_path: Path) -> None:
+    clock = Clock()
+    deadline = Deadline(clock.now + 1, clock)
+    task = taken_by(0, tmp_path, [0.0] * 4, deadline)
+    assert [next(task), next(task)] == [0, 1]
+    clock.now += 1
+    assert list(task) == []
+    assert list(taken_by(0, tmp_path, [0.0] * 4, deadline)) == [0, 1]
+    assert list(taken_by(1, tmp_path, [0.0] * 4, deadline)) == []
+
+
+def test_a_trial_that_cannot_fit_is_left_out_and_shorter_ones_are_taken(tmp_path: Path) -> None:
+    clock = Clock()
+    task = taken_by(0, tmp_path, [5.0, 50.0, 5.0], Deadline(clock.now + 20, clock))
+    assert list(task) == [0, 2]
+
+
+def test_what_was_left_out_is_told_with_both_numbers() -> None:
+    extents = {"crash": {"trials": (52, 594)}, "iofaults": {"points": (1_204, 27_275), "mutants": (3, 3)}, "x": {}}
+    cut = left_out(extents)
+    assert cut == {"crash": {"trials": (52, 594)}, "iofaults": {"points": (1_204, 27_275)}}
+    assert left_out_sentence(cut["iofaults"]).startswith("1,204 of 27,275 points tried")
+
+
+def test_the_pages_of_a_cut_run_say_what_it_left_out() -> None:
+    facts = {"left_out": {"crash": {"trials": (52, 594)}, "readers": {"trials": (0, 9)}}}
+    pages = {page.name: page for page in all_pages(all_figures({}), {}, facts)}
+    assert any("52 of 594 trials" in sentence for sentence in pages["crashes"].shows)
+    assert "52 of 594 trials" in pages["crashes"].absent
+    assert not any("within the budget" in sentence for sentence in pages["throughput"].shows)
+    assert "not complete" in summary_of(facts)
+    assert summary_of({}) == summary_of({"left_out": {}}) == ""
