@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stores.ordered.sorted_keys import SortedKeys
 
@@ -28,13 +28,17 @@ def prefix_bounds(prefix: bytes) -> Bounds:
     return prefix or None, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
+_NO_KEYS: Final = SortedKeys()
+"""The starts of every set without a range. They never change."""
+
+
 class KeyRanges:
     """A set of keys, as ranges that are disjoint and ascending. Overlapping ranges are merged."""
 
     __slots__ = ("_ends", "_num_bytes", "_starts")
 
     def __init__(self) -> None:
-        self._starts = SortedKeys()
+        self._starts = _NO_KEYS
         self._ends: dict[bytes, bytes | None] = {}
         self._num_bytes = 0
 
@@ -49,6 +53,8 @@ class KeyRanges:
         return iter([(start or None, self._ends[start]) for start in self._starts])
 
     def __contains__(self, key: bytes) -> bool:
+        if not self._ends:
+            return False
         start = self._starts.last_to(key)
         if start is None:
             return False
@@ -69,6 +75,8 @@ class KeyRanges:
         low, high = start or b"", end
         if high is not None and low > high:
             return
+        if not self._ends:
+            self._starts = SortedKeys()
         before = self._starts.last_to(low)
         if before is not None and _reaches(self._ends[before], low):
             low = before

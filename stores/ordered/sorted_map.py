@@ -38,6 +38,10 @@ class _Order(NamedTuple):
     """The number of keys in either. They are the first ones of the map, since a dict keeps the order of insertion."""
 
 
+_UNORDERED: Final = _Order(SortedKeys())
+"""The order of every new map: most maps are never read in order. Its keys never change."""
+
+
 class SortedMap(Generic[Value]):
     """A map whose entries are in ``writes``, which callers read and assign. ``discard_range`` deletes entries.
 
@@ -48,7 +52,7 @@ class SortedMap(Generic[Value]):
 
     def __init__(self, writes: dict[bytes, Value] | None = None) -> None:
         self.writes: dict[bytes, Value] = {} if writes is None else writes
-        self._order = _Order(SortedKeys())
+        self._order = _UNORDERED
 
     def copy(self) -> Self:
         """Return an independent map with the same keys and values."""
@@ -102,6 +106,8 @@ class SortedMap(Generic[Value]):
         """Add up to ``count`` more keys to the single order. No thread may read meanwhile."""
         keys, runs, num_keys = self._cut()
         if runs:
+            if not keys:
+                keys = SortedKeys()
             for key in runs[-1][-count:]:
                 keys.add(key)
             rest = runs[-1][:-count]

@@ -177,6 +177,22 @@ def test_prefix_bounds_are_those_of_the_keys_with_the_prefix(prefix: bytes, keys
         assert inside is key.startswith(prefix)
 
 
+def test_new_maps_and_sets_of_ranges_share_no_keys() -> None:
+    changed: SortedMap[int] = SortedMap({b"1": 1, b"2": 2, b"3": 3})
+    changed.order_some(2)
+    ranges = KeyRanges()
+    ranges.add(b"1", b"2")
+    other: SortedMap[int] = SortedMap({b"4": 4})
+    assert changed.keys_between(None, None) == [b"1", b"2", b"3"]
+    assert other.keys_between(None, None) == [b"4"]
+    assert list(ranges) == [(b"1", b"2")]
+    assert list(KeyRanges()) == []
+    assert b"1" not in KeyRanges()
+    other_ranges = KeyRanges()
+    other_ranges.add(b"3", None)
+    assert list(other_ranges) == [(b"3", None)]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["put", "put", "put", "discard", "range", "look"]), KEYS, BOUNDS), max_size=60)
 )
