@@ -30,7 +30,7 @@ def marker_by_number(folder: Path, changes: Patch) -> None:
 
 
 def staging_store_kept(folder: Path, changes: Patch) -> None:
-    test_dual_store.test_the_second_store_is_emptied_by_each_end_of_a_transaction(
+    test_dual_store.test_the_staging_store_is_emptied_by_each_end_of_a_transaction(
         folder / "store", test_dual_store.AT_ONCE, "commit"
     )
 

@@ -240,7 +240,7 @@ def test_a_store_s_name_is_text(path: Path) -> None:
         open_store("memory-indexed-batch", path, name=bad)
 
 
-def test_readers_see_committed_data_under_exactly_once_unless_they_are_told_otherwise(path: Path) -> None:
+def test_readers_see_committed_data_under_exactly_once_unless_configured_otherwise(path: Path) -> None:
     """Source: KIP-892, "Proposed Changes", default of ``default.state.isolation.level``."""
     exactly_once, level = {"processing.guarantee": "exactly_once_v2"}, "default.state.isolation.level"
     expected = {

@@ -58,7 +58,7 @@ def test_a_sound_changelog_is_read_and_verified(tmp_path: Path) -> None:
         "checksum = checksum + 1",
     ],
 )
-def test_a_record_that_is_not_what_was_written_is_told_and_not_shown(tmp_path: Path, damage: str) -> None:
+def test_a_record_that_is_not_what_was_written_is_reported_and_not_shown(tmp_path: Path, damage: str) -> None:
     fill(tmp_path / "log")
     change(tmp_path / "log", f"update record set {damage} where offset = 7")
     with SqliteChangelog(tmp_path / "log") as log:
@@ -106,7 +106,7 @@ def test_a_damaged_tombstone_is_detected(tmp_path: Path, damage: str) -> None:
             log.verify()
 
 
-def test_a_record_at_another_offset_is_told(tmp_path: Path) -> None:
+def test_a_record_at_another_offset_is_reported(tmp_path: Path) -> None:
     fill(tmp_path / "log")
     change(tmp_path / "log", "delete from record where offset = 9")
     change(tmp_path / "log", "update record set offset = 9 where offset = 8")

@@ -247,7 +247,7 @@ def test_aborted_transactions_are_forgotten_with_their_last_record(tmp_path: Pat
             assert log._file.writer.execute(f"select count(*) from {table}").fetchone() == (0,)
 
 
-def test_the_end_of_a_log_is_told_without_scanning_it(tmp_path: Path) -> None:
+def test_the_end_of_a_changelog_is_known_without_scanning_it(tmp_path: Path) -> None:
     with SqliteChangelog(tmp_path / "log.sqlite") as log:
         log.create_topic("a")
         plan = log._file.writer.execute("explain query plan select * from partitions where topic = 'a'").fetchall()

@@ -103,7 +103,7 @@ def test_a_block_whose_warning_is_an_error_closes_its_producer(log: Changelog) -
         producer.begin()
 
 
-def test_a_flush_tells_the_last_offsets_of_all_that_was_sent_since_the_last_one(log: Changelog) -> None:
+def test_a_flush_returns_the_last_offsets_of_all_that_was_sent_since_the_last_one(log: Changelog) -> None:
     with log.producer() as producer:
         producer.send(B, b"k", b"v")
         for number in range(MANY):

@@ -77,7 +77,7 @@ class Script:
         self._model.commit({LOG: offset})
         self.states[offset] = dict(self._model.committed)
 
-    def judge(self, store: KeyValueStore, *, survives_kills: bool) -> None:
+    def check(self, store: KeyValueStore, *, survives_kills: bool) -> None:
         """Assert that an opened store holds what it may."""
         pairs = dict(store.all())
         assert list(store.reverse_all()) == sorted(pairs.items(), reverse=True)

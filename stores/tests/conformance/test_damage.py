@@ -30,7 +30,7 @@ def fill(case: Case, path: Path) -> States:
 
 
 @pytest.mark.as_is
-def test_a_damaged_file_is_noticed_or_does_no_harm(case: Case, path: Path, process: StoreProcess) -> None:
+def test_a_damaged_file_is_detected_or_does_no_harm(case: Case, path: Path, process: StoreProcess) -> None:
     """Each file of the store in each way, opened, read and written in a process with a deadline. Seed: ``SEED``."""
     states = fill(case, path)
     for file in sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size):

@@ -84,7 +84,7 @@ def test_a_kill_at_a_failpoint_leaves_some_commit_whole(case: Case, failpoint: s
     survives_kills = case.durability is not Durability.CHANGELOG
     for _ in range(2):
         with case.open(path) as store:
-            script.judge(store, survives_kills=survives_kills)
+            script.check(store, survives_kills=survives_kills)
             before = list(store.all())
             store.put(b"after", b"1")
             store.rollback()
@@ -113,6 +113,6 @@ def test_a_kill_between_commits_loses_what_was_staged_and_nothing_that_survives_
         script.written[b"key00"].add(b"uncommitted")
     with case.open(path) as store:
         if store.persistent:
-            script.judge(store, survives_kills=case.durability is not Durability.CHANGELOG)
+            script.check(store, survives_kills=case.durability is not Durability.CHANGELOG)
         else:
             assert list(store.all()) == []

@@ -229,7 +229,7 @@ def test_counting_is_for_each_commit_and_not_for_each_record(
     assert touched[0] == touched[1] > 0
 
 
-def test_a_closed_store_still_tells_what_it_counted_and_holds_nothing(store: KeyValueStore) -> None:
+def test_a_closed_store_still_reports_its_counts_and_holds_nothing(store: KeyValueStore) -> None:
     store.put(b"a", b"1")
     store.commit()
     store.put(b"b", b"2")

@@ -381,7 +381,7 @@ def test_a_kill_at_any_failpoint_of_an_upgrade_leaves_each_record_in_one_place(
     """Each commit moves six records and writes six. A failpoint of commits kills when it is reached again."""
     killed = kill_in_upgrade(case, path, failpoint, after=int(failpoint not in SPLIT_FAILPOINTS))
     assert killed or not reached_by_commits(case, failpoint, path.with_name("other"))
-    judge(case, path)
+    check_upgraded(case, path)
 
 
 def reached_by_commits(case: Case, failpoint: str, path: Path) -> bool:
@@ -435,7 +435,7 @@ def kill_in_upgrade(case: Case, path: Path, failpoint: str, *, after: int) -> bo
     return False
 
 
-def judge(case: Case, path: Path) -> None:
+def check_upgraded(case: Case, path: Path) -> None:
     """Assert that the store is at one of the commits, whole, and can be upgraded to the end."""
     for _ in range(2):
         with TIMED.over(case.open(path)) as store:

@@ -41,7 +41,7 @@ def replace(path: Path, old: bytes, new: bytes) -> None:
 
 
 @given(key=st.binary(min_size=1), value=st.binary(), bit=st.integers(0, 1 << 20))
-def test_a_record_is_what_was_sealed_or_refused(key: bytes, value: bytes, bit: int) -> None:
+def test_a_record_is_as_it_was_written_or_refused(key: bytes, value: bytes, bit: int) -> None:
     kept = CHECKSUMMED.encode(key, value)
     assert len(kept) == len(value) + CHECKSUM_BYTES
     assert CHECKSUMMED.decode(key, kept) == value
@@ -108,7 +108,7 @@ def test_scans_that_do_not_check_leave_that_to_lookups_and_verify(path: Path, ba
 
 
 @pytest.mark.parametrize("backend", CHECKED)
-def test_a_changed_offset_is_noticed_on_opening(path: Path, backend: str) -> None:
+def test_a_changed_offset_is_detected_on_opening(path: Path, backend: str) -> None:
     filled(path, backend)
     name = b"o" + bytes(4) + b"changelog"
     replace(path, name + (7).to_bytes(8, "big"), name + (5).to_bytes(8, "big"))
@@ -175,7 +175,7 @@ def test_checksums_take_nothing_from_the_longest_value(path: Path, backend: str)
 
 
 @pytest.mark.parametrize("bit", range(0, 64, 3))
-def test_a_head_of_lmdb_that_tells_of_another_commit_is_noticed_on_opening(path: Path, bit: int) -> None:
+def test_a_meta_page_with_another_transaction_id_is_detected_on_opening(path: Path, bit: int) -> None:
     """Else LMDB would go by the head of the commit before."""
     filled(path, "lmdb-indexed-batch")
     whole = file_of(path).read_bytes()
@@ -191,7 +191,7 @@ def test_a_head_of_lmdb_that_tells_of_another_commit_is_noticed_on_opening(path:
 
 
 @pytest.mark.parametrize("bit", range(32))
-def test_a_head_of_lmdb_that_tells_of_other_pages_is_noticed_on_opening(path: Path, bit: int) -> None:
+def test_a_meta_page_that_names_other_pages_is_detected_on_opening(path: Path, bit: int) -> None:
     """Else LMDB would look for the other head where there is none, and blame the system."""
     filled(path, "lmdb-indexed-batch")
     damaged = bytearray(file_of(path).read_bytes())
@@ -233,7 +233,7 @@ def test_tables_of_sqlite_that_are_gone_are_no_new_store(path: Path, statement: 
 
 
 @pytest.mark.parametrize("bit", [0, 2, 7])
-def test_a_form_of_sqlite_that_never_was_is_noticed_on_opening(path: Path, bit: int) -> None:
+def test_an_invalid_format_version_of_sqlite_is_detected_on_opening(path: Path, bit: int) -> None:
     """Else it could be read, and never written."""
     filled(path, "sqlite-indexed-batch")
     content = bytearray(file_of(path).read_bytes())
@@ -244,7 +244,7 @@ def test_a_form_of_sqlite_that_never_was_is_noticed_on_opening(path: Path, bit: 
 
 
 @pytest.mark.parametrize("backend", ["rocksdb-direct", "rocksdb-indexed-batch", "rocksdb-dual-store"])
-def test_a_manifest_of_rocksdb_that_seems_to_be_cut_short_is_noticed_after_a_clean_close(
+def test_a_manifest_of_rocksdb_that_seems_to_be_cut_short_is_detected_after_a_clean_close(
     path: Path, backend: str
 ) -> None:
     """A crash may cut it, and RocksDB goes on without its end: with data of one commit, and offsets of another."""

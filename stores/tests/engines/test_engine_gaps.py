@@ -27,7 +27,7 @@ def opened(path: Path) -> Rdict:
     return Rdict(str(path), options=options, column_families={"default": options, "offsets": options})
 
 
-def test_rocksdict_scans_end_at_damage_without_a_word(path: Path) -> None:
+def test_rocksdict_scans_end_at_damage_without_an_error(path: Path) -> None:
     """``_check_end`` in the RocksDB engine can go when this raises."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)

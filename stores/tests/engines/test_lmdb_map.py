@@ -65,7 +65,7 @@ def test_scans_that_are_open_while_the_map_grows_stay_snapshots(path: Path) -> N
         assert [value for _, value in store.all()] == [b"new" * 4000] * 700
 
 
-def test_a_full_disk_is_told_from_a_full_map(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_distinguished_from_a_full_map(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage(NamedTuple):
         free: int = 0
 

@@ -256,7 +256,7 @@ def test_a_creation_that_ends_in_an_error_leaves_nothing_behind(path: Path) -> N
 
 
 @pytest.mark.parametrize("call", ["fsync", "unlink"])
-def test_a_disk_that_refuses_when_a_store_is_closed_is_told_and_the_store_given_back(
+def test_a_disk_that_refuses_when_a_store_is_closed_is_reported_and_the_store_given_back(
     path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """The next opening finds the store unclean, and no damage."""
@@ -275,7 +275,7 @@ def test_a_disk_that_refuses_when_a_store_is_closed_is_told_and_the_store_given_
 
 
 @pytest.mark.parametrize("call", ["unlink", "fsync"])
-def test_a_disk_that_refuses_a_wipe_is_told_and_the_lock_given_back(
+def test_a_disk_that_refuses_a_wipe_is_reported_and_the_lock_given_back(
     path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     open_store("sqlite", path).close()

@@ -128,7 +128,7 @@ def test_a_migration_that_is_cut_short_is_gone_on_with(
         assert dict(store.all()) == {key: b"2:" + value for key, value in OLD.items()}
 
 
-def test_a_disk_that_refuses_the_migration_is_told_and_the_store_stays_as_old_as_it_is(
+def test_a_disk_that_refuses_the_migration_is_reported_and_the_store_stays_as_old_as_it_is(
     path: Path, steps: list[object]
 ) -> None:
     made(path)

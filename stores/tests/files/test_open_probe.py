@@ -67,14 +67,14 @@ def impatient() -> Iterator[StoreProcess]:
 
 
 @pytest.mark.parametrize("kind", REUSED)
-def test_junk_in_a_log_on_which_opening_never_ends_is_damage(path: Path, impatient: StoreProcess, kind: int) -> None:
+def test_garbage_in_a_log_on_which_opening_never_ends_is_damage(path: Path, impatient: StoreProcess, kind: int) -> None:
     killed(path)
     append(last_log(path / "data"), record(kind, b"x" * (kind - 5)))
     with pytest.raises(StoreCorruptedError):
         impatient.call("open", INDEXED, path, Durability.PROCESS, {})
 
 
-def test_a_rehearsal_runs_nothing_that_lies_in_the_working_folder(
+def test_an_open_probe_runs_nothing_that_lies_in_the_working_folder(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither from the folder itself, nor where the path of this process names it first, as ``python -m`` does."""
@@ -92,7 +92,7 @@ def test_a_rehearsal_runs_nothing_that_lies_in_the_working_folder(
     assert not executed.exists()
 
 
-def test_junk_behind_the_first_megabyte_of_a_log_is_seen_before_it_is_opened(
+def test_garbage_behind_the_first_megabyte_of_a_log_is_seen_before_it_is_opened(
     path: Path, impatient: StoreProcess
 ) -> None:
     with StoreProcess() as process:
@@ -107,7 +107,7 @@ def test_junk_behind_the_first_megabyte_of_a_log_is_seen_before_it_is_opened(
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_junk_in_a_manifest_on_which_opening_never_ends_is_damage(
+def test_garbage_in_a_manifest_on_which_opening_never_ends_is_damage(
     path: Path, impatient: StoreProcess, durability: Durability
 ) -> None:
     killed(path, INDEXED, durability)
@@ -128,14 +128,14 @@ def test_a_flipped_bit_on_which_opening_never_ends_is_damage(path: Path, impatie
         impatient.call("open", INDEXED, path, Durability.PROCESS, {})
 
 
-def test_the_second_store_of_a_dual_store_is_rehearsed_as_well(path: Path, impatient: StoreProcess) -> None:
+def test_the_staging_store_of_a_dual_store_is_probed_as_well(path: Path, impatient: StoreProcess) -> None:
     killed(path, DUAL)
     append(last_log(path / "data.tmp"), record(5))
     with pytest.raises(StoreCorruptedError):
         impatient.call("open", DUAL, path, Durability.PROCESS, {})
 
 
-def test_after_a_refusal_the_store_can_be_wiped_and_opened_anew(path: Path, impatient: StoreProcess) -> None:
+def test_after_a_refusal_the_store_can_be_wiped_and_opened_again(path: Path, impatient: StoreProcess) -> None:
     killed(path)
     append(last_log(path / "data"), record(5))
     with pytest.raises(StoreCorruptedError):
@@ -145,7 +145,7 @@ def test_after_a_refusal_the_store_can_be_wiped_and_opened_anew(path: Path, impa
     assert impatient.call("scan") == []
 
 
-def test_whatever_junk_is_behind_the_last_commit_opening_ends_and_nothing_acknowledged_is_missing(path: Path) -> None:
+def test_with_any_garbage_behind_the_last_commit_opening_ends_and_nothing_acknowledged_is_missing(path: Path) -> None:
     """Cut where the log ends: random bytes, zeros, what looks like records. Seed: ``SEED``."""
     random = Random(SEED)
     killed(path)
@@ -170,7 +170,7 @@ def test_whatever_junk_is_behind_the_last_commit_opening_ends_and_nothing_acknow
     assert opened > len(junk)
 
 
-def test_junk_of_a_foreign_type_on_which_opening_ends_costs_nothing_but_the_rehearsal(path: Path) -> None:
+def test_garbage_of_a_foreign_type_on_which_opening_ends_costs_nothing_but_the_open_probe(path: Path) -> None:
     killed(path)
     log = last_log(path / "data")
     append(log, record(129, b"x" * 30))
@@ -179,7 +179,7 @@ def test_junk_of_a_foreign_type_on_which_opening_ends_costs_nothing_but_the_rehe
         assert store.committed_offset(LOG) == COMMITS - 1
 
 
-def test_a_store_without_junk_is_opened_without_a_rehearsal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_garbage_is_opened_without_an_open_probe(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a clean close and after a kill, whatever the level."""
 
     def refuse(*_: object, **__: object) -> None:
@@ -194,7 +194,7 @@ def test_a_store_without_junk_is_opened_without_a_rehearsal(path: Path, monkeypa
                 open_store(backend, folder, durability=durability).close()
 
 
-def test_a_rehearsal_does_not_outlive_whoever_waits_for_it(path: Path) -> None:
+def test_an_open_probe_does_not_outlive_the_process_that_waits_for_it(path: Path) -> None:
     killed(path)
     append(last_log(path / "data"), record(5))
     with StoreProcess() as process:

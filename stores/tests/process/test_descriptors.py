@@ -33,7 +33,7 @@ def test_a_store_takes_few_descriptors_and_gives_them_back(tmp_path: Path, backe
 
 
 @pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", *BACKENDS[1:4:2]])
-def test_a_process_without_descriptors_is_told_so_and_goes_on_with_the_stores_that_it_has(
+def test_a_process_without_descriptors_gets_an_error_and_goes_on_with_the_stores_that_it_has(
     tmp_path: Path, backend: str
 ) -> None:
     script = f"""

@@ -31,13 +31,13 @@ def test_no_escaped_key_with_a_time_begins_with_another(one: bytes, other: bytes
 
 
 @given(KEYS)
-def test_an_escaped_key_tells_the_key(key: bytes) -> None:
+def test_an_escaped_key_has_the_key(key: bytes) -> None:
     assert unescaped(escaped(key)) == key
     assert is_part(escaped(key))
 
 
 @pytest.mark.parametrize("part", [b"", b"a", b"\0\0", b"a\0b\0", b"\0\xff", b"a\0\xfe\0"])
-def test_what_was_never_escaped_is_told(part: bytes) -> None:
+def test_bytes_that_were_never_escaped_are_refused(part: bytes) -> None:
     assert not is_part(part)
 
 
@@ -71,7 +71,7 @@ def test_session_keys_are_ordered_by_key_then_end_then_start(
 
 
 @given(st.binary(max_size=30))
-def test_a_key_of_anybody_else_is_told_or_can_be_read(key: bytes) -> None:
+def test_a_foreign_key_is_refused_or_can_be_read(key: bytes) -> None:
     for keys in (WindowKeys(), WindowKeys(True)):
         if keys.is_logged(key):
             assert keys.logged(keys.key(key), keys.time(key), keys.sequence(key)) == key

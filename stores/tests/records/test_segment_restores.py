@@ -103,7 +103,7 @@ def test_a_tombstone_stays_one(opened: Opened) -> None:
 # Late records, and segments that expire
 
 
-def test_the_first_late_record_is_told_and_later_ones_now_and_then(
+def test_the_first_late_record_is_reported_and_later_ones_now_and_then(
     opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     with window().over(opened()) as windows:

@@ -214,7 +214,7 @@ DAMAGES = ["emptied", "cut", "garbled", "not text", "not JSON", "another number"
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_torn_marker_is_noticed_and_rolled_back_where_nothing_was_copied(path: Path, how: str) -> None:
+def test_a_torn_marker_is_detected_and_rolled_back_where_nothing_was_copied(path: Path, how: str) -> None:
     """A copy in one write has not begun, or is complete: either way the store is whole."""
     crash(path, marker.MARKER_SYNCED, Durability.PROCESS, AT_ONCE)
     damage(path, how)
@@ -290,7 +290,7 @@ def crash_at_second_try(path: Path) -> None:
 
 @pytest.mark.parametrize("options", [AT_ONCE, IN_PARTS], ids=["at once", "in parts"])
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_the_second_store_is_emptied_by_each_end_of_a_transaction(
+def test_the_staging_store_is_emptied_by_each_end_of_a_transaction(
     path: Path, options: dict[str, object], ending: str
 ) -> None:
     """A store that stays open for months must not keep all that it was ever given a second time."""

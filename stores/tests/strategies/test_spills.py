@@ -131,7 +131,7 @@ def test_a_kill_when_a_roll_forward_is_complete_changes_nothing(path: Path, back
 
 
 @every_backend
-def test_a_roll_forward_comes_before_the_migration_of_an_older_store_and_is_told(
+def test_a_roll_forward_comes_before_the_migration_of_an_older_store_and_is_reported(
     path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A spill has the format of the release that wrote it."""
@@ -170,7 +170,9 @@ def test_a_spill_that_is_gone_when_its_copy_was_begun_makes_the_store_corrupted(
 
 
 @every_backend
-def test_a_spill_that_nobody_sealed_is_not_copied(path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spill_without_a_commit_record_is_not_copied(
+    path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can't come about; where it does, a store says so rather than to guess."""
     with opened(backend, path) as store:
         store.put(b"key", b"v" * 600)
@@ -203,7 +205,7 @@ def test_a_commit_that_fits_into_memory_is_one_write_and_makes_no_file(
 
 @every_backend
 @pytest.mark.parametrize("ending", ["commit", "rollback", "close"])
-def test_the_second_store_is_gone_after_its_transaction(path: Path, backend: str, ending: str) -> None:
+def test_the_spill_is_gone_after_its_transaction(path: Path, backend: str, ending: str) -> None:
     store = opened(backend, path)
     for _ in range(2 if ending != "close" else 1):
         store.put_all(SECOND.items())
@@ -460,7 +462,7 @@ def test_a_damaged_name_of_what_was_spilled_makes_the_store_corrupted(path: Path
 
 
 @every_backend
-def test_a_commit_whose_spill_can_t_be_sealed_can_be_tried_again(
+def test_a_commit_whose_spill_gets_no_commit_record_can_be_tried_again(
     path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(backend, path) as store:
@@ -479,7 +481,7 @@ def test_a_commit_whose_spill_can_t_be_sealed_can_be_tried_again(
 
 
 @every_backend
-def test_a_write_for_which_no_second_store_can_be_made_is_the_only_one_that_is_not_staged(
+def test_a_write_for_which_no_spill_can_be_made_is_the_only_one_that_is_not_staged(
     path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(backend, path) as store:

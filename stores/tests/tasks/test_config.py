@@ -83,7 +83,7 @@ def test_what_can_t_be_kept_is_refused(properties: dict[str, Any]) -> None:
         ("statestore.uncommited.max.bytes", "statestore.uncommitted.max.bytes"),
     ],
 )
-def test_an_unknown_property_is_told_with_the_nearest_one(mistyped: str, meant: str) -> None:
+def test_an_unknown_property_is_reported_with_the_nearest_one(mistyped: str, meant: str) -> None:
     with pytest.raises(ConfigError) as told:
         TaskConfig.from_properties({**NEEDED, mistyped: 1})
     assert repr(meant) in str(told.value)

@@ -24,7 +24,7 @@ def test_every_step_is_taken_and_the_first_error_brings_the_others_along() -> No
     assert len(raised.value.__notes__) == 2
 
 
-def test_the_same_error_again_is_not_told_twice() -> None:
+def test_the_same_error_again_is_not_reported_twice() -> None:
     errors, error = FirstError(), StoreError("of both steps")
     for _ in range(2):
         with errors.step():

@@ -247,7 +247,7 @@ def test_a_large_step_costs_a_few_early_commits_and_is_then_forgotten(tmp_path: 
     close(task)
 
 
-def test_a_step_larger_than_the_limit_is_one_transaction_and_its_size_is_told(
+def test_a_step_larger_than_the_limit_is_one_transaction_and_its_size_is_reported(
     tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture
 ) -> None:
     def process(record: Record, context: TaskContext) -> None:

@@ -141,7 +141,7 @@ def test_a_commit_that_the_changelog_refuses_is_a_failed_one_and_is_rolled_back(
     assert counts(task.metrics) == (1, 1, 3, 1, 3)
 
 
-def test_a_tail_that_is_replayed_is_told_from_a_store_that_is_built_anew(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_replayed_tail_is_distinguished_from_a_rebuilt_store(tmp_path: Path, log: MemoryChangelog) -> None:
     """The right store misses a commit of four records; then a store whose folder has gone is restored whole."""
     feed(log, range(6))
     task = counting_task(tmp_path, log, INDEXED)

@@ -155,7 +155,7 @@ def test_a_store_s_settings_are_a_configuration(tmp_path: Path, log: MemoryChang
         single(tmp_path, log, count, stores={"s": "memory-indexed-batch"})
 
 
-def test_a_state_folder_that_can_t_be_made_is_told(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_state_folder_that_can_t_be_made_is_reported(tmp_path: Path, log: MemoryChangelog) -> None:
     (tmp_path / "a file").touch()
     with pytest.raises(StoreUnavailableError):
         single(tmp_path, log, count, state_dir=tmp_path / "a file").open()

@@ -38,7 +38,7 @@ def test_a_number_depends_on_its_topics_alone(subtopologies: list[list[str]], ra
 
 
 @given(st.lists(TOPICS, min_size=2, max_size=6, unique_by=frozenset), st.randoms(use_true_random=False))
-def test_colliding_hashes_are_told_apart_whatever_the_order(subtopologies: list[list[str]], random: object) -> None:
+def test_colliding_hashes_are_distinguished_in_any_order(subtopologies: list[list[str]], random: object) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(topology, "murmur2_64", lambda data, seed=0: seed)
         found = numbers(subtopologies)

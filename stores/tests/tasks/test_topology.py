@@ -164,7 +164,7 @@ def test_the_command_shows_what_it_would_do_and_does_it(folder: Path) -> None:
         ("../state", "--topology", "../topology.json", "--more"),
     ],
 )
-def test_a_user_s_mistake_is_told_in_a_line_or_two_and_changes_nothing(
+def test_a_user_s_mistake_is_reported_in_a_line_or_two_and_changes_nothing(
     folder: Path, arguments: tuple[str, ...]
 ) -> None:
     (folder / "bad.json").write_text('{"subtopologies": {"0": {"stores": ["a"]}, "1": {"stores": ["a"]}}}')
@@ -176,7 +176,7 @@ def test_a_user_s_mistake_is_told_in_a_line_or_two_and_changes_nothing(
     assert sorted((folder / "state").rglob("*")) == before
 
 
-def test_an_open_task_is_told_with_its_process_and_nothing_is_moved(
+def test_an_open_task_is_reported_with_its_process_and_nothing_is_moved(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lock = StateDirectory(folder / "state").lock(TaskId(2, 0), "somebody")

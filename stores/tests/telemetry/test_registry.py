@@ -177,7 +177,7 @@ def test_two_stores_that_look_alike_are_refused_until_labels_tell_them_apart() -
             assert len(shown(registry, "commit_total")) == 2
 
 
-def test_a_task_that_is_made_anew_takes_the_place_of_the_one_before(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_task_that_is_made_again_takes_the_place_of_the_one_before(tmp_path: Path, log: MemoryChangelog) -> None:
     registry = MetricsRegistry()
     first, second = (counting_task(tmp_path, log, MEMORY) for _ in range(2))
     registry.add(first)

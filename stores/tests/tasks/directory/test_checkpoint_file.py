@@ -109,7 +109,7 @@ def test_kafkas_own_file_is_read_without_a_checksum(tmp_path: Path) -> None:
     assert file.read() == {A: 1, B: 5}
 
 
-def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path: Path) -> None:
+def test_every_flipped_bit_and_every_cut_is_detected(tmp_path: Path) -> None:
     file = CheckpointFile(tmp_path / ".checkpoint")
     file.write({A: 1_000, B: 24})
     whole = file.path.read_bytes()
@@ -127,7 +127,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path: Path) -> None:
     assert file.read() == {A: 1_000, B: 24}
 
 
-def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     inside_a_file = CheckpointFile(tmp_path / "a file" / ".checkpoint")
     with pytest.raises(StoreUnavailableError):
@@ -139,7 +139,9 @@ def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
             call()
 
 
-def test_what_is_read_survives_power_loss_whoever_put_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_read_survives_power_loss_even_if_another_process_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that was killed between the renaming and the sync has left it so."""
     file = CheckpointFile(tmp_path / "checkpoint")
     with monkeypatch.context() as patched:

@@ -112,7 +112,9 @@ def test_a_store_in_both_places_is_refused_and_neither_is_touched(tmp_path: Path
     assert inodes(folder) == before
 
 
-def test_a_store_of_another_engine_is_refused_and_not_made_anew_beside_it(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_store_of_another_engine_is_refused_and_no_other_is_made_beside_it(
+    tmp_path: Path, log: MemoryChangelog
+) -> None:
     feed(log, KEYS)
     task = counting_task(tmp_path, log, "lmdb")
     task.open()

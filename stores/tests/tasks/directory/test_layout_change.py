@@ -171,7 +171,7 @@ def test_a_change_that_is_killed_anywhere_is_completed_by_the_next_run_or_task(
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_whichever_call_is_the_last_one_the_next_run_completes_the_change(tmp_path: Path, back: bool) -> None:
+def test_a_change_cut_short_at_any_call_is_completed_by_the_next_run(tmp_path: Path, back: bool) -> None:
     number = 0
     while True:
         number += 1
@@ -325,7 +325,7 @@ def test_what_can_t_be_moved_is_refused_and_all_stays(
     assert read_layout(tmp_path) is BY_TASK
 
 
-def test_a_directory_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_reported_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError):
         change_layout(tmp_path / "none", OWN)
     assert not (tmp_path / "none").exists()
@@ -381,7 +381,7 @@ def test_the_command_changes_the_layout_and_shows_it_before(tmp_path: Path, caps
         main([folder])
 
 
-def test_a_disk_that_refuses_is_told_and_the_next_task_completes_the_change(
+def test_a_disk_that_refuses_is_reported_and_the_next_task_completes_the_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: MemoryChangelog
 ) -> None:
     inodes = lay_out(tmp_path)

@@ -255,7 +255,7 @@ def test_where_the_directory_does_not_say_its_layout_nothing_is_removed(laid_out
 
 
 @pytest.mark.parametrize("layout", DirectoryLayout)
-def test_a_store_that_is_no_longer_named_is_kept_and_told_and_removed_after_the_delay(
+def test_a_store_that_is_no_longer_named_is_kept_and_reported_and_removed_after_the_delay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, layout: DirectoryLayout
 ) -> None:
     """The delay begins when the store is first missed, in each layout, also if its folder has nothing else."""
@@ -288,7 +288,7 @@ def test_a_store_that_is_no_longer_named_is_kept_and_told_and_removed_after_the_
 
 
 @pytest.mark.parametrize("layout", DirectoryLayout)
-def test_without_automatic_relocation_a_store_that_is_no_longer_named_is_told_as_well(
+def test_without_automatic_relocation_a_store_that_is_no_longer_named_is_reported_as_well(
     tmp_path: Path, log: MemoryChangelog, caplog: pytest.LogCaptureFixture, layout: DirectoryLayout
 ) -> None:
     """It is not in a wrong place, so tasks open; its delay begins."""
@@ -324,7 +324,7 @@ def test_beside_foreign_files_only_the_store_and_its_entries_go(laid_out: Path) 
 
 
 @pytest.mark.parametrize("layout", DirectoryLayout)
-def test_whichever_call_of_a_removal_is_the_last_one_no_entry_is_without_its_store(
+def test_a_removal_cut_short_at_any_call_leaves_no_entry_without_its_store(
     tmp_path: Path, layout: DirectoryLayout
 ) -> None:
     """And the next removal completes it."""

@@ -266,7 +266,7 @@ def test_what_is_no_topology_is_refused(tmp_path: Path, topology: object) -> Non
         TaskConfig("app", tmp_path, automatic_state_relocation="no")  # type: ignore[arg-type]
 
 
-def test_a_directory_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_reported_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError):
         relocate(tmp_path / "none", PRESENT)
     assert not (tmp_path / "none").exists()

@@ -81,7 +81,7 @@ def to_tasks(state: Path) -> object:
 
 
 @pytest.mark.parametrize("move", [to_present, to_own])
-def test_a_store_on_another_file_system_is_told_and_nothing_is_moved(
+def test_a_store_on_another_file_system_is_reported_and_nothing_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: Callable[[Path], object]
 ) -> None:
     """A rename does not lead there, and a copy would take as long as the store is large."""
@@ -248,7 +248,7 @@ def test_entries_of_another_partition_or_of_no_store_here_stay_where_they_are(tm
     assert CheckpointFile(tmp_path / str(task_id(3)) / ".checkpoint").read() == {NAMES: len("names")}
 
 
-def test_offsets_of_another_partition_or_of_two_stores_are_not_told_to_who_assigns_tasks(tmp_path: Path) -> None:
+def test_offsets_of_another_partition_or_of_two_stores_are_not_reported_for_task_assignment(tmp_path: Path) -> None:
     topology = Topology({0: Subtopology(("b", "a-b"))})
     lay_out(tmp_path, topology)
     file = CheckpointFile(tmp_path / str(task_id(0)) / ".checkpoint")

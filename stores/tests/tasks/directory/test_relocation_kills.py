@@ -77,7 +77,7 @@ def test_a_task_that_knows_nothing_of_it_completes_a_relocation_first(
         check_laid_out(tmp_path, inodes, FORMER)
 
 
-def test_whichever_call_is_the_last_one_no_entry_is_without_its_store_and_the_next_start_completes_it(
+def test_a_relocation_cut_short_at_any_call_leaves_no_entry_without_its_store_and_the_next_start_completes_it(
     tmp_path: Path,
 ) -> None:
     for folder, inodes in cut_short_everywhere(tmp_path):
@@ -109,7 +109,7 @@ def test_a_relocation_that_copies_the_checkpoint_before_the_folder_is_caught(
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 @pytest.mark.parametrize("place", ["journal", "rename", "checkpoint"])
-def test_a_disk_that_refuses_in_the_middle_is_told_and_the_next_start_completes_it(
+def test_a_disk_that_refuses_in_the_middle_is_reported_and_the_next_start_completes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, place: str
 ) -> None:
     inodes = lay_out(tmp_path)

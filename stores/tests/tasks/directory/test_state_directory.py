@@ -158,7 +158,7 @@ def test_a_forked_process_does_not_hold_what_its_parent_holds(state: StateDirect
         os.close(done)
 
 
-def test_what_is_in_the_way_is_told(state: StateDirectory, tmp_path: Path) -> None:
+def test_what_is_in_the_way_is_reported(state: StateDirectory, tmp_path: Path) -> None:
     state.path.mkdir()
     state.folder(TASK).touch()
     with pytest.raises(StoreUnavailableError):
@@ -212,7 +212,7 @@ def test_a_store_in_use_makes_its_task_young(state: StateDirectory) -> None:
     assert state.clean(WEEK_S) == []
 
 
-def test_locked_folders_stay_whoever_has_locked_what(state: StateDirectory) -> None:
+def test_locked_folders_stay_for_any_combination_of_locks(state: StateDirectory) -> None:
     folder = used(state)
     lock = state.lock(TASK, "owner")
     age(folder)
@@ -393,7 +393,7 @@ def test_the_id_of_a_directory_of_kafka_s_is_kept_with_all_that_is_said_beside_i
 @pytest.mark.parametrize(
     "garbage", ["", "{", "[]", "7", '{"processId": "me"}', '{"processId": 7}', "{}", "null", "[" * 100_000]
 )
-def test_an_id_that_can_t_be_read_is_replaced_and_that_is_told(
+def test_an_id_that_can_t_be_read_is_replaced_and_reported(
     state: StateDirectory, garbage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     state.path.mkdir()
@@ -405,7 +405,7 @@ def test_an_id_that_can_t_be_read_is_replaced_and_that_is_told(
     assert len(caplog.records) == 1
 
 
-def test_whoever_asks_first_all_get_the_same_id(state: StateDirectory) -> None:
+def test_all_that_ask_get_the_same_id(state: StateDirectory) -> None:
     state.path.mkdir()
     with ThreadPoolExecutor(8) as pool:
         for _ in range(20):

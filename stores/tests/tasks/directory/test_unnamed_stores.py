@@ -28,7 +28,7 @@ from stores.tests.tasks.directory.relocating import (
 )
 
 
-def test_a_store_that_is_no_longer_named_is_kept_and_told_and_removed_after_the_delay(
+def test_a_store_that_is_no_longer_named_is_kept_and_reported_and_removed_after_the_delay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The delay begins when it is first missed, not with its last use before: a slip in the topology can be mended."""

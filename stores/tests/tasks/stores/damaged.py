@@ -33,7 +33,7 @@ def damaged(base: Path, store: Path) -> Iterator[tuple[str, str, Path]]:
     for entry in entries:
         ways: list[tuple[str, Callable[[Path], object]]] = [("removed", shutil.rmtree)]
         if entry.is_file():
-            ways = [*damages(entry.stat().st_size, SEED), ("followed by junk", append_junk)]
+            ways = [*damages(entry.stat().st_size, SEED), ("followed by garbage", append_garbage)]
         if entry.name.startswith(NEVER_READ_BACK):
             ways = ways[:2]
         for what, damage in ways:
@@ -44,7 +44,7 @@ def damaged(base: Path, store: Path) -> Iterator[tuple[str, str, Path]]:
             shutil.rmtree(copy)
 
 
-def append_junk(file: Path) -> None:
+def append_garbage(file: Path) -> None:
     with open(file, "ab") as opened:
         opened.write(b"\1\2\3\4\0\0\5")
 

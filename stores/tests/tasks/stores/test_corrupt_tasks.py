@@ -49,7 +49,7 @@ def log_states(log: MemoryChangelog, records: int) -> None:
 @pytest.mark.parametrize(
     ("backend", "guarantee"), [*((name, EXACTLY_ONCE) for name in MANAGING), ("sqlite-native", AT_LEAST_ONCE)]
 )
-def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_reason_told(
+def test_data_without_an_offset_beside_it_is_wiped_under_exactly_once_and_the_reason_reported(
     tmp_path: Path, log: MemoryChangelog, backend: str, guarantee: ProcessingGuarantee
 ) -> None:
     """The origin of the data is unknown, and a replay would not remove it. Source: KIP-892, "Error Handling", 1."""
@@ -182,9 +182,7 @@ def test_a_damaged_store_is_not_wiped_where_its_changelog_is_lost(
 
 
 @pytest.mark.parametrize("backend", ["rocksdb-dual-store", "sqlite-native"])
-def test_who_resets_the_application_removes_its_folder_and_begins_anew(
-    tmp_path: Path, log: MemoryChangelog, backend: str
-) -> None:
+def test_an_application_is_reset_by_removing_its_folder(tmp_path: Path, log: MemoryChangelog, backend: str) -> None:
     log_states(log, 3)
     task = counting_task(tmp_path, log, backend)
     task.open()
@@ -199,7 +197,7 @@ def test_who_resets_the_application_removes_its_folder_and_begins_anew(
         task.close()
 
 
-def test_a_checkpoint_no_longer_vouches_for_a_store_whose_wipe_is_cut_short(
+def test_a_checkpoint_no_longer_counts_for_a_store_whose_wipe_is_cut_short(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Source: Kafka Streams, corrupted stores are left out of the checkpoint."""
@@ -228,7 +226,7 @@ def test_a_checkpoint_no_longer_vouches_for_a_store_whose_wipe_is_cut_short(
     task.close()
 
 
-def test_what_is_wiped_while_the_task_is_running_is_told_as_well(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_what_is_wiped_while_the_task_is_running_is_reported_as_well(tmp_path: Path, log: MemoryChangelog) -> None:
     poisoned = [2]
     feed(log, [1, 2, 3])
     stores = {"left": StoreConfig(DIRECT), "right": StoreConfig(INDEXED)}
@@ -245,7 +243,7 @@ def test_what_is_wiped_while_the_task_is_running_is_told_as_well(tmp_path: Path,
     task.close()
 
 
-def test_damage_that_shows_while_the_task_is_running_is_told_with_its_file(
+def test_damage_that_shows_while_the_task_is_running_is_reported_with_its_file(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
     partition = TopicPartition("app-left-changelog", 0)

@@ -23,7 +23,7 @@ PERSISTENT = [name for name, backend in backends().items() if backend.persistent
 REFUSED = {
     "data": {"removed"},
     "data/CURRENT": {"removed", "emptied"},
-    "data/MANIFEST": {"removed", "emptied", "garbled", "followed by junk"},
+    "data/MANIFEST": {"removed", "emptied", "garbled", "followed by garbage"},
     "data/data.mdb": {"removed", "emptied", "zeroed", "garbled", "garbled at its start"},
     "store.json": {"removed", "emptied", "cut", "zeroed", "garbled"},
     "open": {"emptied", "cut", "cut by a byte", "zeroed", "garbled"},

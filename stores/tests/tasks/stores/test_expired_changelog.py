@@ -83,7 +83,7 @@ def test_a_key_that_no_store_of_the_kind_logs_is_kept(tmp_path: Path, log: Memor
 
 @pytest.mark.parametrize("coalescing", [True, False])
 @pytest.mark.parametrize("backend", [MEMORY, INDEXED, "rocksdb-direct", "sqlite-native"])
-def test_a_restore_knows_the_highest_time_that_no_record_tells_any_more(
+def test_a_restore_knows_the_highest_time_that_no_record_has_any_more(
     tmp_path: Path, log: MemoryChangelog, backend: str, coalescing: bool
 ) -> None:
     """The record with it was replaced by an earlier one: in the same commit, or compaction has removed it."""

@@ -92,7 +92,7 @@ def test_offsets_and_positions_are_taken_over_and_nothing_is_restored(
         (DUAL, IMPORTED, Durability.DISK),
     ],
 )
-def test_a_store_is_adopted_at_every_level_also_after_a_kill(
+def test_offsets_are_imported_at_every_level_also_after_a_kill(
     tmp_path: Path, backend: str, failpoint: str | None, durability: Durability
 ) -> None:
     """The offsets are imported durably at each of them, and what is committed later is kept as the level says."""
@@ -115,7 +115,7 @@ def test_a_store_is_adopted_at_every_level_also_after_a_kill(
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
-def test_an_adoption_that_is_cut_short_is_gone_on_with(tmp_path: Path, log: MemoryChangelog, failpoint: str) -> None:
+def test_an_offset_import_that_is_cut_short_is_continued(tmp_path: Path, log: MemoryChangelog, failpoint: str) -> None:
     folder = used_directly(tmp_path, log)
     CheckpointFile(folder / "left.position").write({INPUT: 2})
     for _ in range(2):
@@ -246,7 +246,7 @@ def test_a_wipe_takes_the_files_that_tell_of_the_store_s_position(
     task.close()
 
 
-def test_a_checkpoint_does_not_vouch_for_a_store_that_somebody_removed(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_checkpoint_does_not_count_for_a_store_that_was_removed(tmp_path: Path, log: MemoryChangelog) -> None:
     folder = used_directly(tmp_path, log)
     wipe(folder / "rocksdb" / "left")
     task = counting_task(tmp_path, log, DIRECT)

@@ -99,7 +99,7 @@ def test_without_a_bound_nothing_is_flushed_and_small_commits_are_counted_togeth
     assert len(bound._groups) < 20
 
 
-def test_a_store_that_is_opened_anew_has_all_of_its_bound_again() -> None:
+def test_a_store_that_is_opened_again_has_all_of_its_bound_again() -> None:
     flushes, bound = Flushes(), ReplayBound(1_000)
     bound.follow(flushes)
     commit(bound, flushes, 500)

@@ -71,7 +71,7 @@ def test_a_store_that_its_truncated_changelog_no_longer_reaches_is_wiped_and_res
     task.close()
 
 
-def test_a_corrupted_store_is_wiped_and_restored_with_the_reason_told(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_corrupted_store_is_wiped_and_restored_with_the_reason_reported(tmp_path: Path, log: MemoryChangelog) -> None:
     feed(log, [1, 2])
     task = counting_task(tmp_path, log, "sqlite-indexed-batch")
     task.open()

@@ -55,7 +55,7 @@ def test_the_new_store_takes_the_old_one_s_place_and_foreign_files_stay(tmp_path
     assert complete(path) is False
 
 
-def test_whichever_call_is_the_last_one_one_of_the_two_counts_whole_and_the_next_opening_completes_it(
+def test_a_swap_cut_short_at_any_call_leaves_one_whole_store_and_the_next_opening_completes_it(
     tmp_path: Path,
 ) -> None:
     """Cut short in the completion, too."""
@@ -92,7 +92,7 @@ def test_an_old_store_that_an_earlier_swap_has_left_is_in_nobody_s_way(tmp_path:
     assert (text(path), left(path)) == ("new", [])
 
 
-def test_a_foreign_file_in_the_way_is_told_before_anything_changes(tmp_path: Path) -> None:
+def test_a_foreign_file_in_the_way_is_reported_before_anything_changes(tmp_path: Path) -> None:
     path = pair(tmp_path)
     former = beside(path, FORMER_END)
     make(former, "older")

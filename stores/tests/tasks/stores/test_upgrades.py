@@ -253,7 +253,7 @@ def test_an_error_of_the_converter_leaves_the_old_store(tmp_path: Path, log: Mem
     assert names_beside(tmp_path) == []
 
 
-def test_progress_is_told_up_to_the_swap_and_counted(
+def test_progress_is_reported_up_to_the_swap_and_counted(
     tmp_path: Path, log: MemoryChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed_times(log, range(20))

@@ -104,7 +104,7 @@ def test_else_it_is_restored_when_the_function_comes_upon_it(
     task.close()
 
 
-def test_a_checkpoint_with_a_flipped_bit_vouches_for_nothing(tmp_path: Path, log: MemoryChangelog) -> None:
+def test_a_checkpoint_with_a_flipped_bit_counts_for_nothing(tmp_path: Path, log: MemoryChangelog) -> None:
     """It would have the store skip records, or take some twice."""
     closed(tmp_path, log, DIRECT)
     file = checkpoint(tmp_path).path

@@ -74,7 +74,7 @@ def test_a_view_has_the_configured_level_unless_it_asks_for_another(
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])
-def test_a_position_advances_with_each_record_and_falls_back_with_the_transaction(
+def test_a_position_advances_with_each_record_and_is_rolled_back_with_the_transaction(
     tmp_path: Path, log: MemoryChangelog, guarantee: Any
 ) -> None:
     poisoned = [3]

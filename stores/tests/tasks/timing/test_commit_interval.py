@@ -106,7 +106,7 @@ def test_run_does_not_wait_once_it_has_as_many_records_as_it_was_to_process(
     task.close()
 
 
-def test_commits_before_the_interval_is_up_are_counted_as_early_and_begin_it_anew(
+def test_commits_before_the_interval_is_up_are_counted_as_early_and_restart_it(
     tmp_path: Path, log: MemoryChangelog
 ) -> None:
     """Source: KIP-892, "In-memory Transaction Buffers": a commit is asked for before the interval elapses."""

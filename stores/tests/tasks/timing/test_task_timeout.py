@@ -113,7 +113,7 @@ def test_once_its_time_is_up_without_any_progress_the_task_raises_and_stands_at_
     assert outputs(log) == expected_outputs(KEYS)
 
 
-def test_progress_gives_the_task_its_time_anew(
+def test_progress_restarts_the_time_of_the_task(
     tmp_path: Path, log: SqliteChangelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
