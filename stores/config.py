@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -31,6 +32,7 @@ class StoreConfig:
     """The prefix of the properties of options."""
     backend: str = "rocksdb-indexed-batch"
     durability: Durability = Durability.CHANGELOG
+    """A level, or its text."""
     isolation_level: IsolationLevel | None = None
     """The level of readers that do not ask for one. None means READ_COMMITTED under exactly once, else
     READ_UNCOMMITTED. Source: KIP-892, ``default.state.isolation.level``."""
@@ -63,11 +65,14 @@ class StoreConfig:
 
     def __post_init__(self) -> None:
         backend = backend_named(self.backend)
-        checked_durability(backend, self.durability)
+        set_to = partial(object.__setattr__, self)
+        set_to("durability", checked_durability(backend, self.durability))
         if self.isolation_level is not None:
-            member(IsolationLevel, "isolation level", self.isolation_level)
+            set_to("isolation_level", member(IsolationLevel, "isolation level", self.isolation_level))
         if self.processing_guarantee is not None:
-            member(ProcessingGuarantee, "processing guarantee", self.processing_guarantee)
+            set_to(
+                "processing_guarantee", member(ProcessingGuarantee, "processing guarantee", self.processing_guarantee)
+            )
         checked_uncommitted_max_bytes(self.uncommitted_max_bytes)
         _check_limit("restore_max_bytes", self.restore_max_bytes)
         if not isinstance(self.changelog_coalescing, bool):
@@ -181,8 +186,8 @@ def _upgrade_mode(text: str) -> UpgradeMode | None:
 
 
 STORE_PROPERTIES: Known = {
-    "default.state.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
-    "default.interactive.query.isolation.level": ("isolation_level", lambda text: IsolationLevel(text.upper())),
+    "default.state.isolation.level": ("isolation_level", IsolationLevel),
+    "default.interactive.query.isolation.level": ("isolation_level", IsolationLevel),
     "statestore.uncommitted.max.bytes": ("uncommitted_max_bytes", int),
     "restore.max.bytes": ("restore_max_bytes", int),
     "changelog.coalescing": ("changelog_coalescing", boolean),
@@ -190,7 +195,7 @@ STORE_PROPERTIES: Known = {
     "processing.guarantee": ("processing_guarantee", guarantee),
     "upgrade.mode": ("upgrade_mode", _upgrade_mode),
     "store.backend": ("backend", str),
-    "store.durability": ("durability", lambda text: Durability(text.upper())),
+    "store.durability": ("durability", Durability),
 }
 """The properties of a store, beside those that begin with ``StoreConfig.OPTION``."""
 

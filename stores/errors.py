@@ -26,6 +26,10 @@ class WrongThreadError(StoreError):
     """Only the thread that opened a store may write to it (KIP-892, single writer). Read through ``read_only``."""
 
 
+class ReadOnlyViewError(StoreError, AttributeError):
+    """A view has no methods that write. Write to the store itself, on the thread that opened it."""
+
+
 class StoreLockedError(StoreError):
     """Another process, or another handle in this one, has the store open. Close that one first."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Protocol
 
+from stores.contract.arguments import check_keys, check_pair, check_pairs
 from stores.contract.levels import Durability, ProcessingGuarantee
 from stores.contract.plain import PlainView, prefixed, reversed_scan
 from stores.contract.reading import (
@@ -106,7 +107,10 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Stage every pair, or none if one of them is refused. A later pair of the same key wins."""
+        check_pairs(pairs)
         checked = list(pairs)
+        for pair in checked:
+            check_pair(pair)
         for key, value in checked:
             if not isinstance(key, bytes) or not (value is None or isinstance(value, bytes)):
                 raise TypeError(f"keys and values are bytes, not {type(key).__name__} and {type(value).__name__}")
@@ -166,6 +170,7 @@ class KeyValueStore(StateStore, ReadOnlyKeyValueStore):
                 before = key
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        check_keys(keys)
         return [self.get(key) for key in keys]
 
     def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:

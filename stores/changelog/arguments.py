@@ -6,6 +6,8 @@ from stores.changelog.interface import Headers
 from stores.errors import OffsetOutOfRangeError, ProducerFencedError
 from stores.interface import TopicPartition
 
+TIMESTAMP_MS_MAX = 2**63 - 1
+
 
 def check_topic(topic: object, partitions: object) -> None:
     """Check a topic's name and number of partitions. Raises: TypeError, ValueError."""
@@ -34,8 +36,18 @@ def checked_partition(partition: object) -> TopicPartition:
     return TopicPartition(*partition)
 
 
-def checked_headers(headers: Headers) -> Headers:
-    """Return the headers as a tuple of pairs. Raises: TypeError unless each is a name (str) with bytes."""
+def check_record(key: object, value: object, timestamp_ms: object, headers: Headers) -> Headers:
+    """Check a record that is about to be sent; return its headers as a tuple of pairs.
+
+    Raises: TypeError, also for headers that are no pairs of a name (str) and bytes; ValueError.
+    """
+    for what, given in (("key", key), ("value", value)):
+        if given is not None and not isinstance(given, bytes):
+            raise TypeError(f"a {what} is bytes or None, not {type(given).__name__}")
+    if not isinstance(timestamp_ms, int):
+        raise TypeError(f"a timestamp is a whole number of milliseconds, not {type(timestamp_ms).__name__}")
+    if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+        raise ValueError(f"timestamp {timestamp_ms} is out of range: -1 or more milliseconds since 1970")
     pairs = tuple((name, content) for name, content in headers)
     for name, content in pairs:
         if not isinstance(name, str) or not isinstance(content, bytes):

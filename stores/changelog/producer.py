@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from stores.changelog.arguments import check_name, checked_headers, checked_partition
+from stores.changelog.arguments import TIMESTAMP_MS_MAX, check_name, check_record, checked_partition
 from stores.changelog.interface import Headers, Producer
 from stores.errors import ChangelogError, CommitInDoubtError, StoreClosedError
 from stores.failpoints import Part, declare
@@ -33,7 +33,6 @@ PENDING_RECORDS_MAX = 10_000
 PENDING_BYTES_MAX = 4 * 1024 * 1024
 
 FIELDS_PER_RECORD = 4
-TIMESTAMP_MS_MAX = 2**63 - 1
 
 Pending = list[object]
 """Records in a flat list: key, value, timestamp in milliseconds, headers or None. SQLite binds a flat list fastest."""
@@ -121,18 +120,16 @@ class BufferedProducer(Producer):
         size = 0
         if key is not None:
             if not isinstance(key, bytes):
-                raise TypeError(f"a key is bytes or None, not {type(key).__name__}")
+                check_record(key, value, timestamp_ms, headers)
             size = len(key)
         if value is not None:
             if not isinstance(value, bytes):
-                raise TypeError(f"a value is bytes or None, not {type(value).__name__}")
+                check_record(key, value, timestamp_ms, headers)
             size += len(value)
-        if not isinstance(timestamp_ms, int):
-            raise TypeError(f"a timestamp is a whole number of milliseconds, not {type(timestamp_ms).__name__}")
-        if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
-            raise ValueError(f"timestamp {timestamp_ms} is out of range: -1 or more milliseconds since 1970")
+        if not isinstance(timestamp_ms, int) or not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            check_record(key, value, timestamp_ms, headers)
         if headers:
-            headers = checked_headers(headers)
+            headers = check_record(key, value, timestamp_ms, headers)
             size += sum(len(name) + len(content) for name, content in headers)
         if self._pending_records >= PENDING_RECORDS_MAX or self._pending_bytes + size > PENDING_BYTES_MAX:
             # Before the record is buffered: if the log refuses, the caller may send it again.

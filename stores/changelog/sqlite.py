@@ -62,7 +62,7 @@ class SqliteChangelog(Changelog, LogWriter):
     def __init__(
         self,
         path: str | PathLike[str],
-        durability: Durability = Durability.DISK,
+        durability: Durability | str = Durability.DISK,
         *,
         timeout_s: float = BUSY_TIMEOUT_S,
         dirty_ratio: float = 0.5,

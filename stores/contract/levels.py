@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
-class Durability(StrEnum):
+class Level(StrEnum):
+    """A choice that is also made with its text, in upper or lower case."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        text = value.lower() if isinstance(value, str) else None
+        return next((each for each in cls if each.lower() == text), None)
+
+
+class Durability(Level):
     """The failures that a commit survives by itself. Figures are only compared within one level."""
 
     CHANGELOG = "CHANGELOG"
@@ -16,7 +26,7 @@ class Durability(StrEnum):
     """Power loss: every commit is synced."""
 
 
-class ProcessingGuarantee(StrEnum):
+class ProcessingGuarantee(Level):
     """The promise of a task about records that it processes again after a failure. Source: KIP-129."""
 
     AT_LEAST_ONCE = "at_least_once"

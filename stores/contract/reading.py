@@ -8,10 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
+from stores.contract.arguments import OnlyReads
+from stores.contract.levels import Level
 from stores.errors import NotUpToBoundError
 
 Answer = TypeVar("Answer")
@@ -24,7 +25,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-class IsolationLevel(StrEnum):
+class IsolationLevel(Level):
     """The data that a reader on another thread may see. Source: KIP-892, "Proposed Changes"."""
 
     READ_UNCOMMITTED = "READ_UNCOMMITTED"
@@ -161,7 +162,7 @@ class ReadOnlyKeyValueStore(ABC):
         """Return the approximate number of committed keys. Engines estimate; it costs no scan."""
 
 
-class KeyValueView(ReadOnlyKeyValueStore):
+class KeyValueView(OnlyReads, ReadOnlyKeyValueStore):
     """A store as other threads see it, at one isolation level; it has no way to write. For any thread.
 
     Each lookup and each scan shows one moment. At READ_COMMITTED that is a whole commit, never an earlier one than it

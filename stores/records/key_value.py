@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from stores.contract.arguments import check_keys, check_pairs
 from stores.errors import StoreIncompatibleError
 from stores.interface import (
     IsolationLevel,
@@ -103,6 +104,7 @@ class KeyValueReads(Generic[K, V]):
 
     def get_many(self, keys: Sequence[K]) -> list[V | None]:
         """Return the values of ``keys``, in their order; None for a missing one."""
+        check_keys(keys)
         codec = self._codec
         encoded = [codec.encode_key(key) for key in keys]
         found = self._reader.get_many(encoded)
@@ -192,6 +194,7 @@ class TypedKeyValueStore(KeyValueReads[K, V], TypedStore):
 
     def put_all(self, pairs: Iterable[tuple[K, V | None]]) -> None:
         """Stage all pairs, or none if one of them is refused. The last pair of a key wins."""
+        check_pairs(pairs)
         encoded = [self._encode(key, value) for key, value in pairs]
         self._staging.put_all([StagedWrite(key, data, key, data, None) for key, data in encoded])
 

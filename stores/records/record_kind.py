@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
+from stores.contract.arguments import OnlyReads
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
 from stores.interface import (
     Closeable,
@@ -180,7 +181,7 @@ def is_empty(store: KeyValueStore) -> bool:
         return next(iter(pairs), None) is None
 
 
-class TypedView:
+class TypedView(OnlyReads):
     """A read-only view of a typed store, for any thread. Raises: as ``KeyValueView``."""
 
     def __init__(self, view: KeyValueView) -> None:

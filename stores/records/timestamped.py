@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+from stores.contract.arguments import check_pairs
 from stores.errors import ConfigError
 from stores.interface import IsolationLevel, KeyValueStore, KeyValueView, PositionBound, ReadOnlyKeyValueStore
 from stores.records.codec import Codec
@@ -195,6 +196,7 @@ class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):
 
     def put_all(self, records: Iterable[tuple[K, V | None, int]]) -> None:
         """Stage all ``(key, value, timestamp_ms)``, or none if one of them is refused. The last one of a key wins."""
+        check_pairs(records)
         writes = [self._encode(key, value, timestamp_ms) for key, value, timestamp_ms in records]
         if self._expiry is None:
             self._staging.put_all(writes)

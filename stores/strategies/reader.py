@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from stores.contract.arguments import check_keys
 from stores.contract.reading import close_answer, of_one_moment
 from stores.errors import StoreUnavailableError
 from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
@@ -102,6 +103,7 @@ class StoreReader(KeyValueView):
             raise
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        check_keys(keys)
         self._store.access.check_open()
         checked = [as_bytes("key", key) for key in keys]
         try:

@@ -13,6 +13,7 @@ from stores.tasks.directory.relocation import Relocation, relocate
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.identifier import StorePartition, TaskId
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
+from stores.tasks.on_error import DeadLetterTopic, OnError
 from stores.tasks.stores.restore import RestoreProgress, RestoreReport
 from stores.tasks.task import StreamTask
 from stores.tasks.timing.commit_interval import NO_INTERVAL
@@ -22,8 +23,10 @@ from stores.tasks.topology import Subtopology, Topology
 __all__ = [
     "NO_INTERVAL",
     "BudgetShare",
+    "DeadLetterTopic",
     "DirectoryLayout",
     "MemoryBudget",
+    "OnError",
     "ProcessingGuarantee",
     "PunctuationType",
     "Relocation",

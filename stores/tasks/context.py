@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from stores.changelog.arguments import check_record
 from stores.changelog.interface import Changelog, Headers, Producer, Record
 from stores.errors import ChangelogError, ConfigError, StoreError
 from stores.interface import TopicPartition
 from stores.tasks.identifier import TaskId
 from stores.tasks.memory_budget import WrittenBytes
+from stores.tasks.record_undo import RecordUndo
 from stores.tasks.timing.punctuation import Punctuation, PunctuationType, Punctuator, Schedule
 from stores.tasks.timing.stream_time import StreamTime
 
@@ -38,10 +41,13 @@ class TaskContext:
         """The bytes that the current record has written to transactional stores."""
         self.failure: BaseException | None = None
         """The error after which the open transaction must not be committed."""
+        self.undo: RecordUndo | None = None
+        """The undo of the current record; None if an exception of the function rolls back the transaction."""
         self.producer: Producer
+        self.stores: Mapping[str, Any] = {}
+        """The task's stores by name, as its function sees them."""
         self._changelog = changelog
         self._punctuation, self._stream_time = punctuation, stream_time
-        self._stores: Mapping[str, Any] = {}
         self._outputs: dict[tuple[str, int | None], TopicPartition] = {}
 
     @property
@@ -81,9 +87,9 @@ class TaskContext:
         Raises: ConfigError if the task has no store of that name.
         """
         try:
-            return self._stores[name]
+            return self.stores[name]
         except KeyError:
-            known = ", ".join(self._stores) or "none"
+            known = ", ".join(self.stores) or "none"
             raise ConfigError(f"task {self.task_id} has no store {name!r}; it has: {known}") from None
 
     def forward(
@@ -103,11 +109,16 @@ class TaskContext:
         Raises: StoreError outside the function; ChangelogError for a topic or partition that does not exist.
         """
         if not self.active:
-            raise self.idle()
+            raise not_processing(self.task_id)
         target = self._outputs.get((topic, partition)) or self._output(topic, partition)
-        self.producer.send(
-            target, key, value, self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms, headers
-        )
+        time_ms = self.record.timestamp_ms if timestamp_ms == -1 else timestamp_ms
+        undo = self.undo
+        if undo is not None and undo.active:
+            # It is sent when the function has returned: a record that is refused must be refused here.
+            headers = check_record(key, value, time_ms, headers)
+            undo.hold(partial(self.producer.send, target, key, value, time_ms, headers))
+            return
+        self.producer.send(target, key, value, time_ms, headers)
 
     def commit(self) -> None:
         """Request a commit after the current record, or after the punctuators that run.
@@ -115,21 +126,6 @@ class TaskContext:
         Source: Kafka Streams, ``ProcessingContext#commit``.
         """
         self.commit_requested = True
-
-    def register(self, stores: Mapping[str, Any]) -> None:
-        """Make the task's stores known to its function."""
-        self._stores = stores
-
-    def idle(self) -> StoreError:
-        """Return the error for a write while no record is being processed."""
-        return StoreError(f"task {self.task_id} is not processing a record: write to its stores only in its function")
-
-    def busy(self, call: str) -> StoreError:
-        """Return the error for a ``call`` of the task that its own function must not make."""
-        return StoreError(
-            f"task {self.task_id} can't {call} before its function has returned, and nothing was changed: call "
-            "context.commit() to commit after the current record"
-        )
 
     def _output(self, topic: str, partition: int | None) -> TopicPartition:
         count = self._changelog.topics().get(topic)
@@ -140,8 +136,22 @@ class TaskContext:
         return target
 
 
+def not_processing(task_id: TaskId) -> StoreError:
+    """Return the error for a write while no record is being processed."""
+    return StoreError(f"task {task_id} is not processing a record: write to its stores only in its function")
+
+
+def still_processing(task_id: TaskId, call: str) -> StoreError:
+    """Return the error for a ``call`` of the task that its own function must not make."""
+    return StoreError(
+        f"task {task_id} can't {call} before its function has returned, and nothing was changed: call "
+        "context.commit() to commit after the current record"
+    )
+
+
 InitFunction = Callable[[TaskContext], None]
 """Called when the task is opened, and again after each rollback, to make the schedules. It may read stores, but not
 write them. An error in it fails the opening, or closes the task."""
 ProcessFunction = Callable[[Record, TaskContext], None]
-"""A user's function. If it raises, everything since the task's last commit is rolled back."""
+"""A user's function. If it raises, everything since the task's last commit is rolled back, unless the task's
+``on_error`` says otherwise. The exception gets a note with the record's task, partition, offset and key."""

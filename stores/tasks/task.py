@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from stores.changelog.interface import Changelog, Record
 from stores.config import StoreConfig
-from stores.errors import ChangelogTimeoutError
+from stores.errors import ChangelogError, ChangelogTimeoutError
 from stores.files.store_directory import checked_path
 from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee, TopicPartition
 from stores.metrics import EarlyCommitCause, TaskMetrics
@@ -26,16 +26,27 @@ from stores.tasks.arguments import (
     unexpected_record,
 )
 from stores.tasks.common_settings import common_guarantee, lowest_uncommitted_max_bytes
-from stores.tasks.context import NO_PARTITION, NO_RECORD, InitFunction, ProcessFunction, TaskContext
+from stores.tasks.context import (
+    NO_PARTITION,
+    NO_RECORD,
+    InitFunction,
+    ProcessFunction,
+    TaskContext,
+    still_processing,
+)
 from stores.tasks.directory.directory_layout import read_layout
 from stores.tasks.directory.names import check_application, check_inputs, check_stores
 from stores.tasks.directory.origin_file import Origin
 from stores.tasks.directory.state_directory import StateDirectory
 from stores.tasks.directory.task_files import TaskFiles
 from stores.tasks.directory.task_folder import TaskFolder
+from stores.tasks.early_commits import EarlyCommits
+from stores.tasks.guarded_function import GuardedFunction
 from stores.tasks.identifier import TaskId
 from stores.tasks.input_loop import InputLoop
 from stores.tasks.memory_budget import BudgetShare, MemoryBudget
+from stores.tasks.on_error import DeadLetterTopic, OnError, checked_on_error, origin_note
+from stores.tasks.record_undo import RecordUndo
 from stores.tasks.stores.restore import AFTER_WRITE, BEFORE_WRITE, OnRestore, RestoreReport
 from stores.tasks.stores.store_group import (
     AFTER_CHECKPOINT,
@@ -90,6 +101,13 @@ class StreamTask:
     ``init`` is called at ``open`` with the context that ``process`` gets, and creates the schedules of punctuators
     (``TaskContext.schedule``). Both may be methods of one object of yours.
 
+    ``on_error`` says what happens if the function raises for a record. "raise", the default, rolls back to the last
+    commit and raises the exception. "skip" undoes the record alone, counts it (``skipped_total``) and continues with
+    the next one. ``DeadLetterTopic(topic)`` also sends the record there, in the same transaction. Undone are its writes
+    to all stores, its outputs and its request for a commit; the position and the stream time advance. This costs a
+    lookup for each key that a record writes, and memory for the record's old values, outputs and changelog records.
+    Errors of the library, and exceptions of punctuators, are always raised.
+
     ``guarantee`` is by default that of the stores' configurations (``processing.guarantee``), else exactly once.
 
     ``verify_stores`` verifies each store when the task is opened (``StateStore.verify``). A store with corrupt files is
@@ -104,7 +122,8 @@ class StreamTask:
 
     ``wipe_unclean=False`` shows exactly once without the wipe, for tests only. Do not use it in production.
 
-    Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing").
+    Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KIP-892 ("Atomic Checkpointing"),
+    KIP-1033 and KIP-1034 (``on_error``).
     """
 
     def __init__(
@@ -118,6 +137,7 @@ class StreamTask:
         process: ProcessFunction,
         inputs: Sequence[TopicPartition],
         init: InitFunction | None = None,
+        on_error: OnError | DeadLetterTopic | str = OnError.RAISE,
         guarantee: ProcessingGuarantee | None = None,
         commit_interval_ms: int | None = None,
         commit_every_records: int | None = None,
@@ -141,6 +161,7 @@ class StreamTask:
             check_function("on_restore", on_restore, "the progress")
         input_partitions = checked_inputs(inputs)
         check_inputs(input_partitions)
+        self._on_error = checked_on_error(on_error, input_partitions)
         check_application(application_id)
         check_stores(stores)
         check_relocation(topology, automatic_state_relocation)
@@ -152,7 +173,9 @@ class StreamTask:
         self.task_id = task_id
         self.guarantee = common_guarantee(guarantee, stores.values())
         exactly_once = self.guarantee is ProcessingGuarantee.EXACTLY_ONCE
-        self._function, self._init = process, init
+        self._changelog = changelog
+        self._function: ProcessFunction = process
+        self._init = init
         state = StateDirectory(checked_path(state_dir))
         layout = read_layout(state.path)
         files = TaskFiles(application_id, task_id, state, layout, stores)
@@ -187,6 +210,9 @@ class StreamTask:
         )
         self._lifecycle = TaskLifecycle(task_id)
         self._counters = TaskCounters()
+        if self._on_error is not OnError.RAISE:
+            self._context.undo = undo = RecordUndo()
+            self._function = GuardedFunction(process, self._on_error, undo, self._counters)
         self._transaction = TaskTransaction(
             application_id,
             task_id,
@@ -200,6 +226,9 @@ class StreamTask:
             exactly_once=exactly_once,
             make_schedules=self._make_schedules,
             close=self._close_all,
+        )
+        self._budgeted = EarlyCommits(
+            task_id, self.uncommitted_memory_bytes, self._commit_early, self._context, self._lifecycle
         )
         self._next = self._transaction.next_offsets
         self._input_loop = InputLoop(
@@ -239,11 +268,12 @@ class StreamTask:
         self._check_may_open()
         self._lifecycle.open()
         try:
-            self._resources.open_stores(self, processes=True)
+            self._check_dead_letter_topic()
+            self._resources.open_stores(self._budgeted, processes=True)
             self._transaction.open_producer()
             reports = self._stores.restore(self._transaction.committed_position())
             self._stores.rewrite_logs(f"{self.application_id}-{self.task_id}")
-            self._context.register(self._stores.logged(self._context))
+            self._context.stores = self._stores.logged(self._context)
             self._transaction.begin()
         except BaseException:
             with suppress(Exception):
@@ -264,7 +294,7 @@ class StreamTask:
         self._lifecycle.rebuild()
         offsets, origins = None, None
         try:
-            self._resources.open_stores(self, processes=False)
+            self._resources.open_stores(self._budgeted, processes=False)
             reports = self._stores.restore(self._transaction.committed_position())
             offsets = self._stores.checkpointable_offsets(running=False)
             origins = self._stores.origins(running=False)
@@ -286,7 +316,7 @@ class StreamTask:
         of the function; as ``commit``.
         """
         if self._context.active:
-            raise self._context.busy("process another one")
+            raise still_processing(self.task_id, "process another one")
         if not self._lifecycle.ready:
             self._transaction.resume()
         if record.offset < self._next.get(partition, sys.maxsize):
@@ -306,6 +336,9 @@ class StreamTask:
                 timing.punctuation.fire_stream(time.ms, self._punctuate)
             self._stores.advance(partition, record.offset)
         except BaseException as error:
+            # Not while a punctuator runs: it has no record.
+            if context.record is record:
+                error.add_note(origin_note(self.task_id, partition, record))
             self._transaction.roll_back(error)
             raise
         finally:
@@ -317,7 +350,7 @@ class StreamTask:
         memory.bytes_at_most += written_bytes
         stores.log_room -= written_bytes
         if memory.bytes_at_most > memory.check_above or written_bytes > memory.step_bytes:
-            memory.check(self, written_bytes)
+            memory.check(self._budgeted, written_bytes)
         if stores.log_room < memory.step_bytes:
             self._keep_to_replay_bound()
         if transaction.processed >= self._commit_every:
@@ -358,7 +391,7 @@ class StreamTask:
                 context.active = False
             self._memory.bytes_at_most += context.written.num_bytes
             self._stores.log_room -= context.written.num_bytes
-            self._memory.check(self, context.written.num_bytes)
+            self._memory.check(self._budgeted, context.written.num_bytes)
             self._keep_to_replay_bound()
             if context.commit_requested:
                 self._commit_early(EarlyCommitCause.REQUESTED)
@@ -383,7 +416,7 @@ class StreamTask:
             raise ValueError(f"max_records is 0 or more, or None, not {max_records!r}")
         wait_ns = checked_wait_ns(wait_s)
         if self._context.active:
-            raise self._context.busy("run")
+            raise still_processing(self.task_id, "run")
         timeout = TaskTimeout(str(self.task_id), self._task_timeout_s)
         began = -1
         while True:
@@ -449,7 +482,7 @@ class StreamTask:
         one has closed; ChangelogError; a store's error if the store can't continue: close the task and open it again.
         """
         if self._context.active:
-            raise self._context.busy("commit")
+            raise still_processing(self.task_id, "commit")
         if not self._lifecycle.ready:
             self._transaction.resume()
         if self._transaction.is_empty:
@@ -463,25 +496,6 @@ class StreamTask:
         self.commit()
         if early:
             self._counters.committed_early(cause)
-
-    def commit_early(self, cause: EarlyCommitCause) -> None:
-        """Commit for the sake of the memory that tasks share, unless a record is being processed."""
-        if not self._context.active:
-            self._commit_early(cause)
-
-    def commit_beside(self, cause: EarlyCommitCause) -> None:
-        """Commit like ``commit_early``, while another task is given a record. This task's next call raises an error.
-
-        It must not be raised in the other task's call. It must be raised in this task's next call, or its caller would
-        skip the records that were rolled back.
-        """
-        try:
-            self.commit_early(cause)
-        except Exception as error:
-            error.add_note(
-                f"Task {self.task_id} was committing early to free the memory that the tasks of its thread share."
-            )
-            self._lifecycle.defer(error)
 
     def uncommitted_bytes(self) -> int:
         """Return the bytes of keys and values that the task's stores have staged; 0 if the task is not open."""
@@ -534,7 +548,14 @@ class StreamTask:
         self._lifecycle.check(Call.OPEN)
         if self._context.active:
             # Its function has closed it, and the current record would count as processed without its writes.
-            raise self._context.busy("be opened again")
+            raise still_processing(self.task_id, "be opened again")
+
+    def _check_dead_letter_topic(self) -> None:
+        if isinstance(self._on_error, DeadLetterTopic) and self._on_error.topic not in self._changelog.topics():
+            raise ChangelogError(
+                f"the dead-letter topic {self._on_error.topic!r} of task {self.task_id} does not exist: create it "
+                "with create_topic()"
+            )
 
     def _make_schedules(self) -> None:
         if self._init is not None:
@@ -547,4 +568,4 @@ class StreamTask:
         origins: Mapping[str, Origin] | None = None,
     ) -> None:
         self._lifecycle.close()
-        self._resources.close(self, offsets, origins)
+        self._resources.close(self._budgeted, offsets, origins)

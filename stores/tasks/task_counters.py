@@ -15,6 +15,8 @@ class TaskCounters(Counters):
 
     rollback_records_total: int = 0
     punctuate_total: int = 0
+    skipped_total: int = 0
+    dead_letter_total: int = 0
     early_commit_total: dict[str, int] = field(default_factory=none_early)
 
     def committed_early(self, cause: str) -> None:
@@ -32,5 +34,7 @@ class TaskCounters(Counters):
             **Counters.read(self),
             "rollback_records_total": self.rollback_records_total,
             "punctuate_total": self.punctuate_total,
+            "skipped_total": self.skipped_total,
+            "dead_letter_total": self.dead_letter_total,
             "early_commit_total": dict(self.early_commit_total),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stores.contract.arguments import check_keys
 from stores.errors import StoreUnavailableError
 from stores.interface import HoldsStored, IsolationLevel, KeyValueIterator
 from stores.ordered.ranges import ScanRange, prefix_bounds
@@ -72,6 +73,7 @@ class StoreReads(StoreState):
         return lookup
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        check_keys(keys)
         keys = list(keys)
         staging = self.staging
         if self._batch is not None and staging.is_clean() and all(type(key) is bytes for key in keys):

@@ -7,6 +7,7 @@ from threading import get_ident
 
 from stores import position as positions
 from stores.contract import marks as kept_marks
+from stores.contract.arguments import check_offsets
 from stores.contract.persistence import Persistence
 from stores.engines.engine import Writes
 from stores.errors import StoreCorruptedError, StoreError
@@ -117,6 +118,8 @@ class StoreTransactions(StoreMarks):
         return positions.merge(self._position, staged)
 
     def _checked_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int | None]:
+        if type(offsets) is not dict:
+            check_offsets(offsets)
         checked = dict(offsets)
         for partition, offset in checked.items():
             committed = self._offsets.get(partition, -1)

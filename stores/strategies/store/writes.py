@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from threading import get_ident
 
+from stores.contract.arguments import check_pair, check_pairs
 from stores.errors import StoreError
 from stores.strategies.access import while_open
 from stores.strategies.arguments import check_bounds
@@ -63,10 +64,14 @@ class StoreWrites(StoreState):
         super().put_timestamped(key, value, timestamp_ms)
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        check_pairs(pairs)
         check_write = self.access.check_write
         writes: dict[bytes, bytes | None] = {}
         # Read all pairs before any is staged: they may come from a scan of this store.
-        for key, value in pairs:
+        for pair in pairs:
+            if type(pair) is not tuple or len(pair) != 2:
+                check_pair(pair)
+            key, value = pair
             check_write(key, value)
             writes[key] = value
         self.access.check_writer()

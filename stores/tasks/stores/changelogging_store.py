@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from stores.batch.buffer import PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES
+from stores.contract.arguments import check_pairs
 from stores.errors import StoreError
 from stores.interface import (
     Durability,
@@ -20,12 +21,22 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.metrics import StoreMetrics
-from stores.tasks.context import TaskContext
+from stores.tasks.context import TaskContext, not_processing
 from stores.tasks.memory_budget import WrittenBytes
-from stores.tasks.stores.store_log import StoreLog
 
 _REFUSED = (TypeError, ValueError)
 """The errors of a refused write: a store raises them before anything is staged."""
+
+
+class WriteLog(Protocol):
+    """The part of a store's changelog that its writes use."""
+
+    @property
+    def entry_bytes(self) -> int:
+        """The most that a write adds to the memory of the log."""
+
+    def send(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """Log one write. Raises: as ``Producer.send``."""
 
 
 class ChangeloggingStore(KeyValueStore):
@@ -35,7 +46,7 @@ class ChangeloggingStore(KeyValueStore):
     while no record is being processed.
     """
 
-    def __init__(self, inner: KeyValueStore, log: StoreLog, context: TaskContext) -> None:
+    def __init__(self, inner: KeyValueStore, log: WriteLog, context: TaskContext) -> None:
         self.inner = inner
         """The store below. The task replaces it when it opens the store again."""
         self._log = log
@@ -47,7 +58,7 @@ class ChangeloggingStore(KeyValueStore):
     def put(self, key: bytes, value: bytes | None) -> None:
         context = self._context
         if not context.active:
-            raise context.idle()
+            raise not_processing(context.task_id)
         # Log after staging: a write that the store refuses is not logged. A write that is staged but not logged must
         # never be committed, even if the user's function catches the error.
         try:
@@ -98,6 +109,7 @@ class ChangeloggingStore(KeyValueStore):
         self._written.num_bytes += RANGE_MEMORY_BYTES + len(start or b"") + len(end or b"")
 
     def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        check_pairs(pairs)
         staged = list(pairs)
         self._check_active()
         with self._staged_or_failed():
@@ -154,7 +166,7 @@ class ChangeloggingStore(KeyValueStore):
 
     def _check_active(self) -> None:
         if not self._context.active:
-            raise self._context.idle()
+            raise not_processing(self._context.task_id)
 
     def get(self, key: bytes) -> bytes | None:
         return self.inner.get(key)

@@ -15,6 +15,7 @@ from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.store_log import COALESCED_BYTES_MAX, CoalescingLog, StoreLog
 from stores.tasks.stores.store_proxy import StoreProxy
+from stores.tasks.stores.undoable_store import UndoableStore
 
 
 class ShownStore:
@@ -51,7 +52,10 @@ class ShownStore:
         else:
             self.log = StoreLog(self._partition, context, form.headers)
         self._counters.follow_log(self.log)
-        self._logged = ChangeloggingStore(store, self.log, context)
+        if context.undo is None:
+            self._logged = ChangeloggingStore(store, self.log, context)
+        else:
+            self._logged = UndoableStore(store, self.log, context, context.undo)
         records, self._typed = form.records, None
         shown: Any = self._logged
         if records is not None:

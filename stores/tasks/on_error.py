@@ -1,0 +1,91 @@
+"""The choices for a record whose function raises: raise, leave the record out, or send it to a dead-letter topic.
+
+Source: KIP-1033 (``ProcessingExceptionHandler``), KIP-1034 (dead letter queue, and the names of its headers).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stores.changelog.arguments import check_name
+from stores.changelog.interface import Headers, Record
+from stores.errors import ConfigError
+from stores.interface import TopicPartition
+
+_TEXT_CHARACTERS_MAX = 16_384
+"""The most characters of a header: a broker refuses records that are too large."""
+_KEY_CHARACTERS_MAX = 100
+
+
+class OnError(StrEnum):
+    """The effect of an exception of the user's function on its task."""
+
+    RAISE = "raise"
+    """Roll back to the last commit, and raise the exception."""
+    SKIP = "skip"
+    """Undo all effects of the record, count it, and continue with the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopic:
+    """As ``OnError.SKIP``, and the record is also sent to ``topic``, with the error in its headers.
+
+    It is an output: it is committed with the outputs, the stores and the input offsets of its transaction, or not at
+    all. Key, value, time and headers are those of the input record. The headers ``__streams.errors.exception``,
+    ``.message``, ``.stacktrace``, ``.topic``, ``.partition`` and ``.offset`` are added, as UTF-8 text.
+
+    Raises: TypeError, ValueError for what is no name of a topic.
+    """
+
+    topic: str
+
+    def __post_init__(self) -> None:
+        check_name("topic's name", self.topic)
+
+
+def checked_on_error(on_error: object, inputs: Iterable[TopicPartition]) -> OnError | DeadLetterTopic:
+    """Return the choice for a member, its text or a ``DeadLetterTopic``. Raises: TypeError, ConfigError."""
+    if isinstance(on_error, DeadLetterTopic):
+        if on_error.topic in {topic for topic, _ in inputs}:
+            raise ConfigError(
+                f"the dead-letter topic {on_error.topic!r} is an input of the task, which would process its records "
+                "again and again: choose another topic"
+            )
+        return on_error
+    if not isinstance(on_error, str):
+        raise TypeError(
+            f"on_error is 'raise', 'skip' or DeadLetterTopic('topic'), not {type(on_error).__name__}: write one of them"
+        )
+    try:
+        return OnError(on_error)
+    except ValueError as error:
+        raise ConfigError(
+            f"on_error can't be {on_error!r}: it is 'raise', 'skip', or DeadLetterTopic({on_error!r}) for a topic"
+        ) from error
+
+
+def origin_note(task: object, partition: TopicPartition, record: Record) -> str:
+    """Return the note that names a record's task, partition, offset and key. A long key is cut."""
+    key = repr(record.key)
+    if len(key) > _KEY_CHARACTERS_MAX:
+        key = f"{key[:_KEY_CHARACTERS_MAX]}... ({len(record.key or b''):,} bytes)"
+    return f"Task {task} was processing offset {record.offset} of {partition.topic}-{partition.partition}, key {key}."
+
+
+def dead_letter_headers(error: BaseException, partition: TopicPartition, record: Record) -> Headers:
+    """Return the headers of a dead letter: those of the record, then the error and the record's origin."""
+    kind = type(error)
+    told = {
+        "exception": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        "message": str(error),
+        # From the end: there is the error itself.
+        "stacktrace": "".join(traceback.format_exception(error))[-_TEXT_CHARACTERS_MAX:],
+        "topic": partition.topic,
+        "partition": str(partition.partition),
+        "offset": str(record.offset),
+    }
+    texts = ((f"__streams.errors.{name}", text[-_TEXT_CHARACTERS_MAX:]) for name, text in told.items())
+    return (*record.headers, *((name, text.encode("utf-8", "replace")) for name, text in texts))

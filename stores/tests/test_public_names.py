@@ -1,0 +1,58 @@
+"""The names that ``help`` shows of the classes a user meets first: nothing of the inside is among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores import Durability, IsolationLevel, open_store
+from stores.changelog import SqliteChangelog
+from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskContext
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (
+            StreamTask,
+            "changelog_offsets close commit engine_metrics input_offsets metrics open process rebuild restore_reports "
+            "run store uncommitted_bytes uncommitted_memory_bytes",
+        ),
+        (TaskContext, "commit forward offset schedule store stream_time_ms timestamp_ms"),
+    ],
+)
+def test_a_public_class_has_only_public_methods(kind: type, names: str) -> None:
+    assert sorted(name for name in dir(kind) if not name.startswith("_")) == names.split()
+
+
+@pytest.mark.parametrize("text", ["disk", "DISK", "Disk"])
+def test_a_level_may_be_given_as_text(tmp_path: Path, text: Any) -> None:
+    with open_store("sqlite", tmp_path / "opened", durability=text) as store:
+        assert store.durability is Durability.DISK
+    levels: dict[str, Any] = {"isolation_level": "read_uncommitted", "processing_guarantee": "EXACTLY_ONCE"}
+    config = StoreConfig("sqlite", durability=text, **levels)
+    assert config.durability is Durability.DISK
+    assert config.isolation_level is IsolationLevel.READ_UNCOMMITTED
+    assert config.processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE
+    assert config == StoreConfig(
+        "sqlite",
+        Durability.DISK,
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        processing_guarantee=ProcessingGuarantee.EXACTLY_ONCE,
+    )
+    with config.open(tmp_path / "configured") as store:
+        assert store.durability is Durability.DISK
+        assert store.read_only("read_committed").isolation_level is IsolationLevel.READ_COMMITTED  # type: ignore[arg-type]
+    with SqliteChangelog(tmp_path / "log.sqlite", text) as log:
+        log.create_topic("t")
+
+
+@pytest.mark.parametrize("wrong", ["disc", "", 5, None])
+def test_what_is_no_level_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(ValueError):
+        open_store("sqlite", tmp_path / "s", durability=wrong)
+    with pytest.raises(ValueError):
+        StoreConfig("sqlite", durability=wrong)
+    assert not (tmp_path / "s").exists()
