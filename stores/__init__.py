@@ -1,5 +1,7 @@
 """A state store for stream processors that stays exactly in step with its changelog through any crash."""
 
+import logging
+
 from stores.errors import (
     ChangelogError,
     ChangelogLostError,
@@ -27,6 +29,7 @@ from stores.interface import (
     Durability,
     IsolationLevel,
     KeyValueIterator,
+    KeyValueSnapshot,
     KeyValueStore,
     KeyValueView,
     PositionBound,
@@ -40,6 +43,9 @@ from stores.registry import open_store
 
 __version__ = "0.1.0"
 
+# The application decides where messages go. Without this, Python would print warnings to its standard error.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
 __all__ = [
     "ChangelogError",
     "ChangelogLostError",
@@ -50,6 +56,7 @@ __all__ = [
     "Durability",
     "IsolationLevel",
     "KeyValueIterator",
+    "KeyValueSnapshot",
     "KeyValueStore",
     "KeyValueView",
     "NotUpToBoundError",

@@ -50,6 +50,20 @@ class Query:
         return f"{'reverse ' if self.reverse else ''}{self.kind} of {asked}"
 
 
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Reads of one snapshot: all their answers are of one version."""
+
+    queries: tuple[Query, ...]
+
+    def answer(self, state: State) -> list[object]:
+        """Return the result of each read for a store in ``state``."""
+        return [query.answer(state) for query in self.queries]
+
+    def __str__(self) -> str:
+        return f"snapshot with {', '.join(map(str, self.queries))}"
+
+
 class Version(NamedTuple):
     """A state, and the highest input position that a store in this state may report."""
 
@@ -88,7 +102,7 @@ class Window:
     bound: int = -1
 
 
-def shown(versions: Versions, query: Query, answer: object, window: Window) -> int | None:
+def shown(versions: Versions, query: Query | Several, answer: object, window: Window) -> int | None:
     """Return the number of the first version in the window that ``answer`` shows, or None."""
     for number in range(window.first, window.last + 1):
         version = versions.all[number]
@@ -97,7 +111,7 @@ def shown(versions: Versions, query: Query, answer: object, window: Window) -> i
     return None
 
 
-def explained(versions: Versions, query: Query, answer: object, window: Window) -> str:
+def explained(versions: Versions, query: Query | Several, answer: object, window: Window) -> str:
     """Return the reason why an answer for which ``shown`` found no version is wrong."""
     said = f"{query} at versions {window.first} to {window.last}"
     known = [number for number, version in enumerate(versions.all) if query.answer(version.state) == answer]

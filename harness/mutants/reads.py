@@ -41,6 +41,18 @@ class _DirtyLookups(_DirtyGet):
         return self._dirty.get_many(keys)
 
 
+class _Unpinned(View):
+    """A snapshot that reads the store again in each call."""
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
+class _SnapshotPerCall(View):
+    def snapshot(self) -> _Unpinned:
+        return _Unpinned(self._store, self._view, self._level)
+
+
 class _Cached(View):
     kept: ClassVar[WeakKeyDictionary[KeyValueStore, dict[bytes, bytes | None]]] = WeakKeyDictionary()
 
@@ -75,6 +87,10 @@ def _keys_one_by_one(patches: Patches, subject: str) -> None:
 
     with_views(patches, OneByOne)
     patches.replace(Store, "commit", counted)
+
+
+def _snapshot_per_call(patches: Patches, subject: str) -> None:
+    with_views(patches, _SnapshotPerCall)
 
 
 def _dirty_read(patches: Patches, subject: str) -> None:
@@ -162,6 +178,7 @@ _INDEXED_BATCH, _NATIVE = (ReaderTrial("indexed-batch"),), (ReaderTrial("native"
 
 MUTANTS = (
     Mutant("keys-one-by-one", "get_many looks up each key separately", _keys_one_by_one, _INDEXED_BATCH),
+    Mutant("snapshot-per-call", "a snapshot reads the store again in each call", _snapshot_per_call, _INDEXED_BATCH),
     Mutant("dirty-read", "a lookup of committed data shows staged writes", _dirty_read, _INDEXED_BATCH),
     Mutant("position-first", "a commit's position is visible before its data", _position_first, _INDEXED_BATCH),
     Mutant("old-lookups", "a lookup of committed data is answered from a cache", _old_lookups, _INDEXED_BATCH),

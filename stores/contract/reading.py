@@ -13,7 +13,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from stores.contract.arguments import OnlyReads
 from stores.contract.levels import Level
-from stores.errors import NotUpToBoundError
+from stores.errors import NotUpToBoundError, StoreError
 
 Answer = TypeVar("Answer")
 
@@ -192,6 +192,17 @@ class KeyValueView(OnlyReads, ReadOnlyKeyValueStore):
     def position(self) -> Position:
         """Input offsets that the next query's answer reflects at least. A copy; it needs no bound to be reached."""
 
+    def snapshot(self) -> KeyValueSnapshot:
+        """Return a snapshot of the last commit, for several lookups and scans that fit each other. Close it.
+
+        Use it in a ``with`` block. It pins the files of that commit until it is closed, as an open iterator does. It
+        waits for a commit only while the commit copies a transaction that was spilled to disk.
+
+        Raises: ConfigError at READ_UNCOMMITTED: the open transaction can't be pinned. StoreError if the store is that
+        of another package, which offers no snapshots. Else as a lookup.
+        """
+        raise StoreError(f"{type(self).__name__} offers no snapshots: use get_many() or range_many() for one moment")
+
     def mark(self, name: str) -> bytes | None:
         """Return the mark ``name`` at the view's level; None where there is none. By default there are none.
 
@@ -206,6 +217,18 @@ class KeyValueView(OnlyReads, ReadOnlyKeyValueStore):
         library's own views the writer waits for ``read`` if that happens often; by default there is no limit.
         """
         return of_one_moment(lambda: self.mark(name), read)
+
+
+class KeyValueSnapshot(KeyValueView, Closeable):
+    """The committed data of one moment, whatever is committed later. For any thread; its lookups take turns.
+
+    ``close`` also closes its scans. It is closed with the store, too; afterwards all methods raise StoreClosedError. So
+    does a snapshot of a task's store that the task has closed or opened again.
+    """
+
+    def snapshot(self) -> Self:
+        """Return this snapshot: it shows one moment already."""
+        return self
 
 
 def of_one_moment(mark: Callable[[], bytes | None], read: Callable[[bytes | None], Answer]) -> Answer:

@@ -62,6 +62,29 @@ class Scan(ABC):
         """Release the snapshot. May be called more than once. ``fetch`` must not be called afterwards."""
 
 
+class EngineSnapshot(ABC):
+    """The committed data of one moment, for any number of lookups and scans, until ``close``. For any thread.
+
+    Raises, all methods: StoreCorruptedError, StoreUnavailableError. Nothing is called after ``close``.
+    """
+
+    @abstractmethod
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        """Return the value of ``key``."""
+
+    @abstractmethod
+    def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
+        """Return a scan of a range. It is closed before the snapshot."""
+
+    @abstractmethod
+    def meta(self) -> Mapping[bytes, bytes]:
+        """Return all meta entries."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the snapshot. May be called more than once."""
+
+
 _FORMER_NAMES = {"rehearse": "probe_open", "settle_families": "select_families"}
 """Methods of ``Engine`` that engines of other packages may still have under a former name."""
 
@@ -189,6 +212,13 @@ class Engine(ABC):
         An engine overrides this if a write between two calls of ``scan`` could be visible in the second one.
         """
         return [self.scan(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
+
+    def snapshot(self) -> EngineSnapshot | None:
+        """Return a snapshot of all committed data, in constant time; None, the default, if the engine has none.
+
+        A store then copies the data into memory.
+        """
+        return None
 
     def has_records(self) -> bool:
         """Return whether the first data family in use has a committed record. Only the first record is read."""

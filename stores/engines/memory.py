@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
 
-from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.engine import Engine, EngineSnapshot, Scan, Writes
 from stores.engines.families import BOTH, FAMILIES, families_in_use
+from stores.engines.map_snapshot import MapScan, MapSnapshot
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
 from stores.ordered.sorted_map import SortedMap
-
-_FETCH = 256
 
 
 class MemoryEngine(Engine):
@@ -77,7 +76,12 @@ class MemoryEngine(Engine):
         """Return a scan of one family. The caller holds the lock."""
         data = self._stored[family]
         self._shared.add(family)
-        return _MemoryScan(data.writes, data.merge(start, end, end_open=end_open, reverse=reverse), reverse=reverse)
+        return MapScan(data.writes, data.merge(start, end, end_open=end_open, reverse=reverse), reverse=reverse)
+
+    def snapshot(self) -> EngineSnapshot:
+        with self._lock:
+            self._shared.update(range(len(self._stored)))
+            return MapSnapshot(list(self._stored), dict(self._meta), self._lock)
 
     def meta(self) -> dict[bytes, bytes]:
         return dict(self._meta)
@@ -121,25 +125,3 @@ class MemoryEngine(Engine):
 
     def close(self) -> None:
         """Do nothing: readers in the middle of a call complete it."""
-
-
-class _MemoryScan(Scan):
-    def __init__(self, values: Mapping[bytes, bytes], keys: Iterator[list[bytes]], *, reverse: bool) -> None:
-        self._values, self._keys, self._reverse = values, keys, reverse
-        self._some: list[bytes] = []
-        """Keys in the order of the scan; those from ``_at`` on are not fetched yet."""
-        self._at = 0
-
-    def fetch(self) -> list[tuple[bytes, bytes]]:
-        while self._at >= len(self._some):
-            some = next(self._keys, None)
-            if some is None:
-                return []
-            self._some, self._at = some[::-1] if self._reverse else some, 0
-        keys = self._some[self._at : self._at + _FETCH]
-        self._at += len(keys)
-        # Without bytecode for each pair.
-        return list(zip(keys, map(self._values.__getitem__, keys), strict=True))
-
-    def close(self) -> None:
-        self._keys, self._some = iter(()), []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Self, cast
 
 from stores.contract.persistence import Persistence
-from stores.engines.engine import Engine, Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import Engine, EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.errors import StoreIncompatibleError
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
@@ -62,6 +62,10 @@ class SplitEngine(TransactionalEngine):
         parts = [_parts(start, end, end_open=end_open, reverse=reverse) for start, end, end_open, _ in ranges]
         made = iter(self.engine.scans([part for some in parts for part in some], reverse=reverse))
         return [_SplitScan((part.family, next(made)) for part in some) for some in parts]
+
+    def snapshot(self) -> EngineSnapshot | None:
+        below = self.engine.snapshot()
+        return None if below is None else _SplitSnapshot(below)
 
     def meta(self) -> dict[bytes, bytes]:
         return self.engine.meta()
@@ -129,6 +133,27 @@ class _SplitScan(Scan):
         parts, self._parts = self._parts, []
         for _, scan in parts:
             scan.close()
+
+
+class _SplitSnapshot(EngineSnapshot):
+    """A snapshot of the engine below."""
+
+    def __init__(self, below: EngineSnapshot) -> None:
+        self._below = below
+
+    def get(self, key: bytes, family: int = 0) -> bytes | None:
+        return self._below.get(key[1:], key[0]) if _is_known(key) else None
+
+    def scan(self, bounds: ScanRange, *, reverse: bool = False) -> Scan:
+        start, end, end_open, _ = bounds
+        parts = _parts(start, end, end_open=end_open, reverse=reverse)
+        return _SplitScan((part.family, self._below.scan(part, reverse=reverse)) for part in parts)
+
+    def meta(self) -> Mapping[bytes, bytes]:
+        return self._below.meta()
+
+    def close(self) -> None:
+        self._below.close()
 
 
 class _SplitTransaction(Transaction):

@@ -162,9 +162,15 @@ class KeyValueReads(Generic[K, V]):
 class TypedKeyValueView(KeyValueReads[K, V], TypedView):
     """A read-only view of a typed key-value store, for any thread."""
 
-    def __init__(self, view: KeyValueView, codec: Codec[K, V], reader: ReadOnlyKeyValueStore | None = None) -> None:
-        """Create a view that reads from ``reader``, by default from ``view``."""
-        TypedView.__init__(self, view)
+    def __init__(
+        self,
+        view: KeyValueView,
+        codec: Codec[K, V],
+        reader: ReadOnlyKeyValueStore | None = None,
+        remake: Callable[[KeyValueView], TypedView] | None = None,
+    ) -> None:
+        """Create a view that reads from ``reader``, by default from ``view``. ``remake`` makes it of other data."""
+        TypedView.__init__(self, view, remake or (lambda other: TypedKeyValueView(other, codec)))
         KeyValueReads.__init__(self, reader or view, codec)
 
 

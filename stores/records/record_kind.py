@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self, cast
 
 from stores.contract.arguments import OnlyReads
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
@@ -181,11 +181,24 @@ def is_empty(store: KeyValueStore) -> bool:
         return next(iter(pairs), None) is None
 
 
-class TypedView(OnlyReads):
+class TypedView(OnlyReads, Closeable):
     """A read-only view of a typed store, for any thread. Raises: as ``KeyValueView``."""
 
-    def __init__(self, view: KeyValueView) -> None:
-        self._view = view
+    def __init__(self, view: KeyValueView, remake: Callable[[KeyValueView], TypedView]) -> None:
+        """Make it. ``remake`` makes the same view of other data."""
+        self._view, self._remake = view, remake
+
+    def snapshot(self) -> Self:
+        """Return this view of the last commit, for several queries that fit each other. Close it.
+
+        Use it in a ``with`` block: see ``KeyValueView.snapshot``.
+        """
+        return cast(Self, self._remake(self._view.snapshot()))
+
+    def close(self) -> None:
+        """Close a snapshot. No effect on any other view, which is closed with its store."""
+        if isinstance(self._view, Closeable):
+            self._view.close()
 
     @property
     def isolation_level(self) -> IsolationLevel:

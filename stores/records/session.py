@@ -61,7 +61,7 @@ class SessionView(SessionReads[K, V], TypedView):
     """A read-only view of a session store, for any thread."""
 
     def __init__(self, kind: Session[K, V], view: KeyValueView) -> None:
-        TypedView.__init__(self, view)
+        TypedView.__init__(self, view, kind.view)
         SessionReads.__init__(self, kind, kind.keys, view, kind.codec("of a view"))
 
 

@@ -129,7 +129,7 @@ class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
     """A read-only view of a timestamped key-value store, for any thread."""
 
     def __init__(self, kind: TimestampedKeyValue[K, V], view: KeyValueView) -> None:
-        TypedView.__init__(self, view)
+        TypedView.__init__(self, view, kind.view)
         reader: ReadOnlyKeyValueStore = view
         if not view.takes_timestamps:
             reader = SurrogateReader(view)
@@ -142,7 +142,7 @@ class TimestampedKeyValueView(TimestampedReads[K, V], TypedView):
     def plain(self) -> TypedKeyValueView[K, V]:
         """Return the same view without timestamps. Source: KIP-258, ``QueryableStoreTypes.keyValueStore``."""
         codec = Codec("of a view", self._kind.key, StrippingSerde(self._kind.value))
-        return TypedKeyValueView(self._view, codec, self._reader)
+        return TypedKeyValueView(self._view, codec, self._reader, lambda view: self._kind.view(view).plain())
 
 
 class TimestampedKeyValueStore(TimestampedReads[K, V], TypedStore):

@@ -76,7 +76,7 @@ class WindowView(WindowReads[K, V], TypedView):
     """A read-only view of a window store, for any thread."""
 
     def __init__(self, kind: Window[K, V], view: KeyValueView) -> None:
-        TypedView.__init__(self, view)
+        TypedView.__init__(self, view, kind.view)
         WindowReads.__init__(self, kind, kind.keys, kind.size_ms, view, kind.codec("of a view"))
 
 

@@ -17,8 +17,8 @@ from typing import ClassVar, cast
 
 from stores.batch.buffer import MISSING, PAIR_MEMORY_BYTES, RANGE_MEMORY_BYTES, IndexedBatch, Layer, Missing, lookup
 from stores.batch.merge import chunks_of
-from stores.engines.engine import Engine, Writes
-from stores.errors import CommitFailedError
+from stores.engines.engine import Engine, EngineSnapshot, Writes
+from stores.errors import CommitFailedError, StoreUnavailableError
 from stores.failpoints import reach
 from stores.interface import IsolationLevel, RecoveryOutcome
 from stores.ordered.ranges import Bounds, ScanRange
@@ -31,6 +31,8 @@ from stores.strategies.staging import Opened, Scanned, Staging
 
 BUFFER, PART = "staging_buffer_bytes", "copy_part_bytes"
 """The names of the options."""
+_SNAPSHOT_TRIES = 8
+"""The number of attempts at a snapshot between two commits. After that it waits for the end of a commit."""
 
 
 class CommitProtocol(ABC):
@@ -317,6 +319,24 @@ class BatchStaging(Staging):
             self.engine.get_many([key for key, value in zip(keys, staged, strict=True) if value is MISSING])
         )
         return [next(committed) if isinstance(value, Missing) else value for value in staged]
+
+    def snapshot(self) -> EngineSnapshot:
+        copying = self._copying
+        for _ in range(_SNAPSHOT_TRIES):
+            count = copying.count
+            if count & 1:
+                break
+            taken = super().snapshot()
+            if copying.count == count:
+                return taken
+            taken.close()
+        # The engine holds parts of a commit: wait for its end, which releases this lock.
+        with self.access.working:
+            if copying.count & 1:
+                raise StoreUnavailableError(
+                    f"the last commit of store {self.access.name!r} was cut short: close the store and open it again"
+                )
+            return super().snapshot()
 
     def scan(self, level: IsolationLevel, bounds: ScanRange, *, reverse: bool) -> Scanned:
         if level is IsolationLevel.READ_UNCOMMITTED:

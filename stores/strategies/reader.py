@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 from stores.contract.arguments import check_keys
 from stores.contract.reading import close_answer, of_one_moment
-from stores.errors import StoreUnavailableError
-from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.errors import ConfigError, StoreUnavailableError
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, KeyValueView, Position, PositionBound
 from stores.ordered.ranges import ScanRange
 from stores.strategies.access import Access
 from stores.strategies.arguments import as_bytes
@@ -60,6 +60,8 @@ class Readable(Protocol):
 
     def approximate_num_entries(self) -> int: ...
 
+    def snapshot(self) -> KeyValueSnapshot: ...
+
 
 class StoreReader(KeyValueView):
     """A read-only view of a store at one isolation level, for any thread."""
@@ -93,6 +95,14 @@ class StoreReader(KeyValueView):
         with store.marks_held():
             # The writer completes a change that it has begun, and then waits.
             return of_one_moment(lambda: self.mark(name), read)
+
+    def snapshot(self) -> KeyValueSnapshot:
+        if self._level is not IsolationLevel.READ_COMMITTED:
+            raise ConfigError(
+                f"a snapshot shows a commit, and this view of store {self._store.name!r} reads at {self._level}: use "
+                "read_only(IsolationLevel.READ_COMMITTED).snapshot()"
+            )
+        return self._store.snapshot()
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -146,6 +156,9 @@ class BoundedReader(StoreReader):
 
     def mark(self, name: str) -> bytes | None:
         return self._answered(lambda: super(BoundedReader, self).mark(name))
+
+    def snapshot(self) -> KeyValueSnapshot:
+        return self._answered(super().snapshot)
 
     def get(self, key: bytes) -> bytes | None:
         return self._answered(lambda: super(BoundedReader, self).get(key))

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from stores.batch.merge import Pair, chunks_of
-from stores.engines.engine import Engine, Writes
+from stores.engines.engine import Engine, EngineSnapshot, Writes
+from stores.engines.map_snapshot import copied
 from stores.engines.split import SplitEngine, split_or_whole
 from stores.errors import StoreClosedError
 from stores.failpoints import Part, declare
@@ -186,6 +187,10 @@ class Staging(ABC):
     def scans_committed(self, ranges: Sequence[ScanRange], reverse: bool) -> list[Scanned]:
         """Return a scan of the engine for each of ``ranges``, all of one snapshot."""
         return [(chunks_of(scan), Pin(scan.close)) for scan in self.engine.scans(ranges, reverse=reverse)]
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return a snapshot of committed data. May be called on any thread."""
+        return self.engine.snapshot() or copied(self.engine)
 
     def shows_staged(self) -> bool:
         """Return whether readers of committed data are shown staged writes: during a commit in parts, or always."""

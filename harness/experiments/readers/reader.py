@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
 from threading import Event
 
-from harness.checkers.isolation import Query, Versions, Window, explained, refusal, shown
+from harness.checkers.isolation import Query, Several, Versions, Window, explained, refusal, shown
 from harness.experiments.readers.questions import question
 from harness.experiments.readers.writer import INPUT
 from harness.typed_maps import PLAIN, Scan
 from stores.errors import NotUpToBoundError
-from stores.interface import IsolationLevel, KeyValueIterator, KeyValueStore, PositionBound
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, KeyValueStore, PositionBound
 
 _HELD_AT_MOST = 3
+_PINS = 0.15
+"""The share of queries of committed data that are asked of a snapshot."""
 _RESTS = 0.3
 """The share of answers after which a reader pauses."""
 
@@ -70,7 +73,12 @@ class Reader:
         view = self.sight.store.read_only(self.sight.level, PositionBound({INPUT: bound}) if bound >= 0 else None)
         promises = self.sight.level is IsolationLevel.READ_COMMITTED and self.sight.store.transactional
         reached = view.position().get(INPUT, -1) if promises else -1
+        pins = self.sight.level is IsolationLevel.READ_COMMITTED and choose.random() < _PINS
         try:
+            if pins:
+                snapshot = view.snapshot()
+                self._ask_snapshot(snapshot, Window(first, versions.begun, max(bound, reached)))
+                return
             answer = asked.ask(view)
         except NotUpToBoundError as error:
             self.answers += 1
@@ -89,13 +97,25 @@ class Reader:
         if self._held and choose.random() < 0.1:
             self._drain(*self._held.pop(0))
 
+    def _ask_snapshot(self, snapshot: KeyValueSnapshot, window: Window) -> None:
+        """Ask some queries of ``snapshot``, with pauses in which the writer may commit. All must show one version."""
+        queries, answers = [], []
+        with closing(snapshot):
+            for _ in range(self._random.randrange(2, 5)):
+                asked = question(self.sight.kind, self._random)
+                answer = asked.ask(snapshot)
+                queries.append(asked.query)
+                answers.append(list(answer) if isinstance(answer, KeyValueIterator | Scan) else answer)
+                time.sleep(self._random.random() * 1e-3)
+        self._check(Several(tuple(queries)), answers, window, remember=True)
+
     def _drain(
         self, scan: KeyValueIterator | Scan, begun: list[tuple[bytes, bytes]], query: Query, window: Window
     ) -> None:
         with scan:
             self._check(query, [*begun, *scan], window, remember=False)
 
-    def _check(self, query: Query, answer: object, window: Window, *, remember: bool) -> None:
+    def _check(self, query: Query | Several, answer: object, window: Window, *, remember: bool) -> None:
         self.answers += 1
         found = shown(self.sight.versions, query, answer, window)
         if found is None:

@@ -20,7 +20,7 @@ from weakref import WeakSet
 import lmdb
 
 from stores.engines.checksum import CHECKSUM_BYTES, codec_of
-from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.lmdb.errors import damage, reading_error, writing_error
 from stores.engines.lmdb.file import check_length, check_structure, has_database, map_for, reserve_lock_file
@@ -28,6 +28,7 @@ from stores.engines.lmdb.memory_map import MemoryMap
 from stores.engines.lmdb.meta_pages import Checksums, check_closed_meta_pages, check_meta_pages, keep_meta_pages
 from stores.engines.lmdb.ranges import delete_range
 from stores.engines.lmdb.scan import LmdbScan, Reading
+from stores.engines.lmdb.snapshot import LmdbSnapshot
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
@@ -80,6 +81,7 @@ class LmdbEngine(TransactionalEngine):
         readers = int(env.info()["max_readers"])
         self._snapshots_max = readers - min(_SPARE_READERS_MAX, readers // 2)
         self._scans: WeakSet[LmdbScan] = WeakSet()
+        self._held: WeakSet[LmdbSnapshot] = WeakSet()
         # The map can only be resized while no transaction is open, on any thread.
         self._map = RLock()
         self._memory_map = MemoryMap(env, self._page_bytes, self._release_map)
@@ -269,14 +271,42 @@ class LmdbEngine(TransactionalEngine):
         # This reads the record of each database. After it, scans on several threads only read the shared state.
         return Reading(txn, [txn.stat(stored)["entries"] for stored in self._stored])
 
+    def snapshot(self) -> EngineSnapshot:
+        with self._map:
+            try:
+                while True:
+                    number, meta = self._read_meta()
+                    held = self._snapshot()
+                    if held.reading.txn.id() == number:
+                        break
+                    # A commit came between the two.
+                    self._snapshots.release(held)
+            except lmdb.Error as error:
+                raise reading_error(error) from error
+            taken = LmdbSnapshot(
+                self._codec,
+                self._snapshots,
+                held,
+                self._stored,
+                meta,
+                self._map,
+                lambda snapshot, bounds, reverse: self._scan(snapshot, bounds, reverse=reverse),
+            )
+            self._held.add(taken)
+            return taken
+
     def meta(self) -> dict[bytes, bytes]:
         with self._map:
             try:
-                with self._env.begin(self._meta, buffers=True) as txn:
-                    entries = [(bytes(name), self._short(entry)) for name, entry in txn.cursor()]
+                return self._read_meta()[1]
             except lmdb.Error as error:
                 raise reading_error(error) from error
-        return dict(self._codec.decode_pairs(entries))
+
+    def _read_meta(self) -> tuple[int, dict[bytes, bytes]]:
+        """Return the ID of the last commit, and its meta entries."""
+        with self._env.begin(self._meta, buffers=True) as txn:
+            entries = [(bytes(name), self._short(entry)) for name, entry in txn.cursor()]
+            return txn.id(), dict(self._codec.decode_pairs(entries))
 
     def _short(self, entry: memoryview) -> bytes:
         """Return a copy of a meta entry. A copy of a damaged length could read beyond the map and crash the process."""
@@ -366,6 +396,9 @@ class LmdbEngine(TransactionalEngine):
 
     def _release_map(self) -> None:
         self._drop_reader()
+        # The snapshots first: scans of them are detached with the others.
+        for held in list(self._held):
+            held.detach()
         for scan in list(self._scans):
             scan.detach()
 

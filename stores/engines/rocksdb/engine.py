@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 from rocksdict import AccessType, Checkpoint, WriteBatch, WriteOptions
 
 from stores.contract.persistence import AT_ONCE, Persistence
-from stores.engines.engine import Engine, Scan, Writes
+from stores.engines.engine import Engine, EngineSnapshot, Scan, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.record_log import has_cut_record, has_foreign_record, torn_record
 from stores.engines.rocksdb.database import (
@@ -37,6 +37,7 @@ from stores.engines.rocksdb.flushes import Flushes
 from stores.engines.rocksdb.options import COMPACTION, COMPRESSION, database_options, memory_of
 from stores.engines.rocksdb.scan import RocksDBScan, check_end
 from stores.engines.rocksdb.shared_memory import SharedMemory
+from stores.engines.rocksdb.snapshot import RocksDBSnapshot
 from stores.errors import StoreCorruptedError, StoreUnavailableError
 from stores.interface import Durability
 from stores.ordered.ranges import Bounds, ScanRange
@@ -245,6 +246,17 @@ class RocksDBEngine(Engine):
             made = [self._scan(*bounds, reverse=reverse) for bounds in ranges]
             if self._num_writes() == before:
                 return made
+
+    def snapshot(self) -> EngineSnapshot:
+        while True:
+            # As in ``scans``: the iterators and the meta entries are of one moment if nothing was written meanwhile.
+            before, meta = self._num_writes(), self.meta()
+            try:
+                iterators = [stored.iter() for stored in self._stored]
+            except Exception as error:
+                raise reading_error(error) from error
+            if self._num_writes() == before:
+                return RocksDBSnapshot(iterators, meta)
 
     def _num_writes(self) -> int:
         try:

@@ -18,11 +18,12 @@ from threading import Lock, RLock, get_ident
 from typing import ClassVar, Self, TypeVar, cast
 
 from stores.engines.checksum import CHECKSUM_BYTES, ValueCodec, codec_of
-from stores.engines.engine import Scan, Transaction, TransactionalEngine, Writes
+from stores.engines.engine import EngineSnapshot, Scan, Transaction, TransactionalEngine, Writes
 from stores.engines.families import FAMILIES, families_in_use
 from stores.engines.snapshots import Snapshot, Snapshots
 from stores.engines.sqlite.errors import damage, opening_error, reading_error, writing_error
 from stores.engines.sqlite.scan import SqliteScan
+from stores.engines.sqlite.snapshot import SqliteSnapshot
 from stores.engines.sqlite.tables import (
     DATA,
     FILE,
@@ -218,6 +219,12 @@ class SqliteEngine(TransactionalEngine):
     def _scan(self, snapshot: Snapshot[sqlite3.Connection], bounds: ScanRange, *, reverse: bool) -> SqliteScan:
         """Return a scan that is a user of ``snapshot``."""
         return SqliteScan(self._file, self._codec, self._snapshots, snapshot, self._tables, bounds, reverse=reverse)
+
+    def snapshot(self) -> EngineSnapshot:
+        try:
+            return SqliteSnapshot(self._file, self._codec, self._tables, self._acquire, self._release)
+        except sqlite3.Error as error:
+            raise reading_error(error, self._file) from error
 
     def has_records(self) -> bool:
         # On the writing connection if possible: creating another one would take a large part of an opening's time.

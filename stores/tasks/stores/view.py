@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from stores.contract.reading import close_answer
 from stores.errors import StoreClosedError, StoreError, StoreRestoringError
-from stores.interface import IsolationLevel, KeyValueIterator, KeyValueView, Position, PositionBound
+from stores.interface import IsolationLevel, KeyValueIterator, KeyValueSnapshot, KeyValueView, Position, PositionBound
 from stores.tasks.stores.store_proxy import StoreProxy
 from stores.tasks.stores.task_store import TaskStore
 
@@ -66,6 +66,9 @@ class TaskView(KeyValueView):
 
     def with_mark(self, name: str, read: Callable[[bytes | None], Answer]) -> Answer:
         return self._answered(lambda view: view.with_mark(name, read))
+
+    def snapshot(self) -> KeyValueSnapshot:
+        return self._answered(lambda view: view.snapshot())
 
     def get(self, key: bytes) -> bytes | None:
         return self._answered(lambda view: view.get(key))
