@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from stores.strategies.opening import open_data
 from stores.strategies.staging import Opened, Staging, Traits
 from stores.strategies.store import Store
 from stores.strategies.writer_thread import catch_up
+
+_log = logging.getLogger(__name__)
 
 
 def open_over(
@@ -70,7 +73,9 @@ def open_over(
             if RecoveryOutcome.ROLLED_FORWARD in settled:
                 staging.outcome = RecoveryOutcome.ROLLED_FORWARD
             upgraded = end_split(staging, path)
-            return Store(staging, directory, traits, upgraded=upgraded)
+            store = Store(staging, directory, traits, upgraded=upgraded)
+            _tell(store, path)
+            return store
         except BaseException:
             # The original error matters more than an error of this close.
             with suppress(StoreError):
@@ -79,3 +84,11 @@ def open_over(
     except BaseException:
         directory.close(clean=False)
         raise
+
+
+def _tell(store: Store, path: Path) -> None:
+    recovery = store.recover()
+    if recovery.outcome is RecoveryOutcome.ROLLED_FORWARD:
+        _log.info("store %r in %s completed a commit that the last process had begun", store.name, path)
+    elif recovery.outcome is RecoveryOutcome.ROLLED_BACK:
+        _log.info("store %r in %s was not closed cleanly, and is at its last commit on disk", store.name, path)

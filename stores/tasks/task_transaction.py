@@ -5,6 +5,7 @@ Source: KIP-129 (exactly once), KIP-844 ("StateStore changes", steps 1 to 5), KI
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -18,6 +19,8 @@ from stores.tasks.identifier import TaskId
 from stores.tasks.task_counters import TaskCounters
 from stores.tasks.task_state import Call, Event, TaskLifecycle, TaskState
 from stores.tasks.timing.timing import Timing
+
+_log = logging.getLogger(__name__)
 
 BEFORE_LOG_COMMIT = declare(
     "task.before_log_commit", "everything is staged, nothing of it is committed anywhere", part=Part.TASK
@@ -197,6 +200,13 @@ class TaskTransaction:
         if not self._lifecycle.allows(Event.ROLL_BACK):
             return  # The function itself has closed the task, or has called a commit that failed.
         self._lifecycle.roll_back()
+        # Not the error's text: it may contain values.
+        _log.info(
+            "task %s rolls back %d records to its last commit, after %s",
+            self._task_id,
+            self.processed,
+            type(error).__name__,
+        )
         processed, reached = self.processed, dict(self.next_offsets)
         asked = False
         try:

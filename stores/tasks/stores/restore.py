@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -33,6 +34,10 @@ AFTER_WRITE = declare(
     twice=True,
 )
 
+_log = logging.getLogger(__name__)
+
+PROGRESS_S = 10.0
+"""The time between two messages about one restore."""
 PIECE_RECORDS_MAX = 50_000
 PIECE_BYTES_MAX = 8 * 1024 * 1024
 
@@ -112,7 +117,7 @@ def restore(
     Raises: OffsetOutOfRangeError if the changelog no longer has the next record; as ``StateStore.restore``.
     Source: KIP-892, "Restoring"; KIP-844, step 1.
     """
-    began = perf_counter()
+    began = told = perf_counter()
     from_offset = changelog.start_offset(partition) if offset is None else offset + 1
     done = Restored(from_offset, changelog.end_offset(partition))
     piece: list[tuple[bytes, bytes | None]] = []
@@ -120,6 +125,7 @@ def restore(
     plain, keeps_marks = conversion.plain, store.keeps_marks
 
     def write(position: Position | None = None) -> None:
+        nonlocal told
         reach(BEFORE_WRITE)
         assert done.last_offset is not None
         bound.make_room(piece_bytes)
@@ -132,8 +138,19 @@ def restore(
         reach(AFTER_WRITE)
         done.records += piece_records
         done.bytes += piece_bytes
+        now = perf_counter()
+        if now - told >= PROGRESS_S:
+            told = now
+            _log.info(
+                "store %r is being restored: at offset %d, to before %d, %d records in %.0f s so far",
+                store.name,
+                done.last_offset,
+                done.to_offset,
+                done.records,
+                now - began,
+            )
         if on_restore is not None:
-            seconds = perf_counter() - began
+            seconds = now - began
             on_restore(RestoreProgress(store.name, done.last_offset, done.to_offset, done.records, done.bytes, seconds))
 
     records = changelog.read(partition, from_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,8 @@ from stores.tasks.stores.shown_store import ShownStore
 from stores.tasks.stores.store_counters import TaskStoreCounters
 from stores.tasks.stores.store_format import StoreFormat
 from stores.tasks.stores.trust import IN_DOUBT, ROLLED_BACK, Trust, is_damaged, keeps_apart
+
+_log = logging.getLogger(__name__)
 
 Failure = CommitFailedError | StoreCorruptedError | StoreUnavailableError
 """The errors of a store after a disk error or damage."""
@@ -186,6 +189,7 @@ class TaskStore:
                 position = merge(position, CheckpointFile(file).read())
         offsets = {} if checkpointed_offset is None else {self.partition: checkpointed_offset}
         import_offsets(self.path, self._config, offsets, position, must_be_clean=self._trust.is_checked(origin))
+        _log.info("store %r in %s is kept for the backend %s", self.name, self.path, self._config.backend)
 
     def _remove_position_files(self) -> None:
         """Remove the position files: their content is in the store now, or was that of another one."""
@@ -213,6 +217,17 @@ class TaskStore:
             self.offset = done.last_offset
         seconds = self._opened_in_s + perf_counter() - began
         self.counters.recovery_seconds_total += seconds
+        if done.records:
+            _log.info(
+                "store %r restored %d records (%d bytes) of %s-%d, from offset %d to before %d, in %.1f s",
+                self.name,
+                done.records,
+                done.bytes,
+                *self.partition,
+                done.from_offset,
+                done.to_offset,
+                seconds,
+            )
         reason, self._wiped_because, self._opened_in_s = self._wiped_because, None, 0.0
         self.report = RestoreReport(
             self.name,
@@ -426,6 +441,7 @@ class TaskStore:
     def _wipe(self, reason: str) -> None:
         self._wiped_because = reason
         self.counters.wipe_total += 1
+        _log.info("store %r in %s is wiped, to be restored from its changelog: %s", self.name, self.path, reason)
         if hasattr(self, "store"):
             self._close()
         # First: if the checkpoint outlived the data, it would count for the data of an interrupted restore.
