@@ -143,7 +143,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             latency_commits=20,
             shares=(
                 Share(("kill",), ("DISK",), 4),
-                Share(("power gate",), ("DISK",), 8, 2),
+                Share(("power names",), ("DISK",), 8, 2),
                 Share(("error EIO once",), ("DISK",), 2),
             ),
             task_points_max=2,
@@ -186,13 +186,13 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             latency_commits=100,
             shares=(
                 Share(("kill",), ("DISK",)),
-                Share(("power gate",), ("DISK",), 280, 3),
-                Share(("power gate",), _BELOW_DISK, 64, 3),
+                Share(("power names",), ("DISK",), 280, 3),
+                Share(("power names",), _BELOW_DISK, 64, 3),
                 Share(("kill",), _BELOW_DISK, 16),
                 Share(("tear",), ("DISK",), 24),
                 # A missing sync of a folder shows at some positions of a commit only, and only under this model.
                 Share(("power strict",), ("DISK",), 64, 4),
-                Share(("power journal", "power beyond"), ("DISK",), 8, 4),
+                Share(("power journal", "power torn-sectors"), ("DISK",), 8, 4),
                 Share(_ERRORS, ("DISK",), 4),
                 Share(("failed_sync",), ("DISK",), 6, 3),
                 Share(("error EIO once", "error ENOSPC lasting"), _BELOW_DISK, 4),
@@ -201,7 +201,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             task_points_max=24,
             kills_at_disk={TASKS[0]: 80, PUNCTUATION: 80, ONLINE_UPGRADE: 60, OFFSET_IMPORTS[1]: 120},
             measured_seeds=2,
-            variation_points_max={"kill": 17, "power gate": 8, "power": 0, "failed_sync": 0, "": 4},
+            variation_points_max={"kill": 17, "power names": 8, "power": 0, "failed_sync": 0, "": 4},
             unseen_points_max=24,
         ),
         "full": Profile(
@@ -228,9 +228,9 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             visibility_commits=50,
             latency_commits=500,
             shares=(
-                Share(("kill", "tear", "power gate", "power journal", "power strict", "power beyond")),
+                Share(("kill", "tear", "power names", "power journal", "power strict", "power torn-sectors")),
                 Share((*_ERRORS, *_DAMAGES)),
-                Share(("kill_twice", "failed_sync gate", "failed_sync strict")),
+                Share(("kill_twice", "failed_sync names", "failed_sync strict")),
                 Share(("power_twice",), points_max=64),
             ),
             task_points_max=None,

@@ -8,7 +8,7 @@ Source: KIP-892, "Upgrading"; KIP-258: a store is upgraded in place, and never h
 from harness.effect_scenario import EffectScenario
 
 SCENARIO = EffectScenario(
-    faults=("kill", "kill_twice", "power gate"),
+    faults=("kill", "kill_twice", "power names"),
     backends=("format-migration", "lazy-upgrade", "format-upgrade"),
     points_max=6,
     mutants=("migration-noted-first", "upgraded-outside", "swapped-without-note"),

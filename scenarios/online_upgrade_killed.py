@@ -8,7 +8,7 @@ Source: KIP-258, first draft, "In-Place Upgrade": online, without a stop of the 
 from harness.effect_scenario import EffectScenario
 
 SCENARIO = EffectScenario(
-    faults=("kill", "power gate"),
+    faults=("kill", "power names"),
     backends=("task-online-upgrade",),
     points_max=24,
     mutants=("stepped-offset-first",),

@@ -9,7 +9,7 @@ Source: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); KIP
 
 from harness.effect_scenario import EffectScenario
 
-SCENARIO = EffectScenario(faults=("power gate", "power journal", "power strict"), points_max=96, states_per_position=4)
+SCENARIO = EffectScenario(faults=("power names", "power journal", "power strict"), points_max=96, states_per_position=4)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Source: SQLite, "Atomic Commit In SQLite", "Hardware Assumptions", on sectors an
 
 from harness.effect_scenario import EffectScenario
 
-SCENARIO = EffectScenario(faults=("power beyond",), durabilities=("DISK",), points_max=120, states_per_position=4)
+SCENARIO = EffectScenario(faults=("power torn-sectors",), durabilities=("DISK",), points_max=120, states_per_position=4)
 
 
 if __name__ == "__main__":

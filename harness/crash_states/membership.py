@@ -32,7 +32,7 @@ def why_illegal(
 
     If no selection of names is legal, the reasons are those for the selection with the fewest. Raises: as ``Disk``.
     """
-    if folder_model is FolderModel.STRICT and not why_illegal(recording, base, position, tree, FolderModel.GATE):
+    if folder_model is FolderModel.STRICT and not why_illegal(recording, base, position, tree, FolderModel.NAMES):
         return []
     disk = Disk(recording, base, folder_model)
     while disk.position < position:

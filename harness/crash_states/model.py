@@ -25,15 +25,15 @@ Names (creations, renames, links, unlinkings, folders made and removed) are atom
     written that one back, and committed the size, before later changes. Except for a datasync, and a write through
     O_DSYNC, it is also the last change of the file's names, or of its entries if it is a folder. A sync of a file that
     has no change to commit commits nothing of others.
-  * GATE: less is durable. Of what JOURNAL would commit, only what concerns the file's own names, the folders above it,
+  * NAMES: less is durable. Of what JOURNAL would commit, only what concerns the file's own names, the folders above it,
     and its entries, if it is a folder. Promises are checked against this model.
   * STRICT: less again, as POSIX says. Only a sync of each folder whose entries a change is in makes it durable.
   A failed sync of a folder leaves the pending changes of its entries pending, whatever sync follows, until a later
   change of its entries is made durable: the folder is written again with that. (A journal that can't be written is
   given up: ext4 and xfs refuse every later operation. The code that injects the fault has to do that.)
-  Of pending names, GATE and JOURNAL lose the latest ones, so that a prefix is kept; STRICT loses any.
+  Of pending names, NAMES and JOURNAL lose the latest ones, so that a prefix is kept; STRICT loses any.
   A file whose name was lost is lost, and its bytes with it.
-Every state of JOURNAL is one of GATE, and every one of GATE is one of STRICT.
+Every state of JOURNAL is one of NAMES, and every one of NAMES is one of STRICT.
 
 Beyond the model, and generated only on request: noise instead of zeros behind a torn write, and tears at multiples of
 64 bytes. Not modelled: partially written folders, blocks of another file, disks that ignore syncs, writable maps.
@@ -55,9 +55,14 @@ from harness.io_trace.recorder import NOT_COUNTED, Effect, Kind
 class FolderModel(StrEnum):
     """The rule by which a name becomes durable; see above."""
 
-    GATE = "gate"
+    NAMES = "names"
     JOURNAL = "journal"
     STRICT = "strict"
+
+    @classmethod
+    def _missing_(cls, value: object) -> FolderModel | None:
+        """Read the name that ``NAMES`` had in descriptions of an earlier version."""
+        return cls.NAMES if value == "gate" else None
 
 
 class Disk:
@@ -214,7 +219,7 @@ class Disk:
             return
         upto = max(grown_at, self._resized.get(number, -1), -1 if data_only else self._named.get(number, -1))
         committed = [change for change in self._name_changes if change.index <= upto]
-        if self.folder_model is FolderModel.GATE:
+        if self.folder_model is FolderModel.NAMES:
             own = self._with_folders_above(number)
             committed = [change for change in committed if change.file in own or number in change.folders]
         self._make_names_durable(committed)

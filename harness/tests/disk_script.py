@@ -159,14 +159,14 @@ def files(tree: Tree) -> Files:
 
 def enumerated(script: Script, at: int, before: Tree, depth: Depth | None = None, seed: int = 7) -> list[State]:
     """The states at one position, as they come."""
-    return list(states(script.effects, before, range(at, at + 1), FolderModel.GATE, seed, depth or Depth()))
+    return list(states(script.effects, before, range(at, at + 1), FolderModel.NAMES, seed, depth or Depth()))
 
 
 def found_at(
     script: Script,
     position: int | None = None,
     before: Tree | None = None,
-    model: FolderModel = FolderModel.GATE,
+    model: FolderModel = FolderModel.NAMES,
     depth: Depth | None = None,
     seed: int = 7,
 ) -> list[Files]:
@@ -177,7 +177,7 @@ def found_at(
 
 
 def found_everywhere(
-    script: Script, before: Tree | None = None, model: FolderModel = FolderModel.GATE, seed: int = 7
+    script: Script, before: Tree | None = None, model: FolderModel = FolderModel.NAMES, seed: int = 7
 ) -> list[Distinct]:
     """Each distinct state of the whole recording."""
     return list(distinct(script.effects, before or Tree(), positions(script.effects), model, seed))

@@ -24,7 +24,7 @@ from harness.tests.disk_script import (
     writes,
 )
 
-GATE = FolderModel.GATE
+NAMES = FolderModel.NAMES
 
 
 def random_script(seed: int, effects: int) -> tuple[Script, Tree]:
@@ -99,7 +99,7 @@ def test_a_description_rebuilds_the_state_that_it_came_with(model: FolderModel, 
 def test_a_state_is_the_base_with_what_was_kept_and_without_what_was_lost(seed: int) -> None:
     script, before = random_script(seed, 40)
     effects = [effect for effect in script.effects if effect.kind is not Kind.NOTE]
-    for state in states(script.effects, before, positions(script.effects), GATE, seed):
+    for state in states(script.effects, before, positions(script.effects), NAMES, seed):
         if state.description.kind == "all" and state.description.position not in state.description.kept:
             expected = before.copy()
             for effect in effects[: state.description.position]:
@@ -118,9 +118,9 @@ def test_a_state_is_what_its_effects_make_one_after_the_other(seed: int) -> None
             script.truncate(name, rng.randrange(9000))
         else:
             script.datasync(name)
-    for state in states(script.effects, before, positions(script.effects), GATE, seed, Depth(torn_files=0)):
+    for state in states(script.effects, before, positions(script.effects), NAMES, seed, Depth(torn_files=0)):
         position, kept = state.description.position, state.description.kept
-        disk = Disk(script.effects, before, GATE)
+        disk = Disk(script.effects, before, NAMES)
         while disk.position < position:
             disk.advance()
         lost = {change.index for change in disk.pending()} - set(kept)
@@ -138,7 +138,7 @@ def test_enumerating_leaves_the_base_as_it_was() -> None:
     assert before.digest() == digest
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '["gate",0,"none",[]]', '["other",0,"none",[],[]]', "1"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '["names",0,"none",[]]', '["other",0,"none",[],[]]', "1"])
 def test_a_text_that_describes_no_state_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Description.from_json(text)
@@ -147,17 +147,23 @@ def test_a_text_that_describes_no_state_is_refused(text: str) -> None:
 @pytest.mark.parametrize("position", [-1, 3])
 def test_a_position_that_the_recording_does_not_have_is_refused(position: int) -> None:
     with pytest.raises(ValueError):
-        rebuild(writes(2).effects, base(a=b""), Description(GATE, position, "none", ()))
+        rebuild(writes(2).effects, base(a=b""), Description(NAMES, position, "none", ()))
 
 
 def test_positions_that_do_not_ascend_are_refused() -> None:
     for places in (range(3, 0, -1), [1, 1]):
         with pytest.raises(ValueError):
-            next(states(writes(4).effects, base(a=b""), places, GATE, 7))
+            next(states(writes(4).effects, base(a=b""), places, NAMES, 7))
 
 
 def test_the_states_at_a_position_do_not_depend_on_the_positions_before_it() -> None:
     script, before = writes(4), base(a=b"")
-    whole = [state.description for state in states(script.effects, before, range(5), GATE, 7)]
-    some = [state.description for state in states(script.effects, before, [0, 2, 4], GATE, 7)]
+    whole = [state.description for state in states(script.effects, before, range(5), NAMES, 7)]
+    some = [state.description for state in states(script.effects, before, [0, 2, 4], NAMES, 7)]
     assert some == [description for description in whole if description.position % 2 == 0]
+
+
+def test_a_description_with_the_old_name_of_a_model_is_read() -> None:
+    text = Description(NAMES, 1, "none", ()).to_json()
+    assert '"names"' in text
+    assert Description.from_json(text.replace('"names"', '"gate"')) == Description(NAMES, 1, "none", ())

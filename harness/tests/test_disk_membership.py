@@ -14,11 +14,11 @@ from harness.crash_states.model import FolderModel
 from harness.crash_states.states import positions, states
 from harness.tests.disk_script import Script, base, create_another, rename_any
 
-GATE, JOURNAL, STRICT = FolderModel.GATE, FolderModel.JOURNAL, FolderModel.STRICT
+NAMES, JOURNAL, STRICT = FolderModel.NAMES, FolderModel.JOURNAL, FolderModel.STRICT
 SECTOR = 512
 
 
-def objections(script: Script, before: Tree, found: Tree, model: FolderModel = GATE) -> list[str]:
+def objections(script: Script, before: Tree, found: Tree, model: FolderModel = NAMES) -> list[str]:
     return why_illegal(script.effects, before, script.end, found, model)
 
 
@@ -100,7 +100,7 @@ def test_a_name_that_is_durable_is_missed_and_one_that_never_was_is_objected_to(
 def test_names_out_of_their_order_are_strictly_legal_alone() -> None:
     script = Script().create("f/a").create("b").unlink("c")
     before, found = base(f__x=b"", c=b""), base(f__x=b"", b=b"", c=b"")
-    assert objections(script, before, found, GATE)
+    assert objections(script, before, found, NAMES)
     assert objections(script, before, found, JOURNAL)
     assert objections(script, before, found, STRICT) == []
     assert objections(script.sync(), before, found, STRICT)

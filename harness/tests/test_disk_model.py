@@ -10,13 +10,13 @@ from harness.crash_states.model import Disk, FolderModel
 from harness.io_trace.recorder import Effect, Kind
 from harness.tests.disk_script import NO_TEARS, Files, Script, base, found_at
 
-GATE, JOURNAL, STRICT = FolderModel.GATE, FolderModel.JOURNAL, FolderModel.STRICT
+NAMES, JOURNAL, STRICT = FolderModel.NAMES, FolderModel.JOURNAL, FolderModel.STRICT
 EVERY_MODEL = pytest.mark.parametrize("model", list(FolderModel))
-IN_ORDER = pytest.mark.parametrize("model", [GATE, JOURNAL])
+IN_ORDER = pytest.mark.parametrize("model", [NAMES, JOURNAL])
 
 
 def kept(
-    script: Script, before: Tree | None = None, model: FolderModel = GATE, position: int | None = None
+    script: Script, before: Tree | None = None, model: FolderModel = NAMES, position: int | None = None
 ) -> list[Files]:
     return found_at(script, position, before, model, NO_TEARS)
 
@@ -218,7 +218,7 @@ def test_by_the_journal_a_sync_of_a_longer_file_commits_all_earlier_names_and_by
     script = Script().unlink("old").create("a").write("a", 0, b"1").sync("a")
     before = base(old=b"O")
     assert kept(script, before, JOURNAL) == [{"a": b"1"}]
-    assert same(kept(script, before, GATE), [{"a": b"1"}, {"a": b"1", "old": b"O"}])
+    assert same(kept(script, before, NAMES), [{"a": b"1"}, {"a": b"1", "old": b"O"}])
     # Strictly the sync was of no name at all, and any of them may be missing.
     strict = kept(script, before, STRICT)
     assert same(strict, [{}, {"old": b"O"}, {"a": b"1"}, {"a": b"1", "old": b"O"}])
@@ -277,7 +277,7 @@ def test_by_the_strict_model_any_pending_name_may_be_lost() -> None:
 
 def test_a_sync_of_a_folder_leaves_names_in_other_folders_pending() -> None:
     script = Script().create("f/a").create("g/b").sync("g")
-    found = kept(script, base(f__x=b"", g__x=b""), GATE)
+    found = kept(script, base(f__x=b"", g__x=b""), NAMES)
     assert same(found, [{"f/x": b"", "g/x": b"", "g/b": b""}, {"f/a": b"", "f/x": b"", "g/x": b"", "g/b": b""}])
 
 
@@ -285,7 +285,7 @@ def test_a_rename_between_folders_is_strictly_durable_when_both_are_synced() -> 
     script = Script().rename("f/a", "g/a").sync("g")
     before = base(f__a=b"1", g__x=b"")
     moved, unmoved = {"g/a": b"1", "g/x": b""}, {"f/a": b"1", "g/x": b""}
-    assert kept(script, before, GATE) == [moved]
+    assert kept(script, before, NAMES) == [moved]
     assert same(kept(script, before, STRICT), [unmoved, moved])
     assert kept(script.sync("f"), before, STRICT) == [moved]
 
@@ -321,7 +321,7 @@ def test_every_state_of_the_journal_is_one_of_the_gate_and_every_one_of_the_gate
     everything = Depth(subset_effects_max=10, torn_files=0)
     for position in range(script.end + 1):
         found = [
-            found_at(script, position, base(a=b"0", b=b"0"), model, everything) for model in (JOURNAL, GATE, STRICT)
+            found_at(script, position, base(a=b"0", b=b"0"), model, everything) for model in (JOURNAL, NAMES, STRICT)
         ]
         assert all(state in found[1] for state in found[0])
         assert all(state in found[2] for state in found[1])
@@ -335,7 +335,7 @@ def test_a_map_and_a_note_are_no_effects() -> None:
 
 def test_a_recording_with_a_hole_is_refused() -> None:
     with pytest.raises(ValueError):
-        Disk([Effect(1, Kind.SYNC_ALL)], Tree(), GATE)
+        Disk([Effect(1, Kind.SYNC_ALL)], Tree(), NAMES)
 
 
 def test_a_recording_that_speaks_of_an_unknown_file_is_refused() -> None:

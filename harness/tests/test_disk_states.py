@@ -24,7 +24,7 @@ from harness.tests.disk_script import (
     writes,
 )
 
-GATE = FolderModel.GATE
+NAMES = FolderModel.NAMES
 
 
 @pytest.mark.parametrize("count", range(7))
@@ -63,7 +63,7 @@ def test_of_many_effects_names_are_kept_without_bytes_and_bytes_without_names() 
     assert {"a": b"O", "n": b"1", "b": b"1" * 6} in found
 
 
-@pytest.mark.parametrize("model", [FolderModel.GATE, FolderModel.JOURNAL])
+@pytest.mark.parametrize("model", [FolderModel.NAMES, FolderModel.JOURNAL])
 def test_of_many_effects_too_the_latest_names_are_lost_first(model: FolderModel) -> None:
     script = Script()
     for place in range(5):
@@ -92,7 +92,7 @@ def test_what_nobody_reads_is_always_written_and_leaves_the_others_every_subset(
     assert {state["f/LOG"] for state in found} == {b"1" * 9}
     # States that differ in it alone are one, and each can be made again.
     unread = Depth(unread=("*/LOG",))
-    every = list(distinct(script.effects, before, positions(script.effects), GATE, 7, unread))
+    every = list(distinct(script.effects, before, positions(script.effects), NAMES, 7, unread))
     assert len(every) == 2**5
     for state in every:
         assert files(rebuild(script.effects, before, state.description)) == files(state.tree)
@@ -196,7 +196,7 @@ def test_a_state_met_at_several_positions_is_yielded_once_and_counted() -> None:
     found = found_everywhere(script, base(a=b"0"))
     assert [files(state.tree)["a"] for state in found] == [b"0", b"1"]
     assert [state.description.position for state in found] == [0, 1]
-    every = list(states(script.effects, base(a=b"0"), positions(script.effects), GATE, 7))
+    every = list(states(script.effects, base(a=b"0"), positions(script.effects), NAMES, 7))
     assert sum(state.states for state in found) == len(every)
     assert [state.states for state in found] == [2, 3]
 
@@ -231,7 +231,7 @@ def test_a_synchronous_write_under_way_was_attempted_and_not_acknowledged() -> N
 
 
 def test_the_first_state_is_yielded_before_the_next_is_asked_for() -> None:
-    endless = states(writes(6).effects, base(a=b""), range(6, 7), GATE, 7)
+    endless = states(writes(6).effects, base(a=b""), range(6, 7), NAMES, 7)
     assert files(next(endless).tree) == {"a": b""}
 
 

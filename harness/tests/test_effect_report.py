@@ -12,7 +12,7 @@ from harness.answer.results import all_failures, all_figures, all_pages
 from harness.answer.write import write_report
 from harness.cli import main
 from harness.experiments.iofaults.experiment import KINDS
-from harness.experiments.iofaults.figures import fault_findings
+from harness.experiments.iofaults.figures import effects, fault_findings
 from harness.experiments.iofaults.report import SKIPPED
 from harness.experiments.iofaults.tables import (
     damage_table,
@@ -38,7 +38,7 @@ def effect(**settings: Any) -> dict[str, Any]:
         "backend": "lmdb-indexed-batch",
         "durability": "DISK",
         "fault": "power",
-        "variant": "gate",
+        "variant": "names",
         "records": "",
         "seed": 1,
         "point": 4,
@@ -132,6 +132,24 @@ def figure(**wanted: str) -> dict[str, Any]:
     return found
 
 
+def test_rows_of_an_earlier_version_have_the_same_figures() -> None:
+    old = [effect(result="noticed", variant="gate"), effect(result="detected")]
+    subsets = [
+        {
+            **each,
+            "kind": "effect_slice",
+            "points": 1,
+            "points_in_all": 1,
+            "states": 1,
+            "seconds": 1.0,
+            "blind_spots": "",
+        }
+        for each in old
+    ]
+    [found] = effects({"effect": old, "effect_slice": subsets})
+    assert (found["variant"], found["trials"], found["restored"]) == ("names", 2, 2)
+
+
 def test_rows_have_the_columns_of_their_kind_and_come_back_as_written(tmp_path: Path) -> None:
     run = new_run(tmp_path, "smoke", FACTS)
     for kind, given in rows().items():
@@ -141,15 +159,21 @@ def test_rows_have_the_columns_of_their_kind_and_come_back_as_written(tmp_path: 
 
 
 def test_equal_states_are_counted_once_and_costs_are_summed_up_over_slices() -> None:
-    gate = figure(durability="DISK", fault="power", variant="gate")
-    assert (gate["points"], gate["states"], gate["trials"], gate["distinct"], gate["seconds"]) == (20, 80, 3, 2, 3.0)
+    names = figure(durability="DISK", fault="power", variant="names")
+    assert (names["points"], names["states"], names["trials"], names["distinct"], names["seconds"]) == (
+        20,
+        80,
+        3,
+        2,
+        3.0,
+    )
 
 
 def test_a_trial_without_a_verdict_is_no_checked_state() -> None:
     made = rows()
     made["effect"] = [effect(digest="a"), *(effect(result="harness_error", expected=False) for _ in range(5))]
-    (gate,) = [each for each in all_figures(made)["effect"] if each["variant"] == "gate" and each["trials"]]
-    assert (gate["trials"], gate["distinct"], gate["no_verdict"], gate["wrong"]) == (6, 1, 5, 5)
+    (names,) = [each for each in all_figures(made)["effect"] if each["variant"] == "names" and each["trials"]]
+    assert (names["trials"], names["distinct"], names["no_verdict"], names["wrong"]) == (6, 1, 5, 5)
 
 
 def test_corruption_that_silently_loses_commits_is_not_called_harmless() -> None:
@@ -188,8 +212,8 @@ def test_kinds_of_failing_calls_share_a_line_unless_one_broke_a_promise() -> Non
 
 
 def test_the_page_shows_how_many_points_were_explored_of_all() -> None:
-    gate = figure(durability="DISK", fault="power", variant="gate")
-    assert (gate["points"], gate["points_in_all"]) == (20, 25)
+    names = figure(durability="DISK", fault="power", variant="names")
+    assert (names["points"], names["points_in_all"]) == (20, 25)
     assert "| 20 of 25 |" in page_of(rows())
     figures = all_figures(rows())
     assert left_out(figures).startswith(f"{20 * len(figures['effect'])} of {25 * len(figures['effect'])} ")
@@ -201,7 +225,7 @@ def test_the_page_shows_how_many_points_were_explored_of_all() -> None:
 
 def test_losses_are_counted_in_commits() -> None:
     assert figure(durability="PROCESS", fault="power", variant="strict")["lost_at_most"] == 2
-    below = figure(durability="CHANGELOG", fault="power", variant="gate")
+    below = figure(durability="CHANGELOG", fault="power", variant="names")
     assert (below["lost_at_most"], below["restored"], below["unexpected"]) == (3, 1, 0)
 
 
@@ -228,7 +252,7 @@ def test_a_failing_row_is_notable_in_its_table_and_counted_in_the_findings() -> 
     figures = all_figures(made)
     tables = [*power_tables(figures), *process_tables(figures), damage_table(figures), mutant_table(figures)]
     assert [[table.rows[place][1] for place in table.notable] for table in tables] == [
-        ["gate"],
+        ["names"],
         [],
         [],
         ["killed before each I/O operation"],
@@ -268,7 +292,7 @@ def test_a_mutant_that_was_not_found_is_a_failure() -> None:
 
 def test_the_page_names_models_blind_spots_mutants_and_its_limits() -> None:
     section = page_of(rows())
-    for word in ("| gate |", "| strict |", "`lock.mdb`", "`no-sync`", "| passed | none |", "Not simulated", REPEAT):
+    for word in ("| names |", "| strict |", "`lock.mdb`", "`no-sync`", "| passed | none |", "Not simulated", REPEAT):
         assert word in section
     for level in ("DISK", "CHANGELOG"):
         assert f"Power loss at level {level}" in section

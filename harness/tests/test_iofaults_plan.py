@@ -14,6 +14,7 @@ import pytest
 
 from harness.budget import Deadline
 from harness.checkers.prefix import Found
+from harness.effect_scenario import EffectScenario
 from harness.experiment import Claim, Request
 from harness.experiments.iofaults import detection, subsets
 from harness.experiments.iofaults.case import VARIANTS, Asked, Case, is_wrong
@@ -62,7 +63,7 @@ def test_the_default_kills_at_every_effect_at_disk_and_cuts_the_power_at_every_l
     power = {
         (item.case.subject, item.case.level)
         for item in planned_cases("default", 1)
-        if (item.case.fault, item.case.variant) == ("power", "gate")
+        if (item.case.fault, item.case.variant) == ("power", "names")
     }
     assert power == EVERYWHERE
     assert all(item.case.commits == 20 for item in planned_cases("default", 1))
@@ -95,6 +96,16 @@ def test_the_old_name_of_a_subject_works_with_a_warning(old: str, new: str) -> N
     assert asked == Asked(Case(new, "DISK", "kill"), 1)
     with pytest.deprecated_call():
         assert subject_named(old) == new
+
+
+@pytest.mark.parametrize(("old", "new"), [("gate", "names"), ("beyond", "torn-sectors")])
+def test_the_old_name_of_a_variant_works_with_a_warning(old: str, new: str) -> None:
+    scenario = EffectScenario((f"power {old}",), backends=("lmdb",), durabilities=("DISK",))
+    with pytest.deprecated_call():
+        planned = scenario.plan(1)
+    assert planned == replace(scenario, faults=(f"power {new}",)).plan(1)
+    with pytest.deprecated_call():
+        assert Case("lmdb-indexed-batch", "DISK", "power", old).variant == new
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -276,7 +287,7 @@ def asked_by(row: Mapping[str, Any]) -> str:
 
 
 def row(**settings: Any) -> dict[str, Any]:
-    shared = {"kind": "effect", "fault": "power", "variant": "gate", "durability": "DISK"}
+    shared = {"kind": "effect", "fault": "power", "variant": "names", "durability": "DISK"}
     return shared | {"result": "lost", "expected": False} | settings
 
 
@@ -289,7 +300,7 @@ def row(**settings: Any) -> dict[str, Any]:
         ({"variant": "strict", "durability": "PROCESS"}, False),
         ({"variant": "strict", "fault": "failed_sync"}, False),
         ({"variant": "strict", "durability": "PROCESS", "result": "harness_error"}, True),
-        ({"variant": "beyond"}, True),
+        ({"variant": "torn-sectors"}, True),
         ({"fault": "damage", "variant": "flipped"}, True),
         ({"fault": "damage", "variant": "flipped", "result": "phantom"}, True),
         ({"fault": "damage", "variant": "flipped", "result": "detected", "expected": True}, False),

@@ -68,7 +68,7 @@ def objections_to(made: Crash, counts: Counter[str], promises: str) -> list[str]
         for model in FolderModel:
             said = why_illegal(made.recording, Tree(), made.position, tree, model)
             counts[f"legal by {model}"] += not said
-            if model is FolderModel.GATE:
+            if model is FolderModel.NAMES:
                 objections += [f"{promises}: {each}" for each in said]
     return objections
 
@@ -172,5 +172,5 @@ def test_what_a_sync_made_durable_is_missed_in_what_is_found(fork_server: ForkSe
     # As if all that was done had been synced, which it was not.
     end = made.position
     claimed = [*made.recording, replace(made.recording[0], index=end, kind=Kind.SYNC_ALL, file=-1, path="")]
-    assert why_illegal(made.recording, Tree(), end, made.found[0], FolderModel.GATE) == []
-    assert why_illegal(claimed, Tree(), end + 1, made.found[0], FolderModel.GATE)
+    assert why_illegal(made.recording, Tree(), end, made.found[0], FolderModel.NAMES) == []
+    assert why_illegal(claimed, Tree(), end + 1, made.found[0], FolderModel.NAMES)

@@ -15,7 +15,7 @@ from stores.errors import ConfigError
 
 CRASH = CrashScenario((KillAfter(13),), backends=("lmdb",), seeds=3)
 SPEED = ThroughputScenario("count", events=50_000, repeats=2, at_least=(AtLeast("lmdb", "sqlite", 0.5),))
-EFFECT = EffectScenario(("power gate",), points_max=64, states_per_position=4)
+EFFECT = EffectScenario(("power names",), points_max=64, states_per_position=4)
 
 
 @pytest.mark.parametrize("scenario", [CRASH, SPEED, EFFECT], ids=["crash", "speed", "effect"])

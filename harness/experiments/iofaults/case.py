@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +28,14 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
         "SHORT once",
         "SHORT lasting",
     ),
-    "power": ("gate", "journal", "strict", "beyond"),
-    "power_twice": ("gate",),
-    "failed_sync": ("gate", "strict"),
+    "power": ("names", "journal", "strict", "torn-sectors"),
+    "power_twice": ("names",),
+    "failed_sync": ("names", "strict"),
     "damage": ("flipped", "truncated", "missing"),
 }
 """Every fault with its variants. The first variant is the default."""
+OLD_VARIANTS: Mapping[str, str] = {"gate": "names", "beyond": "torn-sectors"}
+"""The present names of variants, by those of an earlier version."""
 _SEVERAL_AT_A_POINT = ("tear", "kill_twice", "power", "power_twice", "failed_sync")
 _NUMBER_MAX = (1 << 63) - 1
 """The largest number that the recorder can hold."""
@@ -44,11 +47,21 @@ NOT_TRIED = "not tried"
 """The result of a mutant that a run has left out. It is no verdict, and fails no run."""
 ENOUGH = 0.95
 """The share of runs in which the default profile is to detect each mutant."""
+TORN_SECTORS = "torn-sectors"
+"""The variant of power loss that goes beyond the model of disks."""
 STRICT = "strict"
 """The persistence model that promises less than file systems in use do."""
 HELD_STRICTLY = ("power", "DISK")
 """The fault and level at which an anomaly under ``strict`` fails the run: each name that a commit relies on must be
 synced by its folder. Elsewhere an anomaly under ``strict`` is only reported."""
+
+
+def current_variant(variant: str) -> str:
+    """Return the name of a variant that had another one in an earlier version, with a DeprecationWarning; else it."""
+    if variant not in OLD_VARIANTS:
+        return variant
+    warnings.warn(f"the variant {variant} is called {OLD_VARIANTS[variant]}", DeprecationWarning, stacklevel=3)
+    return OLD_VARIANTS[variant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,7 @@ class Case:
         object.__setattr__(self, "subject", current_name(self.subject))
         if self.fault not in VARIANTS:
             raise unknown("I/O fault called", self.fault, VARIANTS)
+        object.__setattr__(self, "variant", current_variant(self.variant))
         if not self.variant:
             object.__setattr__(self, "variant", VARIANTS[self.fault][0])
         if self.variant not in VARIANTS[self.fault]:

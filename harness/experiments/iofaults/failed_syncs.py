@@ -3,7 +3,7 @@
 After a failed fsync Linux marks the pages clean. Data appended to them later is lost with them, even if its own fsync
 succeeds. The disk is that of the persistence model; see ``harness.crash_states.model``.
 
-A folder differs. In the variant ``gate`` its sync fails because the journal of ext4 or xfs cannot be written, and the
+A folder differs. In the variant ``names`` its sync fails because the journal of ext4 or xfs cannot be written, and the
 file system refuses all operations of the next process. In ``strict`` there is no journal, and it accepts them. That is
 only reported: a process that finds a name does not know that a sync of it has failed, and has nothing to write again.
 """
@@ -78,7 +78,7 @@ class _Lives:
         if not self.reached:
             # The process completed its work, so its store is checked as it is.
             return promises, shop.verdict(promises, shop.demanded("error"))
-        self._refused = shop.case.variant == "gate" and _failed_a_folder(read_recording(self._first))
+        self._refused = shop.case.variant == "names" and _failed_a_folder(read_recording(self._first))
         plan: Plan = ["Fail", 0, errno.EROFS, True] if self._refused else NOTHING
         after = shop.writer(plan, self._second, go_on_from=promises.acknowledged)
         notes = [note for note in after.notes if self._is_promise(note)]

@@ -9,7 +9,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.checkers.prefix import Found
-from harness.experiments.iofaults.case import HELD_STRICTLY, NOT_TRIED, SILENT, STRICT, is_wrong
+from harness.experiments.iofaults.case import (
+    HELD_STRICTLY,
+    NOT_TRIED,
+    OLD_VARIANTS,
+    SILENT,
+    STRICT,
+    TORN_SECTORS,
+    is_wrong,
+)
 from harness.report.figures import Figure, Figures
 from harness.report.page import Finding
 from harness.report.rows import Row
@@ -17,7 +25,7 @@ from harness.report.rows import Row
 KEY = ("durability", "fault", "variant", "backend")
 MEASURED = "measured"
 """The wanted result of a mutant that is only measured."""
-REPORTED_ONLY = (STRICT, "beyond")
+REPORTED_ONLY = (STRICT, TORN_SECTORS)
 """Variants of power loss whose anomalies are only reported; see ``is_promised`` for the exception."""
 MUTANTS = "Mutants"
 """The title of their part of the page."""
@@ -155,5 +163,6 @@ def _in_all(subsets: Iterable[Row]) -> int:
 def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in KEY), []).append(row)
+        variant = OLD_VARIANTS.get(row["variant"], row["variant"])
+        groups.setdefault((row["durability"], row["fault"], variant, row["backend"]), []).append(row)
     return groups

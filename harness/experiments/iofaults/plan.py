@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from harness import profiles
-from harness.experiments.iofaults.case import Case
+from harness.experiments.iofaults.case import Case, current_variant
 from harness.experiments.iofaults.drawing import Group, drawn
 from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
@@ -65,7 +65,7 @@ class PlannedMutant:
     measured: bool = False
 
 
-_MOST_TRIED = ("kill", "tear", "power gate")
+_MOST_TRIED = ("kill", "tear", "power names")
 DEFAULT = "default"
 """The profile whose detection rate is measured: the one that runs before a change is accepted."""
 
@@ -173,6 +173,7 @@ def cases_of_fault(
     Raises: ConfigError for a fault or variant that does not exist.
     """
     kind, _, variant = fault.partition(" ")
+    fault = f"{kind} {current_variant(variant)}".strip()
     wanted = tuple(levels)
     most_states = states_per_position if kind in ("power", "failed_sync") else None
     return [

@@ -1,6 +1,6 @@
 """Power loss at every position of a recording: each distinct crash state is opened and checked.
 
-Promises are checked against the persistence model ``gate``, and at DISK against ``strict`` as well. ``journal`` is for
+Promises are checked against the persistence model ``names``, and at DISK against ``strict`` as well. ``journal`` is for
 the report. Beyond the model only undetected wrong content counts.
 """
 
@@ -15,6 +15,7 @@ from harness.crash_states.choices import Depth
 from harness.crash_states.files import Tree
 from harness.crash_states.model import FolderModel
 from harness.crash_states.states import Description, Distinct, distinct, positions, rebuild, said
+from harness.experiments.iofaults.case import TORN_SECTORS
 from harness.experiments.iofaults.workshop import NEVER_READ, NOTHING, Row, Workshop
 from harness.experiments.iofaults.writer import folded
 from harness.io_trace.recorder import Effect, Kind, read_recording
@@ -32,13 +33,13 @@ def power_losses(shop: Workshop, points: Sequence[int], only: str = "") -> Itera
     """Cut the power at each of ``points``, positions of the recording; equal crash states are checked once."""
     recording = shop.recording()
     check_maps(recording)
-    beyond = shop.case.variant == "beyond"
-    model = FolderModel.GATE if beyond else FolderModel(shop.case.variant)
+    torn_sectors = shop.case.variant == TORN_SECTORS
+    model = FolderModel.NAMES if torn_sectors else FolderModel(shop.case.variant)
     if only:
         alone, _ = _read(only)
         yield _checked(shop, recording, alone, rebuild(recording, Tree(), alone.description))
         return
-    depth = Depth(beyond_model=beyond, states_per_position=shop.case.states_per_position, unread=NEVER_READ)
+    depth = Depth(beyond_model=torn_sectors, states_per_position=shop.case.states_per_position, unread=NEVER_READ)
     for state in distinct(recording, Tree(), _within(recording, points), model, shop.seed, depth):
         yield _checked(shop, recording, _Cut.of(state), state.tree) | {"states": state.states}
 
@@ -126,7 +127,7 @@ def _checked(
         return promises, shop.verdict(promises, shop.demanded("power"), boot=BOOT_AFTER_THAT)
 
     promises, verdict = shop.patiently(trial)
-    if shop.case.variant == "beyond" and verdict.found not in (*_SILENT, Found.HARNESS_ERROR):
+    if shop.case.variant == TORN_SECTORS and verdict.found not in (*_SILENT, Found.HARNESS_ERROR):
         verdict = verdict._replace(expected=True)
     description = cut.description
     row = shop.row(description.position, cut.to_json(second), _words(description, second), promises, verdict)

@@ -32,7 +32,7 @@ twice, closes it, opens it and reads it again. It is compared with a model that 
 that was detected as corrupt is restored, and goes through the same steps.
 
 Syncs fail, too, also the one in a write through O_DSYNC. The process is then killed and another one continues. The data
-of the failed sync stays pending, whatever is synced later. If it was a folder's sync, *gate* refuses every later
+of the failed sync stays pending, whatever is synced later. If it was a folder's sync, *names* refuses every later
 operation, as ext4 and xfs do when they lose their journal; *strict* lets the process continue.
 
 A second kill is tried before each I/O operation of a recovery, except those that change nothing that is ever read.
@@ -42,10 +42,10 @@ windows and sessions records expire at every commit.
 _MODELS = """\
 | persistence model | durable file names |
 | --- | --- |
-| gate | the name of a synced file. Promises are checked against this model at every level |
+| names | the name of a synced file. Promises are checked against this model at every level |
 | journal | those, and with any sync all earlier names, as on ext4 and xfs: fewer crash states are legal |
 | strict | only names in a synced folder, as POSIX says. Promises at DISK are checked against this model, too |
-| beyond | as gate, with garbage behind torn writes and tears at 64 bytes: only undetected wrong content counts |
+| torn-sectors | as names, with garbage behind torn writes and tears at 64 bytes: only undetected wrong content counts |
 """
 _DETECTION = """\
 The search above ends when the mutant is detected or every point was tried. The default profile tries less: for most
@@ -58,7 +58,7 @@ _NOT_SIMULATED = """\
 Not simulated:
 
 * disks that report a sync and have not done it;
-* partially written sectors of less than 512 bytes (except in the model *beyond*);
+* partially written sectors of less than 512 bytes (except in the variant *torn-sectors*);
 * blocks that belonged to another file;
 * partially written folders;
 * metadata that a file system itself corrupts.
