@@ -89,8 +89,9 @@ def busy_notice(found: Sequence[Choice], figures: Figures) -> str:
         return ""
     return (
         f"The machine was busy: other processes or the hypervisor took more than {BUSY_SHARE:.0%} of its CPU time "
-        f"during {busy:,} of {repeats:,} measurements. For this reason {without} of {len(found)} needs have no pick. "
-        "Run it again on a machine with nothing else to do."
+        f"during {busy:,} of {repeats:,} measurements. "
+        + (f"For this reason {without} of {len(found)} needs have no pick. " if without else "")
+        + "Run it again on a machine with nothing else to do."
     )
 
 

@@ -1,27 +1,17 @@
-"""Building blocks of plots: looks of backends, panels by level, axes, legends, SVG files.
+"""Building blocks of plots: looks of backends, panels, axes, legends, SVG files.
 
 The same figures give the same bytes. matplotlib is imported by the first plot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from harness.report.figures import Figure
-from harness.report.levels import level_order
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-
-Line = Sequence[tuple[float, float]]
-"""The points of a line, with ascending x."""
-Lines = Mapping[str, Line]
-"""The lines of a panel by backend."""
-Series = Mapping[str, Lines]
-"""The lines of each level."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C564B", "#7F7F7F")
 """Distinguishable by colour-blind readers. Source: Okabe and Ito, "Color Universal Design" (the first six)."""
@@ -79,18 +69,6 @@ def draw(plots: Iterable[Plot], looks: Looks, folder: Path, file_type: str = "sv
     return drawn
 
 
-def points(rows: Iterable[Figure], name: str, x: str, y: str, scale: float = 1) -> Series:
-    """Return the lines of each level: of each value of ``name``, the points of columns ``x`` and ``y`` times a scale.
-
-    Figures without a ``y`` are left out.
-    """
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row in sorted(rows, key=lambda row: (level_order(row["durability"]), row[name], row[x])):
-        if row.get(y) is not None:
-            found.setdefault(row["durability"], {}).setdefault(row[name], []).append((row[x], row[y] * scale))
-    return found
-
-
 def new_canvas(width: float, height: float) -> Canvas:
     """Return an empty canvas of a size in inches."""
     from matplotlib.figure import Figure as Canvas
@@ -104,26 +82,6 @@ def panels(names: Iterable[str], *, shared_y: bool = True) -> tuple[Canvas, list
     canvas = new_canvas(2.2 + 3.6 * len(titles), 3.8)
     axes = canvas.subplots(1, len(titles), sharey=shared_y, squeeze=False)[0]
     return canvas, list(zip(titles, axes, strict=True))
-
-
-def draw_lines(axes: Axes, lines: Lines, looks: Looks, **style: Any) -> None:
-    """Draw the lines of a panel, each in its backend's look. ``style`` overrides parts of the looks."""
-    for backend, line in lines.items():
-        axes.plot(*zip(*line, strict=True), **{"label": backend, **looks.of(backend), **style})
-
-
-def log_axes(axes: Axes, lines: Lines, label: str, title: str) -> None:
-    """Make both axes logarithmic, with a tick at every measured x."""
-    from matplotlib.ticker import NullFormatter
-
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    measured = sorted({x for line in lines.values() for x, _ in line})
-    axes.set_xticks(measured, [f"{x:,.0f}" for x in measured], minor=False)
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    plain_numbers(axes)
-    axes.set_xlabel(label)
-    axes.set_title(title, fontsize=9, loc="left")
 
 
 def plain_numbers(axes: Axes) -> None:

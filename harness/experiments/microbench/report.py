@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.report import text
-from harness.report.commit_sizes import commit_size_plot
-from harness.report.drawing import Looks, Plot, points
+from harness.report.dots import Dot, dot_plot
+from harness.report.drawing import Looks, Plot
 from harness.report.figures import Figure, Figures, distinct, in_order
+from harness.report.levels import level_order
 from harness.report.page import FIRST_PAGE, Page, tables
 from harness.report.rows import Row
 from harness.report.table import Table
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""
+UNCHECKED = "-unchecked"
+"""The end of the names of benchmarks of a store without checksums."""
 _YCSB = "ycsb-"
 _METHOD = """\
 A store alone, no task, changelog or Spark, timed with pytest-benchmark, each case in a fresh process. YCSB: each core
@@ -92,10 +95,28 @@ def benchmark_tables(figures: Figures) -> list[Table]:
 
 
 def store_plot(figures: Iterable[Figure], looks: Looks) -> Canvas | None:
-    """Plot records per second against records per commit, one panel per level."""
+    """Plot records per second of puts and commits, a panel for each level and number of records per commit.
+
+    The line of a dot is the interquartile range of its rounds.
+    """
     rows = [figure for figure in figures if figure["suite"] == "commit" and not figure["subject"].startswith(YARDSTICK)]
-    series = points(rows, "subject", "records_per_commit", "records_per_s")
-    return commit_size_plot(series, "records/s of a store by itself, put and commit", looks)
+    panels: dict[str, list[Dot]] = {}
+    for row in sorted(rows, key=lambda row: (level_order(row["durability"]), row["records_per_commit"])):
+        without = f"{row['subject']}, no checksums"
+        label = without if row["name"].endswith(UNCHECKED) else row["subject"]
+        quarter_s = row["iqr_s"] / 2
+        slow, fast = (row["records"] / (row["median_s"] + around) for around in (quarter_s, -quarter_s))
+        spread = (slow, fast) if row["rounds"] > 1 else (None, None)
+        title = f"{row['durability']}, {row['records_per_commit']:,} records per commit"
+        panels.setdefault(title, []).append(Dot(label, row["subject"], row["records_per_s"], *spread))
+    return dot_plot(
+        panels,
+        looks,
+        "records/s of puts and commits",
+        more_is_better=True,
+        spread="interquartile range of rounds",
+        hollow="a single round",
+    )
 
 
 def page(figures: Figures) -> Page:

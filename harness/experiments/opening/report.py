@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from harness.experiments.opening.figures import READY_AFTER_A_KILL
 from harness.report import text
-from harness.report.drawing import Looks, Plot, draw_lines, legend, log_axes, panels, points
+from harness.report.dots import Dot, dot_plot
+from harness.report.drawing import Looks, Plot
 from harness.report.figures import Figure, Figures, distinct
-from harness.report.interval import with_interval
+from harness.report.interval import columns, with_interval
+from harness.report.levels import level_order
 from harness.report.page import Page, tables
 from harness.report.table import Table
 
@@ -69,24 +71,19 @@ def opening_tables(figures: Figures) -> list[Table]:
 
 
 def opening_plot(figures: Sequence[Figure], looks: Looks) -> Canvas | None:
-    """Plot the seconds until a store is ready against the records in it, one panel per level."""
-    series = points(figures, "backend", "records", "ready_s")
-    if not series:
-        return None
-    canvas, drawn = panels(series)
-    for level, axes in drawn:
-        draw_lines(axes, series[level], looks)
-        axes.axhline(1, color="#444444", linestyle=":", linewidth=1)
-        log_axes(axes, series[level], "records in the store", f"level {level}")
-    drawn[0][1].set_ylabel("seconds until the store is open and restored\nafter a kill (dotted: one second)")
-    legend(canvas, drawn)
-    return canvas
+    """Plot the seconds until a store is ready, a panel for each level and number of records in the store."""
+    panels: dict[str, list[Dot]] = {}
+    for figure in sorted(figures, key=lambda figure: (level_order(figure["durability"]), figure["records"])):
+        low, high = (figure[end] for end in columns("ready_s"))
+        dot = Dot(figure["backend"], figure["backend"], figure["ready_s"], low, high)
+        panels.setdefault(f"{figure['durability']}, {figure['records']:,} records in the store", []).append(dot)
+    return dot_plot(panels, looks, f"seconds until {READY_AFTER_A_KILL}", more_is_better=False)
 
 
 def page(figures: Figures) -> Page:
     """Return the page."""
     own = figures["opening"]
-    title = "Seconds until a store is ready after a kill, against the records in it"
+    title = "Seconds until a store is ready after a kill, by the number of records in it"
     return Page(
         "opening",
         "Time to open after a kill",

@@ -29,8 +29,8 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
     own = figures["throughput"]
     wrong = text.failures("Wrong end states", failures) if failures else ""
     rates, commits = (
-        "Records per second of a task against records per commit",
-        "Milliseconds per commit against records",
+        "Records per second of a task",
+        "Milliseconds per commit of a task",
     )
     return Page(
         "throughput",
