@@ -48,6 +48,9 @@ from stores.ordered.ranges import ScanRange
 Answer = TypeVar("Answer")
 
 _POOL = 4
+_MAJOR, _MINOR, _PATCH = sqlite3.sqlite_version_info
+_VERSION_NUMBER = 1_000_000 * _MAJOR + 1_000 * _MINOR + _PATCH
+"""SQLite's own number of its version. Source: its manual, ``SQLITE_VERSION_NUMBER``."""
 
 
 class SqliteEngine(TransactionalEngine):
@@ -351,6 +354,7 @@ class SqliteEngine(TransactionalEngine):
             "free_bytes": free * page_bytes,
             "file_size_bytes": _size(self._file),
             "wal_file_size_bytes": _size(log),
+            "sqlite_version_number": _VERSION_NUMBER,
         }
 
     def close(self) -> None:
