@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 from stores.contract.persistence import AT_ONCE, Persistence
-from stores.errors import StoreCorruptedError
+from stores.errors import ConfigError, StoreCorruptedError
 from stores.interface import Durability
 from stores.ordered.ranges import Bounds, ScanRange
 
@@ -112,6 +112,8 @@ class Engine(ABC):
     """
     deletes_ranges_whole: ClassVar[bool] = False
     """True if the cost of a range delete does not depend on the number of keys that it removes."""
+    reads_live: ClassVar[bool] = False
+    """True if a process can read and copy the files, at one commit, while another one has the store open."""
     max_key_bytes: int
     max_value_bytes: int
     splits: ClassVar[bool] = False
@@ -168,6 +170,27 @@ class Engine(ABC):
     @classmethod
     def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
         """Open and close the files in ``path`` without a change: the open probe, in a process that may crash."""
+
+    @classmethod
+    def open_read_only(cls, path: Path, *, live: bool) -> Self:
+        """Open the files in ``path`` for reads, without a change to them; a folder that can't be written is enough.
+
+        ``live`` is True if another process has them open, which only an engine with ``reads_live`` takes. Otherwise no
+        process opens them meanwhile. Raises also: ConfigError if the engine does not offer it, as by default.
+        """
+        raise ConfigError(f"the engine {cls.name!r} reads its files only while the store is open: open the store")
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the files to the existing, empty ``folder``, as they are after one commit. Only with ``reads_live``."""
+        raise ConfigError(f"the engine {self.name!r} can't copy its files while they are in use: close the store first")
+
+    @classmethod
+    def compact(cls, path: Path, options: Mapping[str, object]) -> None:
+        """Rewrite the cleanly closed files in ``path`` without unused space, durably. Contents stay the same.
+
+        Raises also: ConfigError if the engine does not offer it, as by default.
+        """
+        raise ConfigError(f"the engine {cls.name!r} has no compaction by hand")
 
     @property
     def kind(self) -> type[Engine]:

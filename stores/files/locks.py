@@ -51,6 +51,21 @@ def take(file: Path, *, note: bool = True) -> int:
         return descriptor
 
 
+def take_shared(file: Path) -> int:
+    """Lock ``file``, which exists, without a change, beside others that do so. Return a descriptor, as ``take``.
+
+    A file that can only be read is enough. Raises: OSError; StrangeFileError; StoreLockedError if a process has the
+    store open.
+    """
+    descriptor = open_plain(file, os.O_RDONLY)
+    try:
+        _lock(descriptor, file, fcntl.LOCK_SH)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 class FileLock:
     """A lock that ``take`` has returned, held until ``close``; where the system allows it, without a descriptor.
 
@@ -127,9 +142,9 @@ def _opened(file: Path) -> tuple[int, bool]:
         return open_plain(file, os.O_RDWR | os.O_CREAT, 0o600), False
 
 
-def _lock(descriptor: int, file: Path) -> None:
+def _lock(descriptor: int, file: Path, kind: int = fcntl.LOCK_EX) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         who = "this process" if holder == str(os.getpid()) else f"process {holder}"

@@ -87,6 +87,10 @@ _SEQUENCE = b"s"
 """Meta entry: number of the store's last commit; in the staging store, the commit record."""
 
 
+_MARKER = "commit"
+"""The name of the marker in the store's folder."""
+
+
 class MarkerFile(CommitProtocol):
     """The commit point is a marker file. All writes are in the staging store before it, and are copied after it.
 
@@ -101,7 +105,7 @@ class MarkerFile(CommitProtocol):
         assert directory is not None
         opened.access.max_key_bytes -= TOKEN_BYTES
         self._durability = opened.traits.durability
-        self._marker = directory.path / "commit"
+        self._marker = directory.path / _MARKER
         self._sequence = _number(opened.engine.meta().get(_SEQUENCE))
         self.second = open_engine(type(opened.engine), directory.staging, opened.traits.durability, opened.options)
         """The staging store."""
@@ -272,6 +276,10 @@ class DualStoreStaging(BatchStaging):
         RESTORE_AFTER_WRITE,
     )
     protocol_type: ClassVar[type[CommitProtocol]] = MarkerFile
+
+    @classmethod
+    def has_unfinished_commit(cls, folder: Path, meta: Mapping[bytes, bytes]) -> bool:
+        return (folder / _MARKER).exists()
 
     @classmethod
     def folders(cls, directory: StoreDirectory) -> Sequence[Path]:

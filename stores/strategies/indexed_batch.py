@@ -255,6 +255,10 @@ class IndexedBatchStaging(BatchStaging):
     protocol_type: ClassVar[type[CommitProtocol]] = NameInMetaEntries
 
     @classmethod
+    def has_unfinished_commit(cls, folder: Path, meta: Mapping[bytes, bytes]) -> bool:
+        return _COPYING in meta
+
+    @classmethod
     def made_protocol(cls, opened: Opened) -> CommitProtocol:
         return OneWrite(opened) if opened.directory is None else super().made_protocol(opened)
 

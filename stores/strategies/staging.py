@@ -102,6 +102,14 @@ class Staging(ABC):
         build_engine(engine, folder / "data", durability, options)
 
     @classmethod
+    def has_unfinished_commit(cls, folder: Path, meta: Mapping[bytes, bytes]) -> bool:
+        """Return whether data in the store's ``folder`` may be a part of a commit: opening the store completes it.
+
+        ``meta`` are the engine's meta entries.
+        """
+        return False
+
+    @classmethod
     def folders(cls, directory: StoreDirectory) -> Sequence[Path]:
         """Return the folders of the store's engines."""
         return (directory.data,)

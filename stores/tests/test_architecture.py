@@ -37,7 +37,8 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "settings": "inspection settings",
         "configuration": "config",
         "tasks": "tasks",
-        "tools": "relocate",
+        "tools": "relocate shell",
+        "commands": "__main__",
     }.items()
 }
 """The parts of ``stores`` from the bottom up: an import goes to a lower layer, or stays within its own part."""

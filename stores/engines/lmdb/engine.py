@@ -10,6 +10,8 @@ LMDB has no checksums. With ``checksums`` each value is followed by one of key a
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -31,7 +33,8 @@ from stores.engines.lmdb.scan import LmdbScan, Reading
 from stores.engines.lmdb.snapshot import LmdbSnapshot
 from stores.engines.lmdb.transaction import LmdbTransaction
 from stores.engines.snapshots import Snapshot, Snapshots
-from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
+from stores.errors import CommitFailedError, StoreCorruptedError, StoreError, StoreUnavailableError
+from stores.files.plain_files import sync_folder, sync_tree
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
 from stores.process.descriptors import descriptors_lacking
@@ -40,6 +43,14 @@ _NAMES = {True: (b"data.crc32", b"meta.crc32"), False: (b"data", b"meta")}
 """The names of the databases of data and meta entries, with and without checksums."""
 _SECOND_NAMES = {True: b"records.crc32", False: b"records"}
 """The database of the second data family, once there is one."""
+_DAMAGES = (
+    lmdb.InvalidError,
+    lmdb.CorruptedError,
+    lmdb.VersionMismatchError,
+    lmdb.PageNotFoundError,
+    lmdb.BadTxnError,
+)
+"""The errors of LMDB for a damaged file that is opened."""
 _SPARE_READERS_MAX = 16
 """The number of reader slots that scans leave to lookups."""
 
@@ -64,6 +75,7 @@ class LmdbEngine(TransactionalEngine):
     # of one value that is larger than half a page.
     spills: ClassVar[bool] = False
     splits: ClassVar[bool] = True
+    reads_live: ClassVar[bool] = True
 
     def __init__(
         self, env: Any, meta_pages: Checksums, durability: Durability, *, checksums: bool, scans_checked: bool
@@ -131,17 +143,58 @@ class LmdbEngine(TransactionalEngine):
                 if meta_pages is not None:
                     meta_pages.close()
                 raise
-        except (
-            lmdb.InvalidError,
-            lmdb.CorruptedError,
-            lmdb.VersionMismatchError,
-            lmdb.PageNotFoundError,
-            lmdb.BadTxnError,
-        ) as error:
-            raise damage(error, path) from error
         except (lmdb.Error, OSError) as error:
-            advice = descriptors_lacking() or "Correct the cause and open the store again"
-            raise StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}") from error
+            raise _opening_error(error, path) from error
+
+    @classmethod
+    def open_read_only(cls, path: Path, *, live: bool) -> Self:
+        try:
+            if not has_database(path):
+                raise StoreCorruptedError(f"{path} has no database: wipe the store and restore it from its changelog")
+            if not live and check_meta_pages(path).check_structure:
+                check_structure(path)
+            # A lock file says which pages this process reads. It is not needed if no process writes.
+            env = lmdb.open(str(path), map_size=map_for(path), max_dbs=3, readonly=True, create=False, lock=live)
+            try:
+                check_length(env, path)
+                checksums = _has_checksums(env, path)
+                meta_pages = Checksums(path, int(env.stat()["psize"]), writable=False)
+                opened = cls(env, meta_pages, Durability.CHANGELOG, checksums=checksums, scans_checked=True)
+                opened._open_families()
+                return opened
+            except BaseException:
+                env.close()
+                raise
+        except (lmdb.Error, OSError) as error:
+            raise _opening_error(error, path) from error
+
+    def copy_to(self, folder: Path) -> None:
+        try:
+            # Compacting: another copy waits until no transaction writes, which a native store's does all the time.
+            self._env.copy(str(folder), compact=True)
+        except lmdb.Error as error:
+            raise StoreUnavailableError(
+                f"{self._path} can't be copied to {folder}: {error}. Make room there"
+            ) from error
+
+    @classmethod
+    def compact(cls, path: Path, options: Mapping[str, object]) -> None:
+        fresh = path.with_name(path.name + ".flush")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        try:
+            opened = cls.open_read_only(path, live=False)
+            try:
+                opened.copy_to(fresh)
+            finally:
+                opened.close()
+            sync_tree(fresh)
+            os.replace(fresh / "data.mdb", path / "data.mdb")
+            sync_folder(path)
+        except OSError as error:
+            raise StoreUnavailableError(f"{path} can't be compacted: {error.strerror}. Make room there") from error
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
 
     @classmethod
     def check_closed(cls, path: Path) -> None:
@@ -487,6 +540,13 @@ class LmdbEngine(TransactionalEngine):
                 self._env.close()
                 self._memory_map.close()
                 self._meta_pages.close()
+
+
+def _opening_error(error: Exception, path: Path) -> StoreError:
+    if isinstance(error, _DAMAGES):
+        return damage(error, path)
+    advice = descriptors_lacking() or "Correct the cause and open the store again"
+    return StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}")
 
 
 def _has_checksums(env: Any, path: Path) -> bool:

@@ -147,12 +147,12 @@ class Checksums:
     _held = 0
     _held_lock = Lock()
 
-    def __init__(self, path: Path, page_bytes: int) -> None:
+    def __init__(self, path: Path, page_bytes: int, *, writable: bool = True) -> None:
         self._file, self._page_bytes = path / "data.mdb", page_bytes
         self._descriptor = -1
         self._lacking = self._changed = False
         with self._held_lock:
-            holds = Checksums._held < _HELD_MAX
+            holds = writable and Checksums._held < _HELD_MAX
             Checksums._held += holds
         if holds:
             self._descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from rocksdict import AccessType, Rdict
@@ -24,6 +26,8 @@ SECOND_FAMILY = "records"
 _IN_USE, _CLOSE_PAUSE_S = "Already borrowed", 0.001
 """The error of rocksdict for closing a handle during a call of it, and the pause before the next attempt."""
 _NAME_BYTES_MAX = 64
+_SETTINGS = "rocksdict-config.json"
+"""The settings that rocksdict keeps beside RocksDB's files."""
 
 
 def open_database(path: Path, options: Mapping[str, object], access: AccessType, *, second: bool) -> Any:
@@ -77,6 +81,17 @@ def manifest_of(path: Path) -> Path | None:
     if not re.fullmatch(rb"MANIFEST-\d+\n", name):
         raise StoreCorruptedError(f"{current} names no manifest: wipe the store and restore it from its changelog")
     return path / name.decode().strip()
+
+
+def mirrored(path: Path) -> TemporaryDirectory[str]:
+    """Return a temporary folder with links to the database's files, and a copy of rocksdict's. Raises: OSError."""
+    mirror = TemporaryDirectory(prefix="txstores-")
+    for file in path.iterdir():
+        if file.name == _SETTINGS:
+            shutil.copyfile(file, Path(mirror.name, file.name))
+        else:
+            Path(mirror.name, file.name).symlink_to(file.absolute())
+    return mirror
 
 
 def checkpoint_folder(path: Path) -> Path:

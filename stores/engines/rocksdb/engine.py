@@ -14,6 +14,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
 from rocksdict import AccessType, Checkpoint, WriteBatch, WriteOptions
@@ -29,6 +30,7 @@ from stores.engines.rocksdb.database import (
     close_handle,
     has_second_family,
     manifest_of,
+    mirrored,
     open_database,
 )
 from stores.engines.rocksdb.errors import reading_error, writing_error
@@ -110,6 +112,8 @@ class RocksDBEngine(Engine):
         """The handles of these families in a batch; None is the default family."""
         if second:
             self.select_families()
+        self._mirror: TemporaryDirectory[str] | None = None
+        """The folder in which files that are only read are open."""
         self._memory = memory
         if memory is not None:
             memory.join(self._flushes)
@@ -155,6 +159,34 @@ class RocksDBEngine(Engine):
     def probe_open(cls, path: Path, options: Mapping[str, object]) -> None:
         # Read-only: it reads the same records without a change.
         open_database(path, options, AccessType.read_only(), second=has_second_family(path)).close()
+
+    @classmethod
+    def open_read_only(cls, path: Path, *, live: bool) -> Self:
+        cls._refuse_after_fork(path)
+        if manifest_of(path) is None:
+            raise StoreCorruptedError(f"{path} has no database: wipe the store and restore it from its changelog")
+        # rocksdict writes its own settings anew at each opening, so it gets a folder with links to the files.
+        mirror = mirrored(path)
+        try:
+            second = has_second_family(path)
+            db = open_database(Path(mirror.name), cls.options, AccessType.read_only(), second=second)
+        except BaseException:
+            mirror.cleanup()
+            raise
+        opened = cls(db, Durability.CHANGELOG, None, cls.options, second)
+        opened._mirror = mirror
+        return opened
+
+    @classmethod
+    def compact(cls, path: Path, options: Mapping[str, object]) -> None:
+        opened = cls.open(path, Durability.DISK, options)
+        try:
+            for handle in filter(None, (opened._db, opened._second_db, opened._offsets_db)):
+                handle.compact_range(None, None)
+        except Exception as error:
+            raise writing_error(error) from error
+        finally:
+            opened.close()
 
     @classmethod
     def _refuse_after_fork(cls, path: Path) -> None:
@@ -378,9 +410,12 @@ class RocksDBEngine(Engine):
         self._flushes.wait()
         try:
             # Closing a handle flushes its family alone: flush all of them atomically before.
-            self.persist()
+            if self._mirror is None:
+                self.persist()
         finally:
             self._close_handles()
+            if self._mirror is not None:
+                self._mirror.cleanup()
 
     def _close_handles(self) -> None:
         # Close all handles, even after errors: RocksDB holds its lock until then. The data first: if its flush fails,

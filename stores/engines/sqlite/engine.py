@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import closing
 from itertools import repeat
 from pathlib import Path
 from threading import Lock, RLock, get_ident
@@ -72,6 +73,7 @@ class SqliteEngine(TransactionalEngine):
         "wal_autocheckpoint_pages": range(1 << 31),
     }
     splits: ClassVar[bool] = True
+    reads_live: ClassVar[bool] = True
     max_key_bytes = 1 << 20
     max_value_bytes = 900_000_000 - CHECKSUM_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
@@ -80,6 +82,7 @@ class SqliteEngine(TransactionalEngine):
     ) -> None:
         self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
         self._codec = codec
+        self._access = "mode=ro"
         self._owner = get_ident()
         # Held during reads on the writing connection, and while it is closed: closing a connection during a call of
         # another thread crashes the process.
@@ -133,6 +136,55 @@ class SqliteEngine(TransactionalEngine):
                 writer.close()
                 raise
         return opened
+
+    @classmethod
+    def open_read_only(cls, path: Path, *, live: bool) -> Self:
+        file = path / FILE
+        try:
+            check_header(file)
+            # Without a WAL the file is all there is. Then SQLite need not make one, for which it would need the folder.
+            access = "mode=ro" if live or _size(file.with_name(f"{FILE}-wal")) else "mode=ro&immutable=1"
+            reader = _connect(file, access)
+            try:
+                reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
+                codec = codec_of(checksums=has_checksums(reader, file), scans_checked=True)
+                second = has_table(reader, SECOND)
+                reader.set_progress_handler(None, 0)
+                opened = cls(file, reader, 0, Durability.CHANGELOG, codec)
+                opened._access = access
+                if second:
+                    opened.select_families()
+            except BaseException:
+                reader.close()
+                raise
+        except UnicodeDecodeError as error:
+            raise damage(error, file) from error
+        except sqlite3.Error as error:
+            raise opening_error(error, file) from error
+        except FileNotFoundError as error:
+            raise StoreCorruptedError(f"{file} is missing: wipe the store and restore it from its changelog") from error
+        except OSError as error:
+            raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
+        return opened
+
+    def copy_to(self, folder: Path) -> None:
+        try:
+            with closing(sqlite3.connect(folder / FILE)) as target:
+                self._writer.backup(target)
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(
+                f"{self._file} can't be copied to {folder}: {error}. Make room there"
+            ) from error
+
+    @classmethod
+    def compact(cls, path: Path, options: Mapping[str, object]) -> None:
+        opened = cls.open(path, Durability.DISK, options)
+        try:
+            opened._writer.execute("vacuum")
+        except sqlite3.Error as error:
+            raise writing_error(error, path / FILE) from error
+        finally:
+            opened.close()
 
     @classmethod
     def torn_by_power_loss(cls, durability: Durability) -> bool:
@@ -387,9 +439,7 @@ class SqliteEngine(TransactionalEngine):
 
     def _connect(self) -> sqlite3.Connection:
         """Return a read-only connection, which sees committed data."""
-        reader = sqlite3.connect(
-            f"{self._file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
-        )
+        reader = _connect(self._file, self._access)
         reader.execute(f"pragma mmap_size={self._mmap}").fetchall()
         return reader
 
@@ -399,6 +449,12 @@ class SqliteEngine(TransactionalEngine):
                 self._pool.append(reader)
                 return
         reader.close()
+
+
+def _connect(file: Path, access: str) -> sqlite3.Connection:
+    """Return a connection with ``access``, the parameters of SQLite's URI."""
+    uri = f"{file.absolute().as_uri()}?{access}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def _size(file: Path) -> int:

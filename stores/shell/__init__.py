@@ -1,0 +1,1 @@
+"""The shell tool for stores on disk: ``python -m stores``."""

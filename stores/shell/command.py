@@ -1,0 +1,199 @@
+"""The shell tool: ``python -m stores inspect|dump|verify|offsets|backup|compact PATH``.
+
+Exit status: 0 for success, 1 if ``verify`` finds damage, 2 for everything that can't be done, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from stores.errors import StoreCorruptedError, StoreError
+from stores.files.plain_files import translated_system_errors
+from stores.files.store_directory import StoreDirectory
+from stores.interface import TopicPartition
+from stores.registry import open_store
+from stores.shell.backup import back_up, strongest
+from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
+from stores.shell.disk_store import DiskStore, Reading, held, reading
+
+DAMAGED, REFUSED, INTERRUPTED = 1, 2, 130
+_PROGRAM = "python -m stores"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command, and return its exit status."""
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Show, check, copy and compact stores on disk.")
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    given = parser.parse_args(argv)
+    return run_guarded(lambda: int(given.run(given)))
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands to those of a parser. Each sets ``run``, which returns the exit status."""
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        added.add_argument("path", type=Path, metavar="PATH", help="the folder of a store")
+        added.add_argument("--json", action="store_true", help="print JSON, one object per line")
+        added.set_defaults(run=lambda given: run_guarded(lambda: run(given)))
+        return added
+
+    command("inspect", _inspect, "show what a store is, its offsets, its size and its marks, without changing it")
+    dump = command("dump", _dump, "print the committed records of a store in key order, without changing it")
+    dump.add_argument("--key", choices=SERDES, help="decode keys; without it they are shown as escaped bytes")
+    dump.add_argument("--value", choices=SERDES, help="decode values; without it they are shown as escaped bytes")
+    dump.add_argument("--limit", type=_count, metavar="N", help="print at most N records")
+    command("verify", _verify, "read a closed store whole and check it for damage; status 1 if there is any")
+    command("offsets", _offsets, "print the committed changelog offsets and the input position of a store")
+    backup = command("backup", _backup, "copy a store to an empty folder, at one commit, and verify the copy")
+    backup.add_argument("target", type=Path, metavar="TARGET", help="the folder of the backup, missing or empty")
+    command("compact", _compact, "recover a closed store and rewrite its files without unused space")
+
+
+def run_guarded(run: Callable[[], int]) -> int:
+    """Return the status of ``run``. Report its errors with a sentence, and end quietly if the output was closed."""
+    try:
+        status = run()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Python would report it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except (StoreError, OSError) as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+
+
+def _inspect(given: argparse.Namespace) -> int:
+    with held(given.path) as store, reading(store) as found:
+        families = range(found.engine.num_families)
+        facts: Line = {
+            "path": str(store.path),
+            "backend": store.identity.backend,
+            "format_version": store.identity.format_version,
+            "state": "open in a process" if store.used_by else "closed" if store.is_clean else "not closed cleanly",
+            "approximate_num_entries": sum(found.engine.approximate_num_entries(family) for family in families),
+            "size_bytes": _size_bytes(store.path),
+            "offsets": [_offset_line(*entry) for entry in found.offsets.items()],
+            "position": [_offset_line(*entry) for entry in found.position.items()],
+            "marks": {name: mark.decode(errors="backslashreplace") for name, mark in found.marks.items()},
+        }
+    if given.json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return 0
+    for name, fact in facts.items():
+        if isinstance(fact, list):
+            for entry in fact:
+                print(f"{name:24} {entry['topic']} {entry['partition']} {entry['offset']}")
+        elif isinstance(fact, dict):
+            for mark, text in fact.items():
+                print(f"{'mark ' + mark:24} {text}")
+        else:
+            print(f"{name:24} {fact}")
+    return 0
+
+
+def _dump(given: argparse.Namespace) -> int:
+    form = as_json if given.json else as_text
+    with held(given.path) as store, reading(store) as found:
+        decoder = Decoder(found.marks, given.key, given.value)
+        for line in islice(_records(found, decoder), given.limit):
+            print(form(line))
+    return 0
+
+
+def _records(found: Reading, decoder: Decoder) -> Iterator[Line]:
+    for number, pairs in enumerate(found.pairs):
+        plain = number < len(found.pairs) - 1
+        for key, value in pairs:
+            yield decoder.record(key, value, plain=plain)
+
+
+def _verify(given: argparse.Namespace) -> int:
+    problem = ""
+    try:
+        with held(given.path) as store:
+            store.check_at_rest()
+            with reading(store) as found:
+                found.engine.verify()
+    except StoreCorruptedError as error:
+        problem = str(error)
+    if given.json:
+        print(json.dumps({"path": str(given.path), "sound": not problem, "problem": problem or None}))
+    elif problem:
+        print(problem, file=sys.stderr)
+    else:
+        print(f"{given.path} is sound.")
+    return DAMAGED if problem else 0
+
+
+def _offsets(given: argparse.Namespace) -> int:
+    with held(given.path) as store, reading(store) as found:
+        kinds = (("offset", found.offsets), ("position", found.position))
+        lines = [{"kind": kind, **_offset_line(*entry)} for kind, entries in kinds for entry in entries.items()]
+    for line in lines:
+        print((as_json if given.json else as_text)(line))
+    return 0
+
+
+def _backup(given: argparse.Namespace) -> int:
+    with held(given.path) as store:
+        back_up(store, given.target)
+    with held(given.target) as copy, reading(copy) as found:
+        offsets = [_offset_line(*entry) for entry in found.offsets.items()]
+    if given.json:
+        print(json.dumps({"path": str(given.path), "backup": str(given.target), "offsets": offsets}))
+    else:
+        print(f"{given.target} is a backup of {given.path}. To restore it, open it, or copy it to the store's place.")
+    return 0
+
+
+def _compact(given: argparse.Namespace) -> int:
+    with held(given.path) as store:
+        if store.used_by is not None:
+            raise store.used_by
+    before = _size_bytes(store.path)
+    _compact_files(store)
+    after = _size_bytes(store.path)
+    if given.json:
+        print(json.dumps({"path": str(given.path), "bytes_before": before, "bytes_after": after}))
+    else:
+        print(f"{given.path} had {before:,} bytes and has {after:,}.")
+    return 0
+
+
+def _compact_files(store: DiskStore) -> None:
+    name, engine = store.identity.backend, store.backend.load_engine()
+    # Opening recovers: afterwards the engine's files are complete by themselves.
+    open_store(name, store.path, durability=strongest(store)).close()
+    directory = StoreDirectory.lock_existing(store.path, name)
+    try:
+        engine.compact(directory.data, engine.options)
+    finally:
+        directory.release()
+
+
+def _offset_line(partition: TopicPartition, offset: int) -> Line:
+    return {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+
+
+def _size_bytes(path: Path) -> int:
+    """Return the space that the files below ``path`` take on disk."""
+    with translated_system_errors(path):
+        return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number from 0 is needed, not {text!r}")
+    return int(text)

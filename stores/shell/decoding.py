@@ -1,0 +1,105 @@
+"""The records of a dump as text or JSON: decoded as asked, else in a form that shows every byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stores.errors import ConfigError, StoreCorruptedError
+from stores.records.escaped_keys import SEGMENT_BYTES, TIME_BYTES
+from stores.records.record_kind import RECORDS
+from stores.records.serdes import FLOAT64, INT64, JSON, STR
+from stores.records.session_keys import SessionKeys
+from stores.records.window_keys import WindowKeys
+
+SERDES: Mapping[str, Callable[[bytes], Any]] = {
+    "str": STR.deserialize,
+    "int64": INT64.deserialize,
+    "float64": FLOAT64.deserialize,
+    "json": JSON.deserialize,
+}
+Line = dict[str, object]
+
+
+class Decoder:
+    """Decodes the records of one store: ``key`` and ``value`` are names in ``SERDES``, or None for plain bytes.
+
+    With one of them, a typed store's times are taken out of its records as the store's description says.
+    Raises: StoreCorruptedError if the description can't be read.
+    """
+
+    def __init__(self, marks: Mapping[str, bytes], key: str | None, value: str | None) -> None:
+        self._key, self._value = key, value
+        asked = key is not None or value is not None
+        try:
+            kind = json.loads(marks[RECORDS]) if asked and RECORDS in marks else {}
+            self._kind = str(kind.get("kind", ""))
+            self._timestamped = self._kind.startswith("timestamped") or bool(kind.get("timestamped"))
+            self._windows = WindowKeys(bool(kind.get("retain_duplicates")))
+        except (ValueError, AttributeError) as error:
+            raise StoreCorruptedError("the store's description can't be read: restore it from its changelog") from error
+
+    def record(self, key: bytes, value: bytes, *, plain: bool = False) -> Line:
+        """Return a record by the names of its parts; bytes are those that no serde was asked for.
+
+        ``plain`` is True in the older data family of a store that is being upgraded, whose values have no time.
+        Raises: ConfigError for bytes that are not of the serde.
+        """
+        line: Line = {}
+        if self._kind == "window":
+            line["window_start_ms"] = self._windows.time(key)
+            bare = self._windows.key(key[SEGMENT_BYTES:])
+        elif self._kind == "session":
+            line["session_start_ms"], line["session_end_ms"] = SessionKeys().start(key), SessionKeys().time(key)
+            bare = SessionKeys().key(key[SEGMENT_BYTES:])
+        else:
+            bare = key
+        if self._timestamped and not plain:
+            line["timestamp_ms"] = int.from_bytes(value[:TIME_BYTES], "big", signed=True)
+            value = value[TIME_BYTES:]
+        return {
+            "key": _decoded(self._key, "key", bare, key),
+            "value": _decoded(self._value, "value", value, key),
+            **line,
+        }
+
+
+def _decoded(name: str | None, what: str, data: bytes, key: bytes) -> object:
+    if name is None:
+        return data
+    try:
+        return SERDES[name](data)
+    except Exception as error:
+        raise ConfigError(
+            f"the {what} of the record with key {escaped(key)} is not of type {name}: leave --{what} out, or correct it"
+        ) from error
+
+
+def escaped(data: bytes) -> str:
+    """Return printable ASCII characters as they are, a backslash doubled, and all other bytes as ``\\xNN``."""
+    return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02x}" for byte in data).replace(
+        "\\x5c", "\\\\"
+    )
+
+
+def as_json(line: Line) -> str:
+    """Return a line of JSON. Bytes are in hexadecimal, and the names of such parts end with ``_hex``."""
+    shown = {
+        f"{name}_hex" if isinstance(part, bytes) else name: part.hex() if isinstance(part, bytes) else part
+        for name, part in line.items()
+    }
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def as_text(line: Line) -> str:
+    """Return the parts with tabs between them: bytes and text escaped, other values as JSON."""
+    return "\t".join(_text(part) for part in line.values())
+
+
+def _text(part: object) -> str:
+    if isinstance(part, bytes):
+        return escaped(part)
+    if isinstance(part, str):
+        return json.dumps(part, ensure_ascii=False)[1:-1].replace('\\"', '"')
+    return json.dumps(part, ensure_ascii=False)

@@ -1,0 +1,241 @@
+"""The shell tool reads, checks, copies and compacts what lies on disk, and changes nothing that it need not change."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stores import Durability, TopicPartition, open_store
+from stores.records import INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
+from stores.registry import backends
+from stores.shell.command import main
+
+LOG = TopicPartition("log", 3)
+ON_DISK = [name for name, backend in backends().items() if backend.persistent]
+WITH_OFFSETS = [name for name in ON_DISK if backends()[name].manages_offsets]
+LIVE = [name for name in WITH_OFFSETS if backends()[name].load_engine().reads_live]
+CLOSED_ONLY = [name for name in WITH_OFFSETS if name not in LIVE]
+PAIRS = [(b"a\x00", b"1"), (b"b\\", b"\xff"), (b"c", b"")]
+WRITER = """
+import sys
+from stores import TopicPartition, open_store
+store = open_store(sys.argv[1], sys.argv[2])
+store.put_all([(b"%05d" % number, b"x" * 100) for number in range(2000)])
+store.commit({TopicPartition("log", 3): 7})
+store.put(b"staged", b"never committed")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def filled(path: Path, backend: str) -> Path:
+    with open_store(backend, path) as store:
+        store.put_all(PAIRS)
+        store.advance_position(TopicPartition("input", 0), 5)
+        store.commit({LOG: 41} if store.manages_offsets else {})
+    return path
+
+
+def state(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """The time and content of every file."""
+    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.rglob("*") if file.is_file()}
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict[str, object]]:
+    """Run a command that must succeed, and return its lines of JSON."""
+    assert main([*map(str, arguments), "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_reading_changes_no_file(path: Path, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = state(filled(path, backend))
+    [facts] = lines(capsys, "inspect", path)
+    assert (facts["backend"], facts["state"]) == (backend, "closed")
+    assert lines(capsys, "dump", path) == [{"key_hex": key.hex(), "value_hex": value.hex()} for key, value in PAIRS]
+    assert lines(capsys, "verify", path) == [{"path": str(path), "sound": True, "problem": None}]
+    offsets = lines(capsys, "offsets", path)
+    if backend in WITH_OFFSETS:
+        assert offsets == [
+            {"kind": "offset", "topic": "log", "partition": 3, "offset": 41},
+            {"kind": "position", "topic": "input", "partition": 0, "offset": 5},
+        ]
+    assert state(path) == before
+
+
+def test_a_dump_shows_every_byte_and_stops_at_a_limit(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(path, "sqlite")
+    assert main(["dump", str(path), "--limit", "2"]) == 0
+    assert capsys.readouterr().out == "a\\x00\t1\nb\\\\\t\\xff\n"
+
+
+def test_a_dump_decodes_what_a_typed_store_describes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_store("lmdb", tmp_path / "times") as store:
+        times = TimestampedKeyValue(key=STR, value=JSON).over(store)
+        times.put("a", {"n": 1}, 99)
+        times.commit()
+        assert times.get("a") == ValueAndTimestamp({"n": 1}, 99)
+    decoding = ("--key", "str", "--value", "json")
+    assert lines(capsys, "dump", tmp_path / "times", *decoding) == [{"key": "a", "value": {"n": 1}, "timestamp_ms": 99}]
+    with open_store("lmdb", tmp_path / "windows") as store:
+        windows = Window(key=STR, value=INT64, size_ms=10, retention_ms=1000).over(store)
+        windows.put("a\0b", 7, 20)
+        windows.commit()
+    decoding = ("--key", "str", "--value", "int64")
+    assert lines(capsys, "dump", tmp_path / "windows", *decoding) == [
+        {"key": "a\0b", "value": 7, "window_start_ms": 20}
+    ]
+    with open_store("lmdb", tmp_path / "sessions") as store:
+        sessions = Session(key=STR, value=INT64, retention_ms=1000).over(store)
+        sessions.put(Windowed("a", 20, 30), 7)
+        sessions.commit()
+    [session] = lines(capsys, "dump", tmp_path / "sessions", *decoding)
+    assert session == {"key": "a", "value": 7, "session_start_ms": 20, "session_end_ms": 30}
+
+
+def test_bytes_of_another_type_than_asked_are_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(path, "lmdb")
+    assert main(["dump", str(path), "--value", "json"]) == 2
+    assert "b\\\\" in capsys.readouterr().err
+
+
+@pytest.fixture
+def writer(path: Path, request: pytest.FixtureRequest) -> Iterator[int]:
+    """A process that has a store open, with a staged write: its number."""
+    command = [sys.executable, "-c", WRITER, request.param, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize("writer", LIVE, indirect=True)
+def test_a_store_in_use_is_backed_up_at_its_last_commit(
+    writer: int, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [facts] = lines(capsys, "inspect", path)
+    assert facts["state"] == "open in a process"
+    assert len(lines(capsys, "dump", path)) == 2000
+    copy = tmp_path / "copy"
+    [told] = lines(capsys, "backup", path, copy)
+    assert told["offsets"] == [{"topic": "log", "partition": 3, "offset": 7}]
+    with open_store(str(facts["backend"]), copy) as restored:
+        assert len(list(restored.all())) == 2000
+        assert restored.get(b"staged") is None
+        assert restored.committed_offset(LOG) == 7
+    for command in (["verify", str(path)], ["compact", str(path)]):
+        assert main(command) == 2
+        assert f"process {writer}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("writer", CLOSED_ONLY, indirect=True)
+def test_a_store_in_use_whose_engine_reads_no_live_files_names_its_process(
+    writer: int, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    for command in (["inspect"], ["dump"], ["offsets"], ["verify"], ["compact"], ["backup", str(copy)]):
+        assert main([command[0], str(path), *command[1:]]) == 2
+        assert f"process {writer}" in capsys.readouterr().err
+    assert not copy.exists()
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_a_closed_store_is_backed_up_whole(path: Path, tmp_path: Path, backend: str) -> None:
+    before = state(filled(path, backend))
+    assert main(["backup", str(path), str(tmp_path / "deep" / "copy")]) == 0
+    assert state(path) == before
+    with open_store(backend, tmp_path / "deep" / "copy", durability=Durability.CHANGELOG) as restored:
+        assert list(restored.all()) == PAIRS
+        if restored.manages_offsets:
+            assert restored.committed_offset(LOG) == 41
+
+
+def test_the_backup_of_a_read_only_store_can_be_written(path: Path, tmp_path: Path) -> None:
+    filled(path, "sqlite")
+    for found in (*path.rglob("*"), path):
+        found.chmod(0o555 if found.is_dir() else 0o444)
+    assert main(["inspect", str(path)]) == 0
+    assert main(["backup", str(path), str(tmp_path / "copy")]) == 0
+    assert all(found.stat().st_mode & 0o200 for found in (tmp_path / "copy").rglob("*"))
+    for found in (path, *path.rglob("*")):
+        found.chmod(0o755)
+
+
+@pytest.mark.parametrize("place", ["full", "file", "store/inside"])
+def test_a_backup_goes_only_to_an_empty_folder_of_its_own(tmp_path: Path, place: str) -> None:
+    filled(tmp_path / "store", "sqlite")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    (tmp_path / "file").touch()
+    before = state(tmp_path)
+    assert main(["backup", str(tmp_path / "store"), str(tmp_path / place)]) == 2
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("backend", ON_DISK)
+def test_compacting_keeps_the_contents_and_frees_space(path: Path, backend: str) -> None:
+    with open_store(backend, path) as store:
+        store.put_all([(b"%05d" % number, b"x" * 1000) for number in range(5000)])
+        store.commit()
+    with open_store(backend, path) as store:
+        for number in range(4900):
+            store.put(b"%05d" % number, None)
+        store.commit()
+    size = sum(file.stat().st_size for file in (path / "data").iterdir() if file.name != "lock.mdb")
+    assert main(["compact", str(path)]) == 0
+    assert sum(file.stat().st_size for file in (path / "data").iterdir() if file.name != "lock.mdb") < size / 2
+    with open_store(backend, path) as store:
+        store.verify()
+        assert [key for key, _ in store.all()] == [b"%05d" % number for number in range(4900, 5000)]
+        store.put(b"more", b"1")
+        store.commit()
+
+
+@pytest.mark.parametrize(("backend", "file"), [("lmdb", "data.mdb"), ("sqlite", "store.db"), ("rocksdb", "CURRENT")])
+def test_damage_is_status_1_for_verify_and_2_for_the_others(
+    path: Path, tmp_path: Path, backend: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = filled(path, backend) / "data" / file
+    damaged.write_bytes(b"\x07" * len(damaged.read_bytes()))
+    assert main(["verify", str(path)]) == 1
+    assert main(["dump", str(path)]) == 2
+    assert main(["backup", str(path), str(tmp_path / "copy")]) == 2
+    assert not (tmp_path / "copy").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["inspect", "dump", "verify", "offsets", "compact"])
+@pytest.mark.parametrize("place", ["missing", "file", "foreign", "above"])
+def test_what_is_no_store_is_refused_and_stays_as_it_is(
+    tmp_path: Path, command: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "mine").touch()
+    filled(tmp_path / "above" / "0_0" / "sqlite" / "counts", "sqlite")
+    before = state(tmp_path)
+    assert main([command, str(tmp_path / place)]) == 2
+    told = capsys.readouterr()
+    assert place in told.err
+    assert place != "above" or "0_0/sqlite/counts" in told.err
+    assert (told.out, state(tmp_path)) == ("", before)
+
+
+def test_a_closed_pipe_ends_a_dump_quietly(path: Path) -> None:
+    with open_store("sqlite", path) as store:
+        store.put_all([(b"%06d" % number, b"x" * 100) for number in range(20_000)])
+        store.commit()
+    command = [sys.executable, "-m", "stores", "dump", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"000000\t")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
