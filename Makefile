@@ -25,7 +25,7 @@ KEY ?=
 TIME ?=
 DROP_BAD ?=
 BUDGET ?=
-PROFILES := smoke default full
+PROFILES := smoke default night full
 
 BIN := .venv/bin
 VENV_PYTHON := $(BIN)/python
@@ -53,14 +53,14 @@ OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(cal
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 	@echo
-	@echo "  PROFILE=smoke (some minutes), default (about half an hour) or full (some 15 hours, most of them for faults below the process) for bench; S=name for scenario, which takes PROFILE as well"
+	@echo "  PROFILE=smoke (some minutes), default (ten minutes) or night (two hours, of which each run tries what others have not) for bench, BUDGET=90s, 10m, 2h or none for its time; S=name for scenario, which takes PROFILE as well"
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
 test: $(STAMP) java ## run every test of stores and harness, two files at a time; ARGS="-k name" passes on to pytest
 	@$(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|full, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
+bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|night, BUDGET=10m, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
 	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(call option,--budget,$(BUDGET)) $(SOME) $(OWN_EVENTS) $(ARGS)
 
 report: $(STAMP) ## write a run's report again: a whole run's to results/, another's beside its rows; RUN=runs/NAME, else the newest
@@ -69,7 +69,7 @@ report: $(STAMP) ## write a run's report again: a whole run's to results/, anoth
 compare: both $(STAMP) ## compare two runs, A=RUN B=RUN (folders, or names in runs/); FAIL=5% is an error where B is worse by more
 	@$(VENV_PYTHON) -m harness compare $(call quoted,$(A)) $(call quoted,$(B)) $(call option,--fail,$(FAIL)) $(ARGS)
 
-scenario: name profile $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit; PROFILE=full leaves nothing out
+scenario: name profile $(STAMP) java ## run one claim of scenarios/, for example S=kill_during_commit; PROFILE=night leaves nothing out
 	@$(VENV_PYTHON) -m harness scenario $(call quoted,$(S)) --profile $(PROFILE) $(call option,--seed,$(SEED)) $(OWN_EVENTS) $(ARGS)
 
 soak: minutes $(STAMP) ## read every store while it is written to, and judge every answer; MINUTES=5, BACKENDS=names, SEED=1

@@ -108,9 +108,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--profile",
         default="default",
-        help="smoke (some minutes), default (about half an hour) or full (some 15 hours)",
+        help="smoke (a glance), default, or night (two hours; its seeds and points move on)",
     )
-    bench.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
+    bench.add_argument(
+        "--seed", type=_seed, help="of everything that is random; 1 unless given, and of a night the next"
+    )
     bench.add_argument(
         "--budget",
         metavar="TIME",
@@ -174,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
 def _scenario_parser(program: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, add_help=program is not None)
     parser.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
-    parser.add_argument("--profile", default="default", help="smoke (a glance), default or full (nothing left out)")
+    parser.add_argument("--profile", default="default", help="smoke (a glance), default or night (nothing left out)")
     parser.add_argument("--master", help="a Spark master, instead of all cores of this machine")
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     _add_event_log(parser)
@@ -221,16 +223,18 @@ def _event_log(given: argparse.Namespace) -> EventLog | None:
 
 def _bench(given: argparse.Namespace) -> int:
     from harness.budget import budget_seconds
-    from harness.profiles import profile
+    from harness.profiles import NIGHT, profile
     from harness.run import BenchRequest, bench
 
-    budget_s = profile(given.profile).budget_s if given.budget is None else budget_seconds(given.budget)
+    chosen = _current_profile(given.profile)
+    budget_s = profile(chosen).budget_s if given.budget is None else budget_seconds(given.budget)
     log = _event_log(given)
     only = _listed(given.only) or (() if log is None else ("throughput",))
     return bench(
         BenchRequest(
-            profile=given.profile,
-            seed=given.seed,
+            profile=chosen,
+            seed=1 if given.seed is None else given.seed,
+            moves_on=chosen == NIGHT and given.seed is None,
             only=only,
             backends=_listed(given.backends),
             log=log,
@@ -241,6 +245,14 @@ def _bench(given: argparse.Namespace) -> int:
             results=None if given.results is None else given.results.absolute(),
         )
     )
+
+
+def _current_profile(name: str) -> str:
+    from harness.profiles import OLD_NAMES
+
+    if name in OLD_NAMES:
+        print(f"The profile {name} is an old name of {OLD_NAMES[name]}, and will be refused.", file=sys.stderr)
+    return OLD_NAMES.get(name, name)
 
 
 def _report(given: argparse.Namespace) -> int:
@@ -276,7 +288,7 @@ def _scenario(given: argparse.Namespace, file: str) -> int:
         master=given.master,
         log=_event_log(given),
         runs=given.runs.absolute(),
-        profile=given.profile,
+        profile=_current_profile(given.profile),
     )
     return 0 if holds else 1
 

@@ -24,6 +24,7 @@ from stores.registry import backend_named
 
 if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
+    from harness.report.coverage import Covered
     from harness.report.page import Page
     from harness.report.table import Table
     from harness.workloads.event_log import EventLog
@@ -230,6 +231,10 @@ class Experiment(ABC, Generic[T]):
     def tried(self, trial: T, rows: Sequence[Row]) -> int:
         """Return how much of its ``extent`` a trial has tried that returned ``rows``: all, unless its time was over."""
         return self.extent(trial)[1]
+
+    def covered(self, trials: Sequence[T], rows: Sequence[Row]) -> list[Covered]:
+        """Return the points that a night's ``trials`` have tried, from the rows for the report; by default none."""
+        return []
 
     def untried(self, trial: T) -> list[Row]:
         """Return the rows that say that a trial was left out: by default none."""

@@ -24,16 +24,16 @@ def run_local(
     try:
         with temporary_folder(experiment.name) as folder:
             number, round_ = 0, list(trials)
-            ran: set[int] = set()
+            tried: dict[int, int] = {}
             while round_:
                 for trial in round_:
                     number += 1
                     if deadline.remaining_s <= experiment.cost_s(trial):
                         continue
-                    ran.add(number)
                     found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline)))
                     outcome.rows.extend(found)
-                    if line := experiment.line(trial, found):
+                    tried[number] = experiment.tried(trial, found)
+                    if found and (line := experiment.line(trial, found)):
                         say(f"{number}/{max(number, len(trials))}  {line}")
                 bounded = math.isfinite(deadline.at) and not deadline.passed
                 round_ = experiment.next_round(outcome.rows, deadline.remaining_s) if bounded else []
@@ -41,5 +41,5 @@ def run_local(
         return Outcome([], [f"{experiment.unmeasured}: {error}"])
     for number, trial in enumerate(trials, 1):
         unit, size = experiment.extent(trial)
-        outcome.count(unit, size if number in ran else 0, size)
+        outcome.count(unit, tried.get(number, 0), size)
     return outcome

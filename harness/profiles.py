@@ -1,7 +1,7 @@
 """The profiles: how much of everything a run does.
 
-``smoke`` is a glance of some minutes, ``default`` takes about half an hour and is what a change is accepted by, and
-``full`` leaves nothing out.
+``smoke`` is a glance of some minutes. A change is accepted by ``default``. ``night`` plans everything, and tries in two
+hours what nights before it have not tried. A budget bounds the time of each.
 """
 
 from __future__ import annotations
@@ -121,6 +121,10 @@ _BELOW_DISK = ("CHANGELOG", "PROCESS")
 _ERRORS = tuple(f"error {variant}" for variant in VARIANTS["error"])
 _DAMAGES = tuple(f"damage {variant}" for variant in VARIANTS["damage"])
 
+NIGHT = "night"
+"""The profile whose seeds and points move on from run to run."""
+OLD_NAMES: Mapping[str, str] = MappingProxyType({"full": NIGHT})
+"""Names of earlier versions, which work for a version with a warning."""
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "smoke": Profile(
@@ -204,7 +208,8 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             variation_points_max={"kill": 17, "power names": 8, "power": 0, "failed_sync": 0, "": 4},
             unseen_points_max=24,
         ),
-        "full": Profile(
+        NIGHT: Profile(
+            budget_s=7_200.0,
             crash_seeds=5,
             crash_coverage=Coverage.ALL,
             grids=(
@@ -242,7 +247,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
     }
 )
 NAMES = tuple(PROFILES)
-WHOLE = ("default", "full")
+WHOLE = ("default", NIGHT)
 """The profiles whose reports go to ``results/`` if nothing was left out."""
 
 

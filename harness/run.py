@@ -22,6 +22,8 @@ from harness.folders import RUNS
 from harness.java import find_java
 from harness.local import run_local
 from harness.progress import Progress
+from harness.report.coverage import FACT as COVERAGE
+from harness.report.coverage import add_to_file, next_run, read_coverage
 from harness.report.environment import environment
 from harness.report.left_out import Extents, left_out, left_out_sentence
 from harness.report.ratios import ratio_table
@@ -55,6 +57,7 @@ Plan = Mapping[str, Sequence[Any]]
 class BenchRequest(Request):
     """The options of `make bench`. ``only`` are the stages that run; empty means all.
 
+    ``moves_on`` replaces the seed by the number of this run in the coverage of the profile night.
     ``budget_s`` is the time for all of them, without that in which Spark starts; None for no bound.
     """
 
@@ -62,6 +65,7 @@ class BenchRequest(Request):
     master: str | None = None
     strict: bool = False
     budget_s: float | None = None
+    moves_on: bool = False
     runs: Path = RUNS
     results: Path | None = None
 
@@ -110,6 +114,8 @@ def bench(request: BenchRequest) -> int:
     check_latest(request.runs)
     check_results(request.results, whole=request.is_whole)
     skipped = request.skipped()
+    if request.moves_on:
+        request = replace(request, seed=next_run())
     plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
     for name, trials in plan.items():
         experiments()[name].check(trials)
@@ -130,6 +136,7 @@ def bench(request: BenchRequest) -> int:
     with removed_if_refused(run_folder):
         problems, extents = _measure(request, plan, run_folder, progress, end)
     progress.step("report")
+    facts[COVERAGE] = read_coverage().totals()
     facts["left_out"] = cut = left_out(extents)
     ran_on = environment(Path(tempfile.gettempdir()))
     write_facts(run_folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
@@ -172,6 +179,7 @@ def _measure(
                 _keep(run_folder, done.rows)
                 problems.extend(done.problems)
                 extents[name] = done.extent
+                _cover(request, name, plan[name], done.rows)
 
     run(local, None)
     spread = [name for name in plan if name not in local]
@@ -198,13 +206,23 @@ def _outcome(
 ) -> Outcome:
     """Run the trials of an experiment where it says, and return the rows for the report."""
     experiment = experiments()[name]
+
+    def salvage(rows: list[Row]) -> None:
+        _cover(request, name, trials, experiment.finish(trials, rows, claim))
+
     if spark is None:
         done = run_local(experiment, trials, say, deadline)
     elif experiment.placement is Placement.GANG:
         done = run_gangs(spark, experiment, trials, request.seed, request.log, say, deadline)
     else:
-        done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline)
+        done = run_trials(spark, experiment, trials, run_folder / "trials" / name, say, deadline, salvage)
     return replace(done, rows=experiment.finish(trials, done.rows, claim))
+
+
+def _cover(request: Request, name: str, trials: Sequence[Any], rows: Sequence[Row]) -> None:
+    """Add what a night has tried to the coverage of all nights."""
+    if request.profile == profiles.NIGHT and (found := experiments()[name].covered(trials, rows)):
+        add_to_file(found, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
 
 
 def _keep(run_folder: Path, rows: Sequence[Row]) -> Rows:
@@ -270,7 +288,7 @@ def prove(
     figures = all_figures(rows)
     print("\n\n".join(table.plain() for table in experiment.tables(figures, rows)), end="\n\n")
     if bounded := experiment.left_out(figures):
-        print(f"{bounded} With --profile full (make: PROFILE=full) it is all of them.\n")
+        print(f"{bounded} With --profile night (make: PROFILE=night) it is all of them.\n")
     failures = [*experiment.failures(figures, rows), *scenario.missed(figures)]
     problems = [*done.problems, *map(str, failures)]
     for problem in problems[:PROBLEMS_SHOWN]:

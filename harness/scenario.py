@@ -128,7 +128,7 @@ class CrashScenario(Scenario):
 
     def _trials(self, fault: Fault | KillAtEach, backend: str, durability: str, seed: int, turn: int) -> list[Trial]:
         if isinstance(fault, KillAtEach):
-            matrix = crash_matrix([backend], [durability], [seed], "full")
+            matrix = crash_matrix([backend], [durability], [seed], "night")
             # At least once, the changelog has no transaction, so the steps of its commit are never reached.
             unreached = () if self.guarantee == "exactly_once" else LOG_FAILPOINTS
             return [

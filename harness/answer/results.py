@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.experiment import RATIO, Failure, Rows
 from harness.experiments.registry import experiments
+from harness.report.coverage import coverage_sentence
 from harness.report.figures import Figure, Figures
 from harness.report.left_out import sentence_of
 from harness.report.page import Page
@@ -33,11 +34,14 @@ def all_pages(figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> list[Pa
 
     The pages that a reader looks for first come first.
     """
-    made = ((each.page(figures, rows, facts), sentence_of(facts, each.name)) for each in experiments().values())
-    pages = [_cut(page, left_out) if left_out else page for page, left_out in made if page is not None]
+    made = ((each.name, each.page(figures, rows, facts)) for each in experiments().values())
+    pages = [_completed(page, facts, name) for name, page in made if page is not None]
     return sorted(pages, key=lambda page: FIRST.index(page.name) if page.name in FIRST else len(FIRST))
 
 
-def _cut(page: Page, left_out: str) -> Page:
-    """Return a page that says what the run left out of it."""
-    return replace(page, shows=(*page.shows, f"**{left_out}**"), absent=f"{page.absent}: {left_out}")
+def _completed(page: Page, facts: Mapping[str, Any], name: str) -> Page:
+    """Return a page that also says what the run left out of it, and what nights have tried."""
+    left_out, covered = sentence_of(facts, name), coverage_sentence(facts, name)
+    more = [f"**{left_out}**" if left_out else "", covered]
+    absent = f"{page.absent}: {left_out}" if left_out else page.absent
+    return replace(page, shows=(*page.shows, *filter(None, more)), absent=absent)

@@ -76,12 +76,14 @@ def run_trials(
     folder: Path,
     say: Callable[[str], None] = lambda _: None,
     deadline: Deadline = NEVER,
+    interrupted: Callable[[list[Row]], None] = lambda _: None,
 ) -> Outcome:
     """Run every trial once, and return the rows in the order in which ``experiment.prepare`` puts the trials.
 
     After ``deadline`` no trial begins; those that run are finished, and the extent of the outcome says how many ran.
     ``folder`` gets ``trials.parquet`` with one row per trial, and what the experiment keeps in ``recordings``. A run
-    needs its own folder, which all executors must see. ``say`` gets lines of progress.
+    needs its own folder, which all executors must see. ``say`` gets lines of progress. If the run is
+    interrupted, ``interrupted`` gets the rows of the trials that were finished.
 
     Raises: ConfigError if the folder has an earlier run.
     """
@@ -114,6 +116,9 @@ def run_trials(
             outcome.rows.extend(rows if found else experiment.untried(trial))
             if found and found["failure"]:
                 outcome.problems.append(f"{experiment.subject(trial)}: {found['failure']}")
+    except KeyboardInterrupt:
+        interrupted(_rows_in(finished))
+        raise
     finally:
         shutil.rmtree(finished, ignore_errors=True)
         shutil.rmtree(taken, ignore_errors=True)
@@ -122,6 +127,11 @@ def run_trials(
         with contextlib.suppress(OSError):
             kept.rmdir()
     return outcome
+
+
+def _rows_in(finished: Path) -> list[Row]:
+    """Return the rows of all trials that have finished; a trial's file comes by a rename, so it is whole."""
+    return [row for file in sorted(finished.glob("*.json")) for row in json.loads(json.loads(file.read_text())["rows"])]
 
 
 def finished_trials(folder: Path) -> tuple[int, int]:

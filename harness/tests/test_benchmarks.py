@@ -30,7 +30,7 @@ from stores.registry import backends
 def test_the_default_profile_measures_whatever_is_claimed_and_the_full_one_whatever_is_compared() -> None:
     for profile, compared in (
         ("default", [claim for claim in claims() if claim.at_least is not None]),
-        ("full", list(claims())),
+        ("night", list(claims())),
     ):
         measured = {case.id for case in cases(profile)}
         assert {case.id for claim in compared for case in (claim.subject, claim.yardstick)} <= measured
@@ -114,7 +114,7 @@ def test_an_unknown_profile_is_refused() -> None:
         planned("smokey", 1)
 
 
-@pytest.mark.parametrize(("profile", "letters"), [("default", "ace"), ("full", "abcdef")])
+@pytest.mark.parametrize(("profile", "letters"), [("default", "ace"), ("night", "abcdef")])
 def test_core_workloads_of_ycsb_run_on_every_backend(profile: str, letters: str) -> None:
     measured = {(case.suite, case.subject) for case in cases(profile)}
     assert {(f"ycsb-{letter}", name) for letter in letters for name in backends()} <= measured

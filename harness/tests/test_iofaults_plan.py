@@ -41,7 +41,7 @@ from harness.mutants.registry import IO_FAULTS
 from harness.typed_maps import IN_TURN
 from stores.registry import backends
 
-PROFILES = ("smoke", "default", "full")
+PROFILES = ("smoke", "default", "night")
 EVERYWHERE = set(subjects())
 BASES = {(TASKS[0], "DISK"), (OFFSET_IMPORTS[0], "DISK")}
 VARIATIONS = {each for each in EVERYWHERE if each[0] in (*TASKS, *OFFSET_IMPORTS)} - BASES
@@ -83,8 +83,8 @@ def test_full_leaves_out_no_fault_and_draws_no_points_but_of_a_second_power_loss
     for fault, variants in VARIANTS.items():
         for variant in variants:
             if fault != "power_twice":
-                assert covered("full", fault, variant) == EVERYWHERE - VARIATIONS
-    assert {item.case.fault for item in planned_cases("full", 1)} == set(VARIANTS)
+                assert covered("night", fault, variant) == EVERYWHERE - VARIATIONS
+    assert {item.case.fault for item in planned_cases("night", 1)} == set(VARIANTS)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_no_profile_tries_a_case_twice(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["default", "full"])
+@pytest.mark.parametrize("name", ["default", "night"])
 def test_every_mutant_is_put_to_the_fault_it_belongs_to(name: str) -> None:
     found = {(each.mutant, each.fault) for each in planned_mutants(name, 1) if each.found}
     assert found == {(mutant, by.fault) for mutant, by in IO_FAULTS.items()}
 
 
-@pytest.mark.parametrize(("name", "seeds"), [("smoke", 0), ("default", 2), ("full", 20)])
+@pytest.mark.parametrize(("name", "seeds"), [("smoke", 0), ("default", 2), ("night", 20)])
 def test_the_default_profiles_own_trials_are_measured_with_each_mutant_wherever_it_fits(name: str, seeds: int) -> None:
     by_pair: dict[tuple[str, str], set[int]] = {}
     for each in planned_mutants(name, 1):
@@ -155,7 +155,7 @@ def test_the_default_profile_is_measured_by_the_trials_that_it_makes_of_sound_co
 
 
 def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_and_add_no_trial() -> None:
-    for name in ("default", "full"):
+    for name in ("default", "night"):
         of_backends = [item.case for item in planned_cases(name, 1) if item.case.subject in backends()]
         kinds = Counter(case.records for case in of_backends)
         assert set(kinds) == set(IN_TURN)
@@ -170,7 +170,7 @@ def test_typed_stores_and_plain_ones_take_turns_over_backends_levels_and_seeds_a
         if (case.subject, case.level, case.fault) == ("lmdb-indexed-batch", "DISK", "kill")
     }
     assert turns == set(IN_TURN)
-    assert not any(item.case.records for item in planned_cases("full", 1) if item.case.subject not in backends())
+    assert not any(item.case.records for item in planned_cases("night", 1) if item.case.subject not in backends())
 
 
 def test_what_can_not_be_seen_is_shown_not_to_be_seen() -> None:
@@ -185,7 +185,7 @@ def test_a_task_is_tried_everywhere_but_at_every_point_in_full_alone() -> None:
         assert {item.case.fault for item in of_task} >= {"kill", "power", "error"}
         for item in of_task:
             assert 0 < (item.points_max or 0) <= (kills if item.case.fault == "kill" else most)
-    assert [item for item in planned_cases("full", 1) if item.case.subject == TASKS[0] and item.points_max is None]
+    assert [item for item in planned_cases("night", 1) if item.case.subject == TASKS[0] and item.points_max is None]
 
 
 def test_pairs_of_engines_and_levels_of_a_task_are_killed_at_200_points_and_lose_power_at_100() -> None:

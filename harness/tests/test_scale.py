@@ -34,14 +34,14 @@ def test_the_profile_smoke_compares_no_speeds() -> None:
 
 
 def test_full_leaves_nothing_out() -> None:
-    assert CRASH.scaled("full") == replace(CRASH, seeds=15)
-    assert SPEED.scaled("full") == replace(SPEED, events=500_000, repeats=5)
-    assert EFFECT.scaled("full") == replace(EFFECT, points_max=None, states_per_position=None)
+    assert CRASH.scaled("night") == replace(CRASH, seeds=15)
+    assert SPEED.scaled("night") == replace(SPEED, events=500_000, repeats=5)
+    assert EFFECT.scaled("night") == replace(EFFECT, points_max=None, states_per_position=None)
 
 
 def test_events_that_have_an_end_of_their_own_stay_all_of_them() -> None:
     flights = ThroughputScenario("flights")
-    assert flights.scaled("full") == replace(flights, repeats=5)
+    assert flights.scaled("night") == replace(flights, repeats=5)
 
 
 def test_a_defect_that_must_be_caught_keeps_its_seeds() -> None:

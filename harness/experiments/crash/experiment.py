@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from harness.experiments.crash.run import DEADLINE_S, Outcome, examine
 from harness.experiments.crash.tables import crash_tables
 from harness.experiments.crash.trial import Trial, admitted
 from harness.faults import failpoint_of, fault_text, name_of
+from harness.report.coverage import Covered
 from harness.report.page import Page
 from harness.report.table import Table
 
@@ -128,6 +130,26 @@ class Crash(Experiment[Trial]):
             for trial in dict.fromkeys(trials)
             if trial.id in found
             for verdict in json.loads(found[trial.id]["verdicts"])
+        ]
+
+    def covered(self, trials: Sequence[Trial], rows: Sequence[Row]) -> list[Covered]:
+        """Return the cells of the crash matrix that were tried, for each backend and level."""
+        ran = {row["trial_id"] for row in rows}
+        cells: dict[str, dict[str, bool]] = {}
+        for trial in trials:
+            place = f"{trial.guarantee} {failpoint_of(trial.fault) or fault_text(trial.fault)}"
+            of_subject = cells.setdefault(f"{trial.backend} at {trial.durability}", {})
+            of_subject[place] = of_subject.get(place, False) or trial.id in ran
+        return [
+            Covered(
+                self.name,
+                subject,
+                "crash matrix",
+                hashlib.sha256(repr(sorted(tried)).encode()).hexdigest()[:16],
+                len(tried),
+                frozenset(number for number, place in enumerate(sorted(tried)) if tried[place]),
+            )
+            for subject, tried in cells.items()
         ]
 
     def figures(self, rows: Rows) -> dict[str, list[Figure]]:

@@ -7,8 +7,10 @@ Each fourth point is drawn from all points with equal probability, to find defec
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
@@ -48,6 +50,14 @@ def groups(fault: str, recording: Sequence[Effect]) -> list[Group]:
     if fault == "damage":
         return []
     return _by_role(recording, [(each.index, each.index) for each in effects], effects)
+
+
+def definition(recording: Sequence[Effect]) -> str:
+    """Return a digest of the effects by their roles, without notes and files that are never read."""
+    roles = Counter(
+        _role(effect) for effect in recording if effect.kind is not Kind.NOTE and not matches(effect.path, NEVER_READ)
+    )
+    return hashlib.sha256(repr(sorted(roles.items())).encode()).hexdigest()[:16]
 
 
 def drawn(points: Sequence[int], groups: Iterable[Group], rng: Random) -> list[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness import profiles
 from harness.budget import NEVER, Deadline, fair_order
 from harness.experiment import (
     Again,
@@ -28,7 +29,7 @@ from harness.experiment import (
     Worker,
 )
 from harness.experiments.iofaults import plan
-from harness.experiments.iofaults.case import NOT_TRIED, Asked, is_wrong
+from harness.experiments.iofaults.case import NOT_TRIED, Asked, Case, is_wrong
 from harness.experiments.iofaults.command import read_asked, repeat
 from harness.experiments.iofaults.detection import mutant_row, untried_row
 from harness.experiments.iofaults.figures import detections, effects, mutants
@@ -39,6 +40,7 @@ from harness.experiments.iofaults.subsets import (
     Subset,
     Writer,
     case_columns,
+    covered_key,
     make_recording,
     subsets_of,
     trial_rows,
@@ -46,6 +48,7 @@ from harness.experiments.iofaults.subsets import (
 from harness.experiments.iofaults.tables import effect_tables, left_out, promise_table
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
+from harness.report.coverage import Covered, numbers, ranges, read_coverage
 from harness.report.page import Page
 from harness.report.table import Table
 from stores.errors import ConfigError
@@ -87,6 +90,8 @@ KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
             "trials": int,
             "seconds": float,
             "blind_spots": str,
+            "definition": str,
+            "explored": str,
         },
         "mutant": {
             **_CASE,
@@ -108,6 +113,9 @@ KINDS: Mapping[str, Mapping[str, type]] = MappingProxyType(
 and its result."""
 _EXPECTATIONS = {"found": "must detect it", "not seen": "must not detect it"}
 """The sentences for ``wanted`` of a mutant's row."""
+
+NIGHTS_SEED = 1
+"""The seed of every night's recordings: the points of a recording add up only with the same one."""
 
 IoTrial = PlannedCase | PlannedMutant | Subset
 
@@ -137,7 +145,16 @@ class IoFaults(Experiment[IoTrial]):
         return ""
 
     def plan(self, request: Request) -> list[IoTrial]:
-        """Return the cases of a profile, and its mutants."""
+        """Return the cases of a profile, and its mutants.
+
+        The cases of a night have the same recordings every time, so that their points add up; only the points move on.
+        """
+        if request.profile == profiles.NIGHT:
+            cases = plan.planned_cases(request.profile, NIGHTS_SEED, request.backends)
+            return [
+                *(replace(case, night=request.seed) for case in cases),
+                *plan.planned_mutants(request.profile, request.seed, request.backends),
+            ]
         return [
             *plan.planned_cases(request.profile, request.seed, request.backends),
             *plan.planned_mutants(request.profile, request.seed, request.backends),
@@ -149,7 +166,8 @@ class IoFaults(Experiment[IoTrial]):
         writers = list(dict.fromkeys(Writer.of(trial) for trial in wanted if isinstance(trial, PlannedCase)))
         made = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, made, strict=True)}
-        subsets: list[IoTrial] = [*subsets_of(wanted, recorded, kept, self._points_per_subset)]
+        known = read_coverage() if any(isinstance(each, PlannedCase) and each.night for each in wanted) else None
+        subsets: list[IoTrial] = [*subsets_of(wanted, recorded, kept, self._points_per_subset, known)]
         return fair_order(subsets, _strata, seed=len(subsets))
 
     def run(self, trial: IoTrial, worker: Worker) -> Iterable[Row]:
@@ -169,6 +187,18 @@ class IoFaults(Experiment[IoTrial]):
         if trial.planned_mutant:
             return sum(row["result"] != NOT_TRIED for row in rows)
         return sum(row["points"] for row in rows if row["kind"] == "effect_slice")
+
+    def covered(self, trials: Sequence[IoTrial], rows: Sequence[Row]) -> list[Covered]:
+        """Return the points of each case that were explored."""
+        found: dict[tuple[str, str, str], Covered] = {}
+        for row in rows:
+            if row["kind"] == "effect_slice" and row["definition"]:
+                case = Case(row["backend"], row["durability"], row["fault"], row["variant"], records=row["records"])
+                key = covered_key(case)
+                before = found[key].tried if key in found else frozenset()
+                tried = before | numbers(row["explored"])
+                found[key] = Covered(*key, row["definition"], row["points_in_all"], tried)
+        return list(found.values())
 
     def untried(self, trial: IoTrial) -> list[Row]:
         """Return a row with no explored point, or a mutant that was not tried."""
@@ -250,6 +280,7 @@ def explore(subset: Subset, fork_server: ForkServer | None = None, deadline: Dea
         rows, explored = trial_rows(subset, fork_server, deadline)
         states = sum(row["states"] for row in rows)
         rows.append(_subset_row(subset) | {"points": explored, "states": states, "trials": len(rows)})
+        rows[-1]["explored"] = ranges(subset.points[:explored])
     return [_of_subset(subset, row, time.monotonic() - begun) for row in rows]
 
 
@@ -262,6 +293,8 @@ def _subset_row(subset: Subset) -> Row:
         "states": 0,
         "trials": 0,
         "blind_spots": subset.blind_spots,
+        "definition": subset.definition,
+        "explored": "",
     }
 
 

@@ -44,6 +44,8 @@ class PlannedCase:
     seed: int
     points_max: int | None = None
     scenario: str = ""
+    night: int | None = None
+    """The seed that draws the points instead of ``seed``, those first that no night has tried; None for no night."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,8 @@ def picked(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = (
 def in_turn(item: PlannedCase, points: Sequence[int], groups: Iterable[Group] = ()) -> list[int]:
     """Return the points to explore, in the order in which the seed draws them."""
     case = item.case
-    choose = random.Random(f"points {item.seed} {case.subject} {case.level} {case.fault} {case.variant}")
+    seed = item.seed if item.night is None else item.night
+    choose = random.Random(f"points {seed} {case.subject} {case.level} {case.fault} {case.variant}")
     return drawn(points, groups, choose)[: item.points_max]
 
 

@@ -20,7 +20,7 @@ from harness.crash_states.states import positions
 from harness.experiments.iofaults.case import VARIANTS, Case, repeat_command
 from harness.experiments.iofaults.damage import damages, final_tree
 from harness.experiments.iofaults.damage import plan as damage_plan
-from harness.experiments.iofaults.drawing import Group, groups
+from harness.experiments.iofaults.drawing import Group, definition, groups
 from harness.experiments.iofaults.errors import errors
 from harness.experiments.iofaults.failed_syncs import failed_syncs, syncs
 from harness.experiments.iofaults.kills import kills, kills_twice, tears
@@ -38,6 +38,7 @@ from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.recorder import Kind, read_recording
 from harness.processes.fork_server import ForkServer
+from harness.report.coverage import Coverage
 
 FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")
 """Faults whose trials are derived from a recording."""
@@ -98,6 +99,8 @@ class Recorded:
     error: str = ""
     syncs: int = 0
     groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
+    definition: str = ""
+    """A digest of the I/O operations that the points count, in any order: threads of an engine change the order."""
 
     def points(self, case: Case) -> range:
         """Return every point of ``case``: one before each effect, and one after the last. None without a recording."""
@@ -128,6 +131,7 @@ class Subset:
     blind_spots: str = ""
     planned_mutant: PlannedMutant | None = None
     error: str = ""
+    definition: str = ""
 
 
 def all_points(shop: Workshop) -> range:
@@ -171,7 +175,21 @@ def make_recording(writer: Writer, file: Path, fork_server: ForkServer | None = 
     unseen = sorted({Path(effect.path).name for effect in recording if effect.kind is Kind.MAP_WRITABLE})
     numbers = {variant: len(damage_plan(variant, tree, writer.seed)) for variant in VARIANTS["damage"]}
     first = {fault: groups(fault, recording) for fault in VARIANTS}
-    return Recorded(len(positions(recording)) - 1, numbers, ", ".join(unseen), "", len(syncs(recording)), first)
+    return Recorded(
+        len(positions(recording)) - 1,
+        numbers,
+        ", ".join(unseen),
+        "",
+        len(syncs(recording)),
+        first,
+        definition(recording),
+    )
+
+
+def covered_key(case: Case) -> tuple[str, str, str]:
+    """Return the experiment, the subject and the fault under which the points of a case are counted over nights."""
+    kind = f", {case.records}" if case.records else ""
+    return "iofaults", f"{case.subject} at {case.level}{kind}", f"{case.fault} {case.variant}".rstrip()
 
 
 def subsets_of(
@@ -179,6 +197,7 @@ def subsets_of(
     recorded: Mapping[Writer, Recorded],
     recordings: Path,
     points_per_subset: int | None = None,
+    coverage: Coverage | None = None,
 ) -> list[Subset]:
     """Return all that is planned as tasks. Mutants come first, because their duration is not known in advance."""
     found: list[Subset] = []
@@ -199,6 +218,9 @@ def subsets_of(
             width = points_per_subset or POINTS_PER_SUBSET[case.fault]
             in_all = of.points(case)
             order = in_turn(each, in_all, of.groups.get(case.fault, ()))
+            if each.night is not None:
+                known = (coverage or Coverage()).tried(*covered_key(case), of.definition)
+                order = sorted(order, key=known.__contains__)
             parts = [()] if of.error else cut(sorted(order), width) if points_per_subset else in_rounds(order, width)
             found += [
                 Subset(
@@ -211,6 +233,7 @@ def subsets_of(
                     len(in_all),
                     of.blind_spots,
                     error=of.error,
+                    definition=of.definition,
                 )
                 for place, points in enumerate(parts)
             ]

@@ -43,7 +43,7 @@ class EarlyCommitTrial:
 
 
 class EarlyCommits(Experiment[EarlyCommitTrial]):
-    """A task whose commits are all caused by the limit. Only the default backend, except in the full profile."""
+    """A task whose commits are all caused by the limit. Only the default backend, except in the profile night."""
 
     name = "early_commits"
     title = "stores by themselves"

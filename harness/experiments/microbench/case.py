@@ -116,7 +116,7 @@ _SLOW = 20_000
 
 
 def cases(profile: str) -> list[Case]:
-    """Return the cases of ``smoke``, ``default`` or ``full``, each once."""
+    """Return the cases of ``smoke``, ``default`` or ``night``, each once."""
     found = {case.id: case for case in _cases(profile)}
     return list(found.values())
 
@@ -142,7 +142,7 @@ def _cases(profile: str) -> Iterator[Case]:
     for engine in ENGINES:
         for subject in (f"{engine}-indexed-batch", f"{PLAIN}-{engine}"):
             yield steps(subject, 0)
-    if profile == "full":
+    if profile == "night":
         for subject in backends():
             for size in (0, *STEPS):
                 yield steps(subject, size)
@@ -152,7 +152,7 @@ def _cases(profile: str) -> Iterator[Case]:
             yield Case("commit", f"{engine}-indexed-batch", durability, records=_SLOW)
             yield Case("commit", f"{PLAIN}-{engine}", durability, records=_SLOW)
     for subject in ("rocksdb-indexed-batch", f"{PLAIN}-rocksdb"):
-        for distribution, keys in _UPDATES if profile == "full" else _UPDATES[:-1]:
+        for distribution, keys in _UPDATES if profile == "night" else _UPDATES[:-1]:
             yield Case("update", subject, records_per_commit=100_000, distribution=distribution, keys=keys,
                        records=100_000)  # fmt: skip
     yield from _scans()
@@ -162,9 +162,9 @@ def _cases(profile: str) -> Iterator[Case]:
     for suite in (WRITER_WAITS, READER_WAITS):
         for staged in WAITED:
             yield waits_over(suite, staged)
-    for count in RANGES if profile == "full" else RANGES[:2]:
+    for count in RANGES if profile == "night" else RANGES[:2]:
         yield range_deletes(count)
-    for subject in backends() if profile == "full" else _ROCKSDB[:1]:
+    for subject in backends() if profile == "night" else _ROCKSDB[:1]:
         for commits_beside in (False, True):
             yield reads(subject, commits_beside=commits_beside)
     for watched in (True, False):
@@ -174,18 +174,18 @@ def _cases(profile: str) -> Iterator[Case]:
     for engine in ENGINES:
         for form in ("windows", "prefix"):
             yield fetches(engine, form)
-        for form in ("bytes", "timestamped") if engine == "rocksdb" or profile == "full" else ():
+        for form in ("bytes", "timestamped") if engine == "rocksdb" or profile == "night" else ():
             yield openings(engine, form)
-        for records in EXPIRED if engine == "rocksdb" or profile == "full" else ():
+        for records in EXPIRED if engine == "rocksdb" or profile == "night" else ():
             yield expiries(engine, records)
     for engine in CHECKED:
         for suite in ("commit", "scan"):
             for checksums in (True, False):
                 yield with_checksums(suite, engine, checksums=checksums)
         yield with_unchecked_scans(engine)
-    yield from _ycsb("ABCDEF" if profile == "full" else "ACE")
+    yield from _ycsb("ABCDEF" if profile == "night" else "ACE")
     for subject, backend in backends().items():
-        for durability in sorted(backend.durabilities) if profile == "full" else (Durability.CHANGELOG,):
+        for durability in sorted(backend.durabilities) if profile == "night" else (Durability.CHANGELOG,):
             for size in _CURVE:
                 usual = 50_000 if subject.startswith("rocksdb") else _SLOW
                 yield Case("commit", subject, durability, size, records=max(size, usual))

@@ -8,7 +8,7 @@ from harness.experiments.microbench.case import cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--profile", default="smoke", choices=("smoke", "default", "full"), help="which cases to time")
+    parser.addoption("--profile", default="smoke", choices=("smoke", "default", "night"), help="which cases to time")
     parser.addoption("--load-seed", type=int, default=1, help="seed of keys and values")
 
 

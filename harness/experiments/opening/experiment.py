@@ -88,7 +88,11 @@ class Opening(Experiment[OpeningTrial]):
 
     def run(self, trial: OpeningTrial, worker: Worker) -> Iterable[Row]:
         """Return a row for each repeat. Raises: MeasurementFailedError."""
-        return opening.run_opening(trial, code=worker.code, within=worker.folder.parent)
+        return opening.run_opening(trial, code=worker.code, within=worker.folder.parent, deadline=worker.deadline)
+
+    def tried(self, trial: OpeningTrial, rows: Sequence[Row]) -> int:
+        """Return 1 if no repeat is missing."""
+        return int(len(rows) == len(trial.backends) * trial.repeats)
 
     def subject(self, trial: OpeningTrial) -> str:
         """Return the size, the backends and the level."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from harness.budget import NEVER, Deadline
 from harness.experiments.opening import steps as opening_steps
 from harness.experiments.opening.steps import ORDER_FILE, figures_file
 from harness.folders import temporary_folder
@@ -59,15 +60,21 @@ class OpeningTrial:
             raise ConfigError("records and repeats count from 1")
 
 
-def run_opening(trial: OpeningTrial, *, code: str | None = None, within: Path | None = None) -> list[dict[str, Any]]:
+def run_opening(
+    trial: OpeningTrial, *, code: str | None = None, within: Path | None = None, deadline: Deadline = NEVER
+) -> list[dict[str, Any]]:
     """Return the rows of a trial, of kind "opening", one per repeat. ``code`` and ``within`` are as for ``run``.
+
+    After ``deadline`` no store is filled or opened: there are fewer rows then.
 
     Raises: MeasurementFailedError.
     """
     shared = {name: getattr(trial, name) for name in ("durability", "records", "seed")}
-    rows = []
+    rows: list[dict[str, Any]] = []
     with temporary_folder("opening", within) as scratch:
         for backend in trial.backends:
+            if deadline.passed:
+                return rows
             (scratch / backend).mkdir()
             write_figures(scratch / backend / ORDER_FILE, {"backend": backend, **shared})
             _step(trial, scratch / backend, code, "fill")
@@ -75,6 +82,8 @@ def run_opening(trial: OpeningTrial, *, code: str | None = None, within: Path | 
             order = list(trial.backends)
             random.Random(f"opening {trial.seed} {repeat}").shuffle(order)
             for backend in order:
+                if deadline.passed:
+                    return rows
                 step = partial(_step, trial, scratch / backend, code)
                 step("tail")
                 watch = LoadWatch()

@@ -47,7 +47,7 @@ class Trial:
 
 
 class Visibility(Experiment[Trial]):
-    """The time until a write is seen, at each isolation level. Only the default backend, except in the full profile."""
+    """The time until a write is seen, at each isolation level. Only the default backend, except in a night."""
 
     name = "visibility"
     title = "stores by themselves"
