@@ -102,13 +102,13 @@ both:
 	@if [ -z "$(A)" ] || [ -z "$(B)" ]; then echo "Which runs? For example: make compare A=runs/NAME B=runs/NAME FAIL=5%" >&2; exit 2; fi
 
 minutes:
-	@case "$(MINUTES)" in ""|*[!0-9]*|0*) echo "MINUTES=$(MINUTES) is no number of minutes: give a whole number from 1, such as MINUTES=5." >&2; exit 2;; esac
+	@case $(call quoted,$(MINUTES)) in ""|*[!0-9]*|0*) echo MINUTES=$(call quoted,$(MINUTES))" is no number of minutes: give a whole number from 1, such as MINUTES=5." >&2; exit 2;; esac
 
 profile:
-	@case " $(PROFILES) " in *" $(PROFILE) "*) ;; *) echo "PROFILE=$(PROFILE) does not exist: choose one of $(PROFILES)." >&2; exit 2;; esac
+	@case " $(PROFILES) " in *" "$(call quoted,$(PROFILE))" "*) ;; *) echo PROFILE=$(call quoted,$(PROFILE))" does not exist: choose one of $(PROFILES)." >&2; exit 2;; esac
 
 name:
-	@if [ -z "$(S)" ]; then echo "Which scenario? For example: make scenario S=kill_during_commit" >&2; \
+	@if [ -z $(call quoted,$(S)) ]; then echo "Which scenario? For example: make scenario S=kill_during_commit" >&2; \
 	 for file in scenarios/[a-z]*.py; do [ -e "$$file" ] && echo "  $$(basename "$$file" .py)" >&2; done; exit 2; fi
 
 java: $(STAMP)
