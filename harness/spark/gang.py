@@ -62,6 +62,8 @@ _SPARK_SCHEMA = (
 _PAIRS_PER_BATCH = 10_000
 CALIBRATION_MARGIN = 1.2
 """The share of the asked time for which work is planned, because a machine may be faster later."""
+MEASUREMENT_S = 1.5
+"""Seconds of a measurement beside its work on an idle machine: processes start, and the store is opened again."""
 _ENDED = "ended"
 MEASUREMENTS = "measurements"
 """The unit in which a run reports what it left out."""
@@ -83,13 +85,13 @@ def run_gangs(
 ) -> Outcome:
     """Run every measurement of the trials, and then those of further rounds, until ``deadline``.
 
-    Each trial gets a part of the time, by the number of its measurements. ``log`` has the events of the workload
-    ``event_log``. See ``Experiment.next_round``.
+    Each trial gets a part of the time, by the seconds that its measurements take on an idle machine. ``log`` has the
+    events of the workload ``event_log``. See ``Experiment.next_round``.
     """
     outcome = Outcome()
     round_ = list(trials)
     while round_:
-        budget = Budget(deadline, {number: len(trial.configurations) for number, trial in enumerate(round_)})
+        budget = Budget(deadline, {number: _cost_s(trial) for number, trial in enumerate(round_)})
         for number, trial in enumerate(round_):
             until = budget.deadline(number)
             done = Outcome()
@@ -181,16 +183,14 @@ class _Partition:
         """Return True if ``deadline`` has passed. The first partition's clock decides for all, so none waits alone."""
         return self._context.allGather(_ENDED if deadline.passed else "")[0] == _ENDED
 
-    def calibrated(self, deadline: Deadline) -> dict[_Cell, int]:
-        """Return the laps of each level and commit size, the same in all partitions; some after ``deadline``.
+    def calibrated(self, cell: _Cell, deadline: Deadline) -> int:
+        """Return the laps of a level and commit size, the same in all partitions; 1 after ``deadline``.
 
-        Every configuration processes one lap, of which no row is kept. The fastest one determines the laps.
+        Every configuration of the cell processes one lap, of which no row is kept. The fastest one determines the laps.
         """
-        lap_s: dict[_Cell, list[float]] = {}
-        for configuration in dict.fromkeys(replace(each, repeat=0) for each in self._trial.configurations):
-            found = lap_s.setdefault(_cell(configuration), [])
-            if not self._trial.work_s:
-                continue
+        work_s, found = self._trial.work_s, list[float]()
+        alike = dict.fromkeys(replace(each, repeat=0) for each in self._trial.configurations if _cell(each) == cell)
+        for configuration in alike if work_s else ():
             if self.all_end(deadline):
                 break
             try:
@@ -201,8 +201,7 @@ class _Partition:
                 mine_s = 0.0  # The measurement itself fails as well, and is reported.
             if slowest_s := max(map(float, self._context.allGather(repr(mine_s)))):
                 found.append(slowest_s)
-        work_s = self._trial.work_s
-        return {cell: _laps(work_s, min(found)) if found else 1 for cell, found in lap_s.items()}
+        return _laps(work_s, min(found)) if found else 1
 
     def measured(self, place: int, configuration: Configuration, laps: int) -> Iterator[pa.RecordBatch]:
         """Yield the result of a measurement, and the end state if it is a new one."""
@@ -238,13 +237,19 @@ def _measurer(trial: ThroughputTrial, site: Site, deadline: Deadline) -> Callabl
         with temporary_folder("events", site.within()) as scratch:
             partition = _Partition(trial, BarrierTaskContext.get(), site, Path(scratch))
             partition.keep_events(batches)
-            laps = partition.calibrated(deadline)
+            laps: dict[_Cell, int] = {}
             for place, configuration in enumerate(trial.configurations):
+                if (cell := _cell(configuration)) not in laps:
+                    laps[cell] = partition.calibrated(cell, deadline)
                 if partition.all_end(deadline):
                     break
-                yield from partition.measured(place, configuration, laps[_cell(configuration)])
+                yield from partition.measured(place, configuration, laps[cell])
 
     return measure_partition
+
+
+def _cost_s(trial: ThroughputTrial) -> float:
+    return len(trial.configurations) * (CALIBRATION_MARGIN * trial.work_s + MEASUREMENT_S)
 
 
 def _cell(configuration: Configuration) -> _Cell:

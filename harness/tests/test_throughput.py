@@ -108,6 +108,15 @@ def test_each_round_has_every_configuration_in_an_order_of_its_own() -> None:
     assert len({tuple(each) for each in rounds}) > 1
 
 
+def test_a_short_budget_completes_the_repeats_of_the_first_level() -> None:
+    levels = (Durability.CHANGELOG, Durability.DISK)
+    (trial,) = throughput_trials([Grid("count", 100, durabilities=levels, repeats=5)], 1)
+    order = [each.durability for each in trial.configurations]
+    assert order == [Durability.CHANGELOG] * order.count(Durability.CHANGELOG) + [Durability.DISK] * order.count(
+        Durability.DISK
+    )
+
+
 def test_repeats_of_a_configuration_lie_apart() -> None:
     (trial,) = throughput_trials([Grid("count", 100, repeats=3)], 1)
     assert [each.repeat for each in trial.configurations] == sorted(each.repeat for each in trial.configurations)

@@ -102,10 +102,12 @@ def _configurations(grid: Grid, seed: int) -> Iterable[Configuration]:
 
 
 def _shuffled(configurations: Iterable[Configuration], seed: int) -> tuple[Configuration, ...]:
+    # Levels are never compared. One after the other, so that a short budget completes the repeats of the first ones.
     # Repeats of one configuration are apart, so that a slow minute of the machine does not affect all of them.
-    rounds: dict[int, list[Configuration]] = {}
-    for configuration in configurations:
-        rounds.setdefault(configuration.repeat, []).append(configuration)
-    for repeat, members in rounds.items():
+    rounds: dict[tuple[str, int, int], list[Configuration]] = {}
+    for each in configurations:
+        rounds.setdefault((str(each.durability), each.records_per_commit, each.repeat), []).append(each)
+    for (_, _, repeat), members in rounds.items():
         random.Random(f"order {seed} {repeat}").shuffle(members)
-    return tuple(itertools.chain.from_iterable(rounds.values()))
+    cells = dict.fromkeys(key[:2] for key in rounds)
+    return tuple(each for cell in cells for key, members in rounds.items() if key[:2] == cell for each in members)
