@@ -24,7 +24,7 @@ from stores.registry import backend_named
 
 if TYPE_CHECKING:
     from harness.processes.fork_server import ForkServer
-    from harness.report.coverage import Covered
+    from harness.report.coverage import Coverage, Covered
     from harness.report.page import Page
     from harness.report.table import Table
     from harness.workloads.event_log import EventLog
@@ -95,13 +95,15 @@ class Failure:
 class Request:
     """The part of a request that a plan depends on.
 
-    ``backends`` None means all. ``log`` replaces the workloads by a user's events.
+    ``backends`` None means all. ``log`` replaces the workloads by a user's events. ``coverage`` is what earlier nights
+    have tried; only a night has it.
     """
 
     profile: str = "default"
     seed: int = 1
     backends: tuple[str, ...] | None = None
     log: EventLog | None = None
+    coverage: Coverage | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness import profiles
 from harness.answer.choice import busy_notice, choices
+from harness.answer.coverage_file import add_to_file, next_run, read_coverage
 from harness.answer.results import all_failures, all_figures
 from harness.answer.summary import summary_table
 from harness.answer.write import check_results, publish
@@ -23,7 +24,6 @@ from harness.java import find_java
 from harness.local import run_local
 from harness.progress import Progress
 from harness.report.coverage import FACT as COVERAGE
-from harness.report.coverage import add_to_file, next_run, read_coverage
 from harness.report.environment import environment
 from harness.report.left_out import Extents, left_out, left_out_sentence
 from harness.report.ratios import ratio_table
@@ -116,6 +116,8 @@ def bench(request: BenchRequest) -> int:
     skipped = request.skipped()
     if request.moves_on:
         request = replace(request, seed=next_run())
+    if request.profile == profiles.NIGHT:
+        request = replace(request, coverage=read_coverage())
     plan = {each.name: each.plan(request) for each in request.chosen() if each.stage not in skipped}
     for name, trials in plan.items():
         experiments()[name].check(trials)

@@ -1,4 +1,4 @@
-"""The points that the runs of the profile night have tried together, in a file that each of them adds to.
+"""The points that the runs of the profile night have tried together.
 
 A point is a place of one fault: an I/O operation of a recording, or a cell of the crash matrix. The definition stands
 for the meaning of the points' numbers. If it changes, the old points are dropped: nobody has tried the new ones.
@@ -6,21 +6,14 @@ for the meaning of the points' numbers. If it changes, the old points are droppe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.folders import ROOT
 from harness.report import text
-from harness.report.rows import replace_text
-from stores.errors import ConfigError
 
-FILE = ROOT / "results" / "coverage.json"
 FACT = "coverage"
 """The fact of a run that has the points tried and the points there are, by experiment, with its own points."""
-_VERSION = 1
 
 
 class Covered(NamedTuple):
@@ -47,6 +40,11 @@ class Coverage:
         known = self.entries.get((experiment, subject, fault))
         return known[0].tried if known is not None and known[0].definition == definition else frozenset()
 
+    def known(self, experiment: str, subject: str, fault: str) -> Covered | None:
+        """Return the points that were tried; None if there are none."""
+        entry = self.entries.get((experiment, subject, fault))
+        return entry[0] if entry is not None else None
+
     def add(self, found: Iterable[Covered], when: str) -> None:
         """Add what a run has tried. Points of another definition are dropped."""
         for each in found:
@@ -65,61 +63,6 @@ class Coverage:
     def _when(self, key: tuple[str, str, str]) -> str:
         known = self.entries.get(key)
         return known[1] if known is not None else ""
-
-
-def read_coverage(file: Path | None = None) -> Coverage:
-    """Return what the file has; nothing if there is no file. Raises: ConfigError if it cannot be read."""
-    file = file or FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["version"] != _VERSION:
-            raise ValueError(f"version {content['version']}")
-        coverage = Coverage(int(content["runs"]))
-        for line in content["covered"]:
-            which = numbers(line["which"])
-            experiment, subject, fault, definition = (str(line[name]) for name in Covered._fields[:4])
-            each = Covered(experiment, subject, fault, definition, int(line["points"]), which)
-            coverage.entries[each[:3]] = each, line["when"]
-    except FileNotFoundError:
-        return Coverage()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): correct it, or delete it to start again") from error
-    return coverage
-
-
-def write_coverage(coverage: Coverage, file: Path | None = None) -> None:
-    """Replace the file atomically. Raises: ConfigError if it cannot be written."""
-    file = file or FILE
-    lines = [
-        {
-            **dict(zip(Covered._fields[:5], each[:5], strict=True)),
-            "tried": len(each.tried),
-            "which": ranges(each.tried),
-            "when": when,
-        }
-        for _, (each, when) in sorted(coverage.entries.items())
-    ]
-    head = f'{{"version": {_VERSION}, "runs": {coverage.runs}, "covered": [\n'
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(file, head + ",\n".join(json.dumps(line) for line in lines) + "\n]}\n")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}): correct that, and run again") from error
-
-
-def next_run() -> int:
-    """Return the number of the run that begins now, from 1, and keep it in the file. Raises: ConfigError."""
-    coverage = read_coverage()
-    coverage.runs += 1
-    write_coverage(coverage)
-    return coverage.runs
-
-
-def add_to_file(found: Iterable[Covered], when: str) -> None:
-    """Add what a run has tried to the file. Raises: ConfigError."""
-    coverage = read_coverage()
-    coverage.add(found, when)
-    write_coverage(coverage)
 
 
 def coverage_sentence(facts: Mapping[str, Any], experiment: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from harness.answer import coverage_file
+from harness.answer.coverage_file import add_to_file, next_run, read_coverage, write_coverage
 from harness.answer.results import all_figures, all_pages
 from harness.cli import _current_profile
 from harness.experiment import Claim, Request
@@ -18,17 +20,7 @@ from harness.experiments.iofaults.experiment import IoFaults
 from harness.experiments.iofaults.plan import PlannedCase
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import Recorded, Writer, covered_key, subsets_of
-from harness.report import coverage
-from harness.report.coverage import (
-    Coverage,
-    Covered,
-    add_to_file,
-    next_run,
-    numbers,
-    ranges,
-    read_coverage,
-    write_coverage,
-)
+from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.spark.runner import _rows_in
 from stores.errors import ConfigError
 
@@ -38,7 +30,7 @@ KILL = Covered("iofaults", "a store at DISK", "kill", "one", 10, frozenset({0, 1
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of coverage, which is not there yet."""
-    monkeypatch.setattr(coverage, "FILE", tmp_path / "results" / "coverage.json")
+    monkeypatch.setattr(coverage_file, "FILE", tmp_path / "results" / "coverage.json")
     return tmp_path / "results" / "coverage.json"
 
 
@@ -87,15 +79,14 @@ def test_ranges_are_read_as_the_numbers_they_were_made_of(which: list[int]) -> N
 
 def test_points_that_no_night_has_tried_come_first(tmp_path: Path) -> None:
     case = Case(CHECKPOINT, "DISK", "kill", commits=2)
-    item = PlannedCase(case, 1, night=4)
+    known = Covered(*covered_key(case), "one", 200, frozenset(range(185)))
+    item = PlannedCase(case, 1, night=4, covered=known)
     recorded = {Writer.of(item): Recorded(effects=199, definition="one")}
-    known = Coverage()
-    known.add([Covered(*covered_key(case), "one", 200, frozenset(range(185)))], "Monday")
-    first, *others = subsets_of([item], recorded, tmp_path, coverage=known)
+    first, *others = subsets_of([item], recorded, tmp_path)
     assert set(first.points) == set(range(185, 200))
     assert len([point for each in (first, *others) for point in each.points]) == 200
     changed = {Writer.of(item): replace(recorded[Writer.of(item)], definition="two")}
-    assert set(subsets_of([item], changed, tmp_path, coverage=known)[0].points) != set(range(185, 200))
+    assert set(subsets_of([item], changed, tmp_path)[0].points) != set(range(185, 200))
 
 
 def test_the_points_of_a_night_move_on_with_its_seed_and_its_recordings_do_not() -> None:
@@ -105,6 +96,14 @@ def test_the_points_of_a_night_move_on_with_its_seed_and_its_recordings_do_not()
     assert [Writer.of(each) for each in nights[0]] == [Writer.of(each) for each in nights[1]]
     assert {each.night for each in nights[1]} == {2}
     assert {each.night for each in IoFaults().plan(Request("default", 2)) if isinstance(each, PlannedCase)} == {None}
+
+
+def test_a_night_knows_what_the_nights_before_it_have_tried() -> None:
+    case = next(each.case for each in IoFaults().plan(Request("night", 1)) if isinstance(each, PlannedCase))
+    known, earlier = Covered(*covered_key(case), "one", 200, frozenset({3})), Coverage()
+    earlier.add([known], "Monday")
+    plan = IoFaults().plan(Request("night", 2, coverage=earlier))
+    assert {each.covered for each in plan if isinstance(each, PlannedCase) and each.case == case} == {known}
 
 
 def test_only_explored_points_are_covered(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from harness.folders import ROOT
 
 
 def make(*arguments: str, dry: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    # `make test ARGS=...` hands its variables to this process; the command has its own.
+    inherited = ("MAKE", "MFLAGS", "ARGS")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(inherited)}
     command = ["make", "-C", str(ROOT), "--no-print-directory", *(["-n"] if dry else []), *arguments]
     return subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False

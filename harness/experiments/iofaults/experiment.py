@@ -48,7 +48,7 @@ from harness.experiments.iofaults.subsets import (
 from harness.experiments.iofaults.tables import effect_tables, left_out, promise_table
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
-from harness.report.coverage import Covered, numbers, ranges, read_coverage
+from harness.report.coverage import Coverage, Covered, numbers, ranges
 from harness.report.page import Page
 from harness.report.table import Table
 from stores.errors import ConfigError
@@ -150,9 +150,10 @@ class IoFaults(Experiment[IoTrial]):
         The cases of a night have the same recordings every time, so that their points add up; only the points move on.
         """
         if request.profile == profiles.NIGHT:
+            known = request.coverage or Coverage()
             cases = plan.planned_cases(request.profile, NIGHTS_SEED, request.backends)
             return [
-                *(replace(case, night=request.seed) for case in cases),
+                *(replace(case, night=request.seed, covered=known.known(*covered_key(case.case))) for case in cases),
                 *plan.planned_mutants(request.profile, request.seed, request.backends),
             ]
         return [
@@ -166,8 +167,7 @@ class IoFaults(Experiment[IoTrial]):
         writers = list(dict.fromkeys(Writer.of(trial) for trial in wanted if isinstance(trial, PlannedCase)))
         made = each(partial(_record, kept), writers)
         recorded = {writer: Recorded(*fields) for writer, fields in zip(writers, made, strict=True)}
-        known = read_coverage() if any(isinstance(each, PlannedCase) and each.night for each in wanted) else None
-        subsets: list[IoTrial] = [*subsets_of(wanted, recorded, kept, self._points_per_subset, known)]
+        subsets: list[IoTrial] = [*subsets_of(wanted, recorded, kept, self._points_per_subset)]
         return fair_order(subsets, _strata, seed=len(subsets))
 
     def run(self, trial: IoTrial, worker: Worker) -> Iterable[Row]:

@@ -12,6 +12,7 @@ from harness.experiments.iofaults.case import Case, current_variant
 from harness.experiments.iofaults.drawing import Group, drawn
 from harness.experiments.iofaults.subjects import OFFSET_IMPORTS, TASKS, subjects
 from harness.mutants.registry import IO_FAULTS
+from harness.report.coverage import Covered
 from harness.typed_maps import IN_TURN, PLAIN
 from stores.registry import backends
 
@@ -46,6 +47,8 @@ class PlannedCase:
     scenario: str = ""
     night: int | None = None
     """The seed that draws the points instead of ``seed``, those first that no night has tried; None for no night."""
+    covered: Covered | None = None
+    """The points that earlier nights have tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ from harness.experiments.iofaults.workshop import Row, Workshop
 from harness.folders import ROOT
 from harness.io_trace.recorder import Kind, read_recording
 from harness.processes.fork_server import ForkServer
-from harness.report.coverage import Coverage
 
 FROM_RECORDING = ("tear", "kill_twice", "power", "power_twice", "failed_sync", "damage")
 """Faults whose trials are derived from a recording."""
@@ -197,7 +196,6 @@ def subsets_of(
     recorded: Mapping[Writer, Recorded],
     recordings: Path,
     points_per_subset: int | None = None,
-    coverage: Coverage | None = None,
 ) -> list[Subset]:
     """Return all that is planned as tasks. Mutants come first, because their duration is not known in advance."""
     found: list[Subset] = []
@@ -219,8 +217,10 @@ def subsets_of(
             in_all = of.points(case)
             order = in_turn(each, in_all, of.groups.get(case.fault, ()))
             if each.night is not None:
-                known = (coverage or Coverage()).tried(*covered_key(case), of.definition)
-                order = sorted(order, key=known.__contains__)
+                known = each.covered
+                # Points of another definition are new.
+                tried = known.tried if known is not None and known.definition == of.definition else frozenset[int]()
+                order = sorted(order, key=tried.__contains__)
             parts = [()] if of.error else cut(sorted(order), width) if points_per_subset else in_rounds(order, width)
             found += [
                 Subset(

@@ -299,7 +299,7 @@ SCANNED = ("memory-indexed-batch", "rocksdb-indexed-batch", "rocksdb-dual-store"
 
 
 CLASSES = {
-    "memory": "stores.engines.memory._MemoryScan",
+    "memory": "stores.engines.memory.MapScan",
     "lmdb": "stores.engines.lmdb.engine.LmdbScan",
     "sqlite": "stores.engines.sqlite.engine.SqliteScan",
 }
