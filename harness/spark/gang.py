@@ -60,10 +60,11 @@ _SPARK_SCHEMA = (
     "key binary, value binary"
 )
 _PAIRS_PER_BATCH = 10_000
-CALIBRATION_MARGIN = 1.2
-"""The share of the asked time for which work is planned, because a machine may be faster later."""
-MEASUREMENT_S = 1.5
-"""Seconds of a measurement beside its work on an idle machine: processes start, and the store is opened again."""
+MEASUREMENT_S = 5.0
+"""Seconds of a measurement beside its work, on two idle cores: processes start, events are read, the store is opened
+again, and slower backends take longer than the fastest one."""
+TRIAL_S = 10.0
+"""Seconds of a trial before its first measurement ends: Spark makes the events. With less time none begins."""
 _ENDED = "ended"
 MEASUREMENTS = "measurements"
 """The unit in which a run reports what it left out."""
@@ -95,7 +96,7 @@ def run_gangs(
         for number, trial in enumerate(round_):
             until = budget.deadline(number)
             done = Outcome()
-            if not until.passed:
+            if until.remaining_s > TRIAL_S:
                 if trial.workload == EVENT_LOG and log is not None:
                     source = events.event_log(spark, log, trial.partitions, say)
                 else:
@@ -249,7 +250,7 @@ def _measurer(trial: ThroughputTrial, site: Site, deadline: Deadline) -> Callabl
 
 
 def _cost_s(trial: ThroughputTrial) -> float:
-    return len(trial.configurations) * (CALIBRATION_MARGIN * trial.work_s + MEASUREMENT_S)
+    return TRIAL_S + len(trial.configurations) * (trial.work_s + MEASUREMENT_S)
 
 
 def _cell(configuration: Configuration) -> _Cell:
@@ -257,8 +258,8 @@ def _cell(configuration: Configuration) -> _Cell:
 
 
 def _laps(work_s: float, lap_s: float) -> int:
-    # The first lap begins with the warm-up, which does not count.
-    return math.ceil(CALIBRATION_MARGIN * work_s / lap_s + 0.1)
+    # The first lap begins with the warm-up, which does not count. One lap alone is slower than many, so they suffice.
+    return math.ceil(work_s / lap_s + 0.1)
 
 
 def _said(partitions: Sequence[dict[str, Any]]) -> str:

@@ -48,7 +48,7 @@ class Crash(Experiment[Trial]):
     claim = "crash matrix"
     trial = Trial
     placement = Placement.SPREAD
-    share = 13
+    share = 10
     forks = Forks.PLAIN
     columns: Mapping[str, Columns] = MappingProxyType(
         {

@@ -34,7 +34,7 @@ class Microbench(Experiment[Trial]):
     stage = "store"
     trial = Trial
     placement = Placement.LOCAL
-    share = 8
+    share = 6
     unmeasured = "the store-level benchmarks were given up"
     columns: Mapping[str, Columns] = MappingProxyType(
         {

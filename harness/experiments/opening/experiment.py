@@ -42,7 +42,7 @@ class Opening(Experiment[OpeningTrial]):
     trial = OpeningTrial
     placement = Placement.LOCAL
     unmeasured = "openings were not measured"
-    share = 8
+    share = 6
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {

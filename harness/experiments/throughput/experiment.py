@@ -32,7 +32,7 @@ class Throughput(Experiment[ThroughputTrial]):
     stage = "throughput"
     trial = ThroughputTrial
     placement = Placement.GANG
-    share = 34
+    share = 55
     unit = ""
     columns: Mapping[str, Columns] = MappingProxyType(
         {
