@@ -85,6 +85,8 @@ class Profile:
     """More sizes, with the default backend only: the largest ones."""
     opening_repeats: int
     microbench_repeats: int
+    jvm_repeats: int = 0
+    """Repeats of the work that a store and the JVM do in turns, some ten seconds each for six kinds of work."""
     early_commit_repeats: int
     every_backend: bool = False
     """True if early commits and visibility are measured with every backend, not only the default one."""
@@ -182,6 +184,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             opening_records_default=(5_000_000,),
             opening_repeats=5,
             microbench_repeats=1,
+            jvm_repeats=5,
             early_commit_repeats=2,
             large_steps_bytes=(64 * _MIB,),
             larger_step_bytes=128 * _MIB,
@@ -226,6 +229,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             opening_records=(50_000, 500_000, 5_000_000),
             opening_repeats=5,
             microbench_repeats=5,
+            jvm_repeats=5,
             early_commit_repeats=5,
             every_backend=True,
             large_steps_bytes=(64 * _MIB, 256 * _MIB, 1024 * _MIB),

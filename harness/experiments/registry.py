@@ -19,6 +19,7 @@ _CLASSES = (
     "harness.experiments.latencies.experiment.Latencies",
     "harness.experiments.cold_cache.experiment.ColdCache",
     "harness.experiments.microbench.experiment.Microbench",
+    "harness.experiments.jvm.experiment.Jvm",
     "harness.experiments.throughput.experiment.Throughput",
     "harness.experiments.opening.experiment.Opening",
     "harness.experiments.crash.experiment.Crash",

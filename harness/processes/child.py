@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -35,12 +36,20 @@ def run_child(module: str, arguments: list[str], work: Path, deadline_s: float, 
 
     ``code`` is its PYTHONPATH; None is that of this process.
     """
+    return run_program([sys.executable, "-P", "-m", module, *arguments], work, deadline_s, _environment(code, work))
+
+
+def run_program(command: list[str], work: Path, deadline_s: float, environment: Mapping[str, str]) -> Ending:
+    """Run a command in the folder ``work`` until it ends; kill it at the deadline.
+
+    Its standard input ends with this process.
+    """
     complaints = work / "complaints"
     with complaints.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+            command,
             cwd=work,
-            env=_environment(code, work),
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

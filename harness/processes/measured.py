@@ -58,9 +58,18 @@ def figures_of(
     Raises: MeasurementFailedError.
     """
     ending = run_child(module, arguments, folder, deadline_s, code)
-    if ending.status != status or not (file is None or (folder / file).exists()):
-        raise MeasurementFailedError(f"{' '.join([module, *arguments[:-1]])} {_how(ending, deadline_s)}")
-    return {} if file is None else read_figures(folder / file)
+    what = " ".join([module, *arguments[:-1]])
+    return figures_after(ending, what, None if file is None else folder / file, deadline_s, status)
+
+
+def figures_after(ending: Ending, what: str, file: Path | None, deadline_s: float, status: int = 0) -> dict[str, Any]:
+    """Return the figures that a process has written to ``file``, if any; it must have ended with ``status``.
+
+    ``what`` names the process in an error. Raises: MeasurementFailedError.
+    """
+    if ending.status != status or not (file is None or file.exists()):
+        raise MeasurementFailedError(f"{what} {_how(ending, deadline_s)}")
+    return {} if file is None else read_figures(file)
 
 
 def write_figures(path: Path, figures: dict[str, Any]) -> None:

@@ -1,0 +1,148 @@
+"""The figures, the ratios, the table and the page about the JVM beside a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from harness.experiment import RATIO
+from harness.report import text
+from harness.report.figures import Figure, Figures, grouped, in_order
+from harness.report.page import Page, tables
+from harness.report.rows import Row
+from harness.report.table import Table
+
+JVM = "jvm-"
+"""The prefix of the subjects in the JVM."""
+SHAPES: Mapping[str, str] = {
+    "jvm-map-and-batch": "a sorted map and a write batch",
+    "jvm-indexed-batch": "WriteBatchWithIndex",
+    "jvm-plain-puts": "plain puts without a transaction",
+}
+_LEVEL_SIZE = 100
+"""At so many records per commit the goal is to be level, from larger ones on to be faster."""
+_LEVEL, _FASTER = 1.0, 1.3
+
+_METHOD = """\
+A store (`rocksdb-indexed-batch`) and a program in Java do the same work, in turns, each in a fresh process. The program
+uses the rocksdbjni of pyspark in three shapes. *map-and-batch* stages writes in a sorted map beside a write batch, as
+in Kafka Streams' work on KIP-892. *indexed-batch* is RocksDB's WriteBatchWithIndex. *plain-puts* writes at once: it has
+no transaction and no rollback. Every commit also writes a changelog offset to a second column family.
+
+Both have the same version of RocksDB with the same options: write buffers, block cache, filters, atomic flush, and no
+WAL. Both generate keys of 16 and values of 100 bytes from the same seed, before the clock runs and before a garbage
+collection. Two rounds of 200,000 records are not timed, so that the JVM has compiled what it calls often; two rounds
+are. The heap is limited to 1 GiB, and everything else of the JVM is as it comes. After the last round both sides read
+all data, and compute a checksum; a difference fails the run.
+
+With *fresh* keys every record is put. Otherwise there are 100,000 keys, and each record reads a key and writes its new
+value. *zipf* is Zipf's law with exponent 1. A ratio is the JVM's time over the store's: above 1 the store is faster.
+CPU time is that of all threads of a process, with compaction, garbage collection and compilation. On a busy machine
+it says more than the time by the clock.
+"""
+
+
+def figures(rows: Iterable[Row]) -> list[Figure]:
+    """Return medians and bests over repeats for each subject and work, with the times of the JVM over the store's."""
+    work = ("distribution", "records_per_commit")
+    made = [_figure(named, repeats) for named, repeats in grouped(rows, (*work, "subject", "durability", "records"))]
+    own = {tuple(map(figure.get, work)): figure for figure in made if not figure["subject"].startswith(JVM)}
+    for figure in made:
+        store = own.get(tuple(map(figure.get, work)))
+        for name in ("median", "best", "cpu"):
+            compared = store is not None and store is not figure
+            figure[f"{name}_ratio"] = figure[f"{name}_s"] / store[f"{name}_s"] if store and compared else None
+    return in_order(made)
+
+
+def ratios(figures: Sequence[Figure]) -> list[dict[str, Any]]:
+    """Return rows of kind "ratio": the median time of each shape over that of the store, with the goals."""
+    own = {figure["subject"] for figure in figures if not figure["subject"].startswith(JVM)}
+    return [
+        {
+            "kind": RATIO,
+            "claim": f"{_words(figure)}, against {SHAPES[figure['subject']]} in the JVM",
+            "subject": subject,
+            "yardstick": figure["subject"],
+            "durability": figure["durability"],
+            "records_per_commit": figure["records_per_commit"],
+            "ratio": figure["median_ratio"],
+            "at_least": _LEVEL if figure["records_per_commit"] <= _LEVEL_SIZE else _FASTER,
+        }
+        for subject in sorted(own)
+        for figure in figures
+        if figure["median_ratio"] is not None
+    ]
+
+
+def page(figures: Figures, missing: str) -> Page:
+    """Return the page. ``missing`` is the reason why nothing could be measured, or ""."""
+    own = figures["jvm"]
+    return Page(
+        "jvm",
+        "A store beside RocksDB in the JVM",
+        (
+            "A store does the same work as a Java program that uses RocksDB as Kafka Streams does.",
+            "A ratio above 1 says that the store is faster.",
+            f"The goal is {_LEVEL:g} at {_LEVEL_SIZE} records per commit, and {_FASTER:g} above.",
+        ),
+        tables(_table(own)) if own else (),
+        _METHOD,
+        absent=f"not measured: {missing}" if missing else text.NOT_MEASURED,
+    )
+
+
+def _figure(named: Figure, repeats: Sequence[Row]) -> Figure:
+    middle = median(row["seconds"] for row in repeats)
+    return {
+        "kind": "jvm",
+        **named,
+        "repeats": len(repeats),
+        "median_s": middle,
+        "best_s": min(row["seconds"] for row in repeats),
+        "cpu_s": median(row["cpu_s"] for row in repeats),
+        "records_per_s": named["records"] / middle,
+        "load_average": median(row["load_average"] for row in repeats),
+    }
+
+
+def _table(figures: Sequence[Figure]) -> Table:
+    head = (
+        "keys",
+        "records per commit",
+        "subject",
+        "records/s",
+        "median",
+        "best",
+        "CPU time",
+        "ratio of medians",
+        "of bests",
+        "of CPU times",
+        "repeats",
+        "load",
+    )
+    shown = sorted(figures, key=lambda one: (one["distribution"], one["records_per_commit"], one["subject"]))
+    lines = [
+        [
+            figure["distribution"],
+            text.exact(figure["records_per_commit"]),
+            figure["subject"],
+            text.count(figure["records_per_s"]),
+            text.duration(figure["median_s"]),
+            text.duration(figure["best_s"]),
+            text.duration(figure["cpu_s"]),
+            *(text.ratio(figure[f"{name}_ratio"]) for name in ("median", "best", "cpu")),
+            text.exact(figure["repeats"]),
+            text.count(figure["load_average"]),
+        ]
+        for figure in shown
+    ]
+    return Table("Level CHANGELOG: times of the JVM over those of the store", head, lines, range(3, len(head)))
+
+
+def _words(figure: Figure) -> str:
+    size, keys = figure["records_per_commit"], figure["distribution"]
+    if keys == "fresh":
+        return f"put and commit of {size:,} records"
+    return f"read-modify-write of {keys} keys, a commit each {size:,}"

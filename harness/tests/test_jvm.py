@@ -1,0 +1,165 @@
+"""The JVM beside a store: the same work and options on both sides, ratios with goals, and what a missing JDK does."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import run
+from harness.experiment import Claim, Request, Worker
+from harness.experiments.jvm import ours, theirs
+from harness.experiments.jvm.experiment import DEADLINE_S, OURS, WORK, Jvm, Trial
+from harness.experiments.jvm.load import Load
+from harness.tests.test_java import fake_java
+from stores.errors import ConfigError
+
+needs_jdk = pytest.mark.skipif(bool(theirs.missing()), reason=theirs.missing())
+SMALL: dict[str, Any] = {"seed": 5, "records": 400, "warm_up_rounds": 1, "rounds": 1, "keys": 50}
+
+
+def a_row(subject: str, seconds: float, *, size: int = 100, **given: Any) -> dict[str, Any]:
+    row = {
+        "kind": "jvm",
+        "subject": subject,
+        "durability": "CHANGELOG",
+        "distribution": "fresh",
+        "records_per_commit": size,
+        "records": 1_000,
+        "seconds": seconds,
+        "cpu_s": seconds / 2,
+        "missing": 0,
+        "entries": 10,
+        "checksum": "00000001",
+        "repeat": "the command",
+        "load_average": 1.0,
+    }
+    return {**row, **given}
+
+
+@needs_jdk
+def test_a_store_and_each_shape_of_the_jvm_end_with_the_same_data(tmp_path: Path) -> None:
+    trial = Trial("zipf", 30, **SMALL)
+    rows = list(Jvm().run(trial, Worker(tmp_path)))
+    assert {row["subject"] for row in rows} == {OURS, *(f"jvm-{shape}" for shape in theirs.SHAPES)}
+    assert len({row["checksum"] for row in rows}) == 1
+    for row in rows:
+        assert set(row) == {*Jvm.columns["jvm"], "kind"}
+        assert row["seconds"] > 0
+        assert (row["records"], row["entries"], row["missing"]) == (400, 50, 0)
+    finished = Jvm().finish([trial], rows, Claim("jvm"))
+    assert [row["kind"] for row in finished].count("ratio") == len(theirs.SHAPES)
+    by_kind = {"jvm": rows}
+    figures = Jvm().figures(by_kind)
+    assert Jvm().failures(figures, by_kind) == []
+    assert "jvm-map-and-batch" in "".join(Jvm().page(figures, by_kind, {}).body)
+
+
+@needs_jdk
+@pytest.mark.parametrize(("distribution", "shape"), [("fresh", "indexed-batch"), ("uniform", "map-and-batch")])
+def test_both_sides_do_the_same_work_with_the_same_options(tmp_path: Path, distribution: str, shape: str) -> None:
+    arguments = asdict(Trial(distribution, 30, **SMALL))
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    own = ours.measured(OURS, **arguments, folder=tmp_path / "ours")
+    other = theirs.measured_in(tmp_path / "theirs", {**arguments, "shape": shape}, DEADLINE_S)
+    assert own["entries"] == (800 if distribution == "fresh" else 50)
+    assert (own["entries"], own["checksum"]) == (other["entries"], other["checksum"])
+    options = options_of(tmp_path / "ours")
+    assert options["CFOptions default"]["write_buffer_size"] == str(16 << 20)
+    assert options == options_of(tmp_path / "theirs")
+
+
+def options_of(folder: Path) -> dict[str, dict[str, str]]:
+    """The options that RocksDB itself wrote down, by section."""
+    newest = max(folder.rglob("OPTIONS-*"))
+    sections: dict[str, dict[str, str]] = {}
+    for line in newest.read_text().splitlines():
+        if named := re.fullmatch(r"\[(.*)\]", line.strip()):
+            section = sections.setdefault(named[1].replace('"', ""), {})
+        elif "=" in line:
+            name, _, value = line.strip().partition("=")
+            # The C interface, which rocksdict uses, names no parameters of a filter.
+            section[name] = value.partition(":")[0] if name == "filter_policy" else value
+    del sections["Version"]
+    return sections
+
+
+def test_words_are_those_of_splitmix64() -> None:
+    # The first output for seed 0, as published with the algorithm.
+    assert Load(0).keys(0, 1)[0][:8].hex() == "e220a8397b1dcdaf"
+
+
+def test_any_part_of_the_load_can_be_generated_by_itself() -> None:
+    load = Load(3)
+    assert load.keys(0, 10)[4:] == load.keys(4, 6)
+    assert load.values(0, 10)[4:] == load.values(4, 6)
+    assert load.drawn(0, 10, 7, "zipf")[4:] == load.drawn(4, 6, 7, "zipf")
+    assert [len(load.keys(0, 1)[0]), len(load.values(0, 1)[0])] == [16, 100]
+
+
+def test_zipf_draws_the_first_key_twice_as_often_as_the_second() -> None:
+    drawn = Counter(Load(1).drawn(0, 100_000, 1_000, "zipf"))
+    assert 1.9 < drawn[0] / drawn[1] < 2.1
+    assert max(drawn) < 1_000
+
+
+def test_data_that_differ_fail_the_run_with_the_command_of_the_trial() -> None:
+    rows = {"jvm": [a_row(OURS, 1.0), a_row("jvm-plain-puts", 1.0, checksum="00000002")]}
+    [failure] = Jvm().failures(Jvm().figures(rows), rows)
+    assert failure.repeat == "the command"
+
+
+def test_a_key_without_a_value_fails_the_run() -> None:
+    rows = {"jvm": [a_row(OURS, 1.0, missing=1), a_row("jvm-plain-puts", 1.0, missing=1)]}
+    assert len(Jvm().failures(Jvm().figures(rows), rows)) == 1
+
+
+def test_a_ratio_is_the_median_time_of_the_jvm_over_that_of_the_store() -> None:
+    rows = [
+        *(a_row(OURS, seconds, size=size) for size in (100, 1_000) for seconds in (1.0, 2.0, 9.0)),
+        *(a_row("jvm-plain-puts", seconds, size=size) for size in (100, 1_000) for seconds in (1.0, 3.0, 4.0)),
+    ]
+    ratios = [row for row in Jvm().finish([], rows, Claim("jvm")) if row["kind"] == "ratio"]
+    assert {(row["records_per_commit"], row["ratio"], row["at_least"]) for row in ratios} == {
+        (100, 1.5, 1.0),
+        (1_000, 1.5, 1.3),
+    }
+    [figure, *_] = [each for each in Jvm().figures({"jvm": rows})["jvm"] if each["subject"] != OURS]
+    assert (figure["best_ratio"], figure["cpu_ratio"], figure["repeats"]) == (1.0, 1.5, 3)
+
+
+def test_the_repeats_of_all_work_take_turns() -> None:
+    planned = [(trial.distribution, trial.records_per_commit) for trial in Jvm().plan(Request("default"))]
+    assert planned == list(WORK) * 5
+    assert len({trial.seed for trial in Jvm().plan(Request("default"))}) == 5
+    assert Jvm().plan(Request("smoke")) == []
+    assert Jvm().plan(Request("default", backends=("lmdb-native",))) == []
+
+
+@pytest.mark.parametrize("wrong", [{"distribution": "zipfian"}, {"records": 0}, {"warm_up_rounds": -1}])
+def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Trial(**{"distribution": "fresh", "records_per_commit": 10, "seed": 1, **wrong})
+
+
+def test_without_a_compiler_the_stage_is_skipped_and_the_page_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """case $1 in -version) echo 'openjdk version "17.0.1"' >&2;; *) echo java.base@17.0.1;; esac"""
+    fake_java(tmp_path / "bin", program)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    theirs.missing.cache_clear()
+    try:
+        skipped = run.BenchRequest(only=("jvm",)).skipped()
+        assert skipped["jvm"].startswith("needs a JDK")
+        with pytest.raises(ConfigError):
+            list(Jvm().run(Trial("fresh", 10, 1), Worker(tmp_path)))
+    finally:
+        theirs.missing.cache_clear()
+    page = Jvm().page(Jvm().figures({}), {}, {"jvm_skipped": skipped["jvm"]})
+    assert page.absent == f"not measured: {skipped['jvm']}"
