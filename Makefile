@@ -99,7 +99,7 @@ clean-runs: ## remove runs/: the rows of every run, from which reports are writt
 
 .PHONY: profile name minutes both
 both:
-	@if [ -z "$(A)" ] || [ -z "$(B)" ]; then echo "Which runs? For example: make compare A=runs/NAME B=runs/NAME FAIL=5%" >&2; exit 2; fi
+	@if [ -z $(call quoted,$(A)) ] || [ -z $(call quoted,$(B)) ]; then echo "Which runs? For example: make compare A=runs/NAME B=runs/NAME FAIL=5%" >&2; exit 2; fi
 
 minutes:
 	@case $(call quoted,$(MINUTES)) in ""|*[!0-9]*|0*) echo MINUTES=$(call quoted,$(MINUTES))" is no number of minutes: give a whole number from 1, such as MINUTES=5." >&2; exit 2;; esac

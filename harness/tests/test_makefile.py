@@ -61,6 +61,8 @@ def test_drop_bad_0_drops_nothing() -> None:
         (("soak", "MINUTES=$$(echo 1)"), "MINUTES=$(echo 1) is no number of minutes"),
         (("bench", "PROFILE=$$(echo smoke)"), "PROFILE=$(echo smoke) does not exist"),
         (("scenario",), "Which scenario?"),
+        (("compare", "A=runs/one"), "Which runs?"),
+        (("compare", 'A=o"ne', "B=two"), 'o"ne'),
     ],
 )
 def test_a_wrong_variable_is_refused_with_a_sentence(given: tuple[str, ...], said: str) -> None:
