@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from harness.report.drawing import Looks, new_canvas
+from harness.report.drawing import Chart, Looks, new_canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,43 +35,75 @@ class Dot:
     mark: str = "o"
 
 
-Panels = Mapping[str, Sequence[Dot]]
-"""The dots of each panel, by its title."""
+@dataclass(frozen=True)
+class Panel:
+    """The dots of one cell that is compared, with the properties by which a browser's page filters.
 
-
-def dot_plot(
-    panels: Panels,
-    looks: Looks,
-    label: str,
-    *,
-    more_is_better: bool,
-    marks: Mapping[str, str] | None = None,
-    spread: str = "interval of the median",
-    hollow: str = "fewer than 5 repeats",
-) -> Canvas | None:
-    """Draw the panels, each with a scale of its own; None if there are none.
-
-    Lines are sorted by their dots of the first shape, the best at the top. ``label`` is that of every scale. The legend
-    says what each shape (``marks``), a broad line (``spread``) and a ``hollow`` dot are.
+    ``printed`` is False for a panel that only that page shows.
     """
-    filled = {title: dots for title, dots in panels.items() if dots}
-    if not filled:
-        return None
-    columns = min(_COLUMNS, len(filled))
-    rows = [list(filled.items())[at : at + columns] for at in range(0, len(filled), columns)]
-    heights = [_HEAD + _LINE * max(len(_subjects(dots)) for _, dots in row) for row in rows]
-    canvas = new_canvas(_WIDTH * columns, sum(heights) + 0.4)
-    canvas.set_layout_engine("constrained")
-    grid = canvas.subplots(len(rows), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for line, row in zip(grid, rows, strict=True):
-        for axes in line[len(row) :]:
-            axes.set_axis_off()
-        for axes, (title, dots) in zip(line, row, strict=False):
-            _draw(axes, dots, looks, more_is_better=more_is_better)
-            axes.set_title(title, fontsize=9, loc="left")
-            axes.set_xlabel(label)
-    _legend(canvas, filled, marks or {}, spread, hollow)
-    return canvas
+
+    title: str
+    dots: Sequence[Dot]
+    level: str = ""
+    workload: str = ""
+    records_per_commit: int | None = None
+    printed: bool = True
+
+
+@dataclass(frozen=True)
+class DotChart(Chart):
+    """Panels of dots, each with a scale of its own.
+
+    Lines are sorted by their dots of the first shape, the best at the top. ``label`` is that of every scale, ``unit``
+    that of a value. The legend says what each shape (``marks``), a broad line (``spread``) and a ``hollow`` dot are.
+    """
+
+    panels: Sequence[Panel]
+    label: str
+    unit: str
+    more_is_better: bool
+    marks: Mapping[str, str] = field(default_factory=dict)
+    spread: str = "interval of the median"
+    hollow: str = "fewer than 5 repeats"
+
+    def canvas(self, looks: Looks) -> Canvas | None:
+        """Draw the panels, two in a row; None if there are none."""
+        filled = [panel for panel in self.panels if panel.dots and panel.printed]
+        if not filled:
+            return None
+        columns = min(_COLUMNS, len(filled))
+        rows = [filled[at : at + columns] for at in range(0, len(filled), columns)]
+        heights = [_HEAD + _LINE * max(len(_subjects(panel.dots)) for panel in row) for row in rows]
+        canvas = new_canvas(_WIDTH * columns, sum(heights) + 0.4)
+        canvas.set_layout_engine("constrained")
+        grid = canvas.subplots(len(rows), columns, squeeze=False, gridspec_kw={"height_ratios": heights})
+        for line, row in zip(grid, rows, strict=True):
+            for axes in line[len(row) :]:
+                axes.set_axis_off()
+            for axes, panel in zip(line, row, strict=False):
+                _draw(axes, panel.dots, looks, more_is_better=self.more_is_better)
+                axes.set_title(panel.title, fontsize=9, loc="left")
+                axes.set_xlabel(self.label)
+        _legend(canvas, filled, self.marks, self.spread, self.hollow)
+        return canvas
+
+    def data(self) -> dict[str, Any] | None:
+        """Return all panels, those that are not printed as well."""
+        filled = [panel for panel in self.panels if panel.dots]
+        if not filled:
+            return None
+        return {
+            "kind": "dots",
+            "label": self.label,
+            "unit": self.unit,
+            "more_is_better": self.more_is_better,
+            "marks": dict(self.marks),
+            "spread": self.spread,
+            "hollow": self.hollow,
+            "panels": [
+                {**asdict(replace(panel, dots=())), "dots": [asdict(dot) for dot in panel.dots]} for panel in filled
+            ],
+        }
 
 
 def _draw(axes: Axes, dots: Sequence[Dot], looks: Looks, *, more_is_better: bool) -> None:
@@ -122,10 +154,10 @@ def _plain(value: float, _place: float = 0) -> str:
     return f"{value:,.10g}"
 
 
-def _legend(canvas: Canvas, panels: Panels, marks: Mapping[str, str], spread: str, hollow: str) -> None:
+def _legend(canvas: Canvas, panels: Sequence[Panel], marks: Mapping[str, str], spread: str, hollow: str) -> None:
     from matplotlib.lines import Line2D
 
-    dots = [dot for each in panels.values() for dot in each]
+    dots = [dot for panel in panels for dot in panel.dots]
 
     def shape(mark: str, meaning: str, face: str | None = None) -> Line2D:
         return Line2D([], [], linestyle="none", color="#444444", marker=mark, markerfacecolor=face, label=meaning)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,13 +14,11 @@ from harness.answer import results, write
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.registry import experiments, kinds
 from harness.report import text
-from harness.report.drawing import Looks, Plot, new_canvas
+from harness.report.dots import Dot, DotChart, Panel
+from harness.report.drawing import Plot
 from harness.report.page import Finding, Page
 from harness.report.rows import new_run, write_rows
 from harness.tests.made_up_rows import FACTS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 KIND: Mapping[str, Columns] = MappingProxyType({"dust": {"backend": str, "grains": int}})
 
@@ -45,12 +43,8 @@ class Dust(Experiment[str]):
         return [Failure(f"{row['backend']}: dusty") for row in figures["dust"] if row["grains"] > 2]
 
     def page(self, figures: Figures, rows: Rows, facts: Mapping[str, Any]) -> Page:
-        def plot(looks: Looks) -> Canvas:
-            canvas = new_canvas(2, 2)
-            canvas.subplots().plot([0, 1], [0, 3], **looks.of("rocksdb-direct"))
-            return canvas
-
         own = figures["dust"]
+        dots = [Dot(row["backend"], row["backend"], row["grains"]) for row in own]
         clean = sum(figure["grains"] <= 2 for figure in own)
         body = [text.table(("backend", "grains"), [(row["backend"], str(row["grains"])) for row in own])] if own else []
         return Page(
@@ -60,7 +54,11 @@ class Dust(Experiment[str]):
             body,
             "By eye.\n",
             (Finding("stores", len(own), clean, "were clean"),),
-            (Plot("grains", "Grains of dust", plot),),
+            (
+                Plot(
+                    "grains", "Grains of dust", DotChart([Panel("all", dots)], "grains", "grains", more_is_better=False)
+                ),
+            ),
         )
 
 

@@ -1,77 +1,46 @@
-"""The crash matrix as a plot: backends by failpoint or fault, with the results of their trials."""
+"""The crash matrix as a chart: backends by failpoint or fault, with the results of their trials."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from harness.experiments.crash.tables import place_of
-from harness.report.drawing import Looks, new_canvas
-from harness.report.figures import Figure
+from harness.report.figures import Figure, grouped
 from harness.report.levels import level_order
+from harness.report.matrix import Cell, Matrix, Result
+from harness.report.rows import Row
 from stores.registry import backends
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
-_RESULTS = ("the backend has no such step", "not tried in this run", "valid", "unknown", "anomaly")
-_RESULT_COLOURS = ("#FFFFFF", "#D0D0D0", "#B7E1CD", "#FCE8B2", "#E67C73")
-_NO_STEP, _NOT_TRIED, _VALID, _UNKNOWN, _ANOMALY = range(5)
-
-
-def crash_plot(figures: Sequence[Figure], _looks: Looks) -> Canvas | None:
-    """Plot the results of the trials of all levels; None if there were none. Mutants are left out."""
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
-
-    cells = [cell for cell in figures if cell["expected"] == "valid"]
-    if not cells:
-        return None
-    names, places = sorted({cell["backend"] for cell in cells}), sorted({place_of(cell) for cell in cells})
-    grid = [
-        [
-            _worst([cell for cell in cells if cell["backend"] == backend and place_of(cell) == place], backend, place)
-            for backend in names
-        ]
-        for place in places
+def crash_chart(figures: Sequence[Figure]) -> Matrix:
+    """Return the results of the trials of all levels. Mutants are left out."""
+    placed = [{**cell, "place": place_of(cell)} for cell in figures if cell["expected"] == "valid"]
+    cells = [
+        Cell(
+            key["place"],
+            key["backend"],
+            key["durability"],
+            sum(cell["trials"] for cell in group),
+            sum(cell["valid"] for cell in group),
+            _worst(group),
+        )
+        for key, group in grouped(placed, ("place", "backend", "durability"))
     ]
-    canvas = new_canvas(2.6 + 1.05 * len(names), 1.6 + 0.26 * len(places))
-    axes = canvas.subplots()
-    colours = ListedColormap(_RESULT_COLOURS)
-    axes.imshow(
-        [[worst for worst, _ in line] for line in grid], cmap=colours, vmin=_NO_STEP, vmax=_ANOMALY, aspect="auto"
-    )
-    for y, line in enumerate(grid):
-        for x, (_, shown) in enumerate(line):
-            axes.text(x, y, shown, ha="center", va="center", fontsize=8)
-    axes.set_xticks(range(len(names)), names, rotation=30, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(len(places)), places)
-    axes.xaxis.tick_top()
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    for edge in axes.spines.values():
-        edge.set_visible(False)
-    axes.set_xticks([x + 0.5 for x in range(len(names) - 1)], minor=True)
-    axes.set_yticks([y + 0.5 for y in range(len(places) - 1)], minor=True)
-    axes.grid(visible=True, which="minor", color="white", linewidth=2)
-    axes.tick_params(which="minor", length=0)
-    levels = sorted({cell["durability"] for cell in cells}, key=level_order)
-    axes.set_xlabel(f"trials that ended valid, of all; {', '.join(levels)}")
-    handles = [
-        Patch(facecolor=colour, edgecolor="#999999", label=name)
-        for name, colour in zip(_RESULTS, _RESULT_COLOURS, strict=True)
+    tried = {(cell.place, cell.backend) for cell in cells}
+    blank = [
+        (place, backend, Result.NOT_TRIED if _has_step(backend, place) else Result.NO_STEP)
+        for place in sorted({cell.place for cell in cells})
+        for backend in sorted({cell.backend for cell in cells})
+        if (place, backend) not in tried
     ]
-    canvas.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.9, 0.85), frameon=False)
-    return canvas
+    cells.sort(key=lambda cell: (cell.place, cell.backend, level_order(cell.level)))
+    return Matrix(cells, blank, "trials that ended valid, of all")
 
 
-def _worst(cells: Sequence[Figure], backend: str, place: str) -> tuple[int, str]:
-    if not cells:
-        return (_NOT_TRIED if _has_step(backend, place) else _NO_STEP), ""
-    valid, trials = sum(cell["valid"] for cell in cells), sum(cell["trials"] for cell in cells)
+def _worst(cells: Sequence[Row]) -> Result:
     if any(cell["anomaly"] for cell in cells):
-        return _ANOMALY, f"{valid}/{trials}"
-    return (_UNKNOWN if any(cell["unknown"] for cell in cells) else _VALID), f"{valid}/{trials}"
+        return Result.ANOMALY
+    return Result.UNKNOWN if any(cell["unknown"] for cell in cells) else Result.VALID
 
 
 def _has_step(backend: str, place: str) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from harness.experiments.crash.figures import crash_finding
-from harness.experiments.crash.plot import crash_plot
+from harness.experiments.crash.plot import crash_chart
 from harness.experiments.crash.tables import crash_tables
 from harness.report import text
 from harness.report.drawing import Plot
@@ -27,7 +26,7 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
     plot = Plot(
         "crash-matrix",
         "Backends by failpoints: how many trials ended valid",
-        partial(crash_plot, figures["crash"]),
+        crash_chart(figures["crash"]),
     )
     return Page(
         "crashes",

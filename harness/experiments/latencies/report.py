@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
 from harness.report import text
-from harness.report.drawing import Looks, Plot, legend, panels, plain_numbers
+from harness.report.drawing import Plot
 from harness.report.figures import BASELINE, Figure, Figures, distinct
+from harness.report.lines import Line, LineChart, LinePanel
 from harness.report.page import Page, tables
 from harness.report.rows import Row
 from harness.report.table import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 _METHOD = """\
 A store by itself, with random keys of 16 bytes and values of 100. Puts are timed one by one, and commits of a fixed
@@ -65,30 +61,28 @@ def latency_tables(figures: Figures) -> list[Table]:
     ]
 
 
-def latency_plot(figures: Sequence[Figure], looks: Looks) -> Canvas | None:
-    """Plot percentiles of puts and of commits: a panel for each, a line per backend."""
-    if not figures:
-        return None
-    canvas, drawn = panels(dict.fromkeys(figure["operation"] for figure in figures), shared_y=False)
-    for operation, axes in drawn:
-        for figure in (figure for figure in figures if figure["operation"] == operation):
-            heights = [figure[name] for name in _PERCENTILES]
-            axes.plot(range(len(heights)), heights, label=figure["backend"], **looks.of(figure["backend"]))
-        axes.set_yscale("log")
-        axes.set_xticks(range(len(_PERCENTILES)), list(_PERCENTILES.values()))
-        plain_numbers(axes)
-        axes.set_xlabel("percentile")
-        axes.set_title(f"{operation}, level {figures[0]['durability']}", fontsize=9, loc="left")
-    drawn[0][1].set_ylabel("microseconds")
-    legend(canvas, drawn)
-    return canvas
+def latency_chart(figures: Sequence[Figure]) -> LineChart:
+    """Return percentiles of puts and of commits: a panel for each and for each level, a line per backend."""
+    panels = [
+        LinePanel(
+            f"{operation}, level {level}",
+            [
+                Line(figure["backend"], [figure[name] for name in _PERCENTILES])
+                for figure in figures
+                if (figure["durability"], figure["operation"]) == (level, operation)
+            ],
+            level,
+        )
+        for level, operation in distinct(figures, "durability", "operation")
+    ]
+    return LineChart(panels, list(_PERCENTILES.values()), "percentile", "us", "microseconds")
 
 
 def page(figures: Figures) -> Page:
     """Return the page."""
     own = figures["latency"]
     title = "Percentiles of the time that a put takes, and a commit"
-    plot = Plot("put-and-commit-latency", title, partial(latency_plot, own))
+    plot = Plot("put-and-commit-latency", title, latency_chart(own))
     return Page(
         "latency",
         "Latency of puts and commits",

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from typing import TYPE_CHECKING
 
 from harness.report import text
-from harness.report.dots import Dot, dot_plot
-from harness.report.drawing import Looks, Plot
+from harness.report.dots import Dot, DotChart, Panel
+from harness.report.drawing import Plot
 from harness.report.figures import Figure, Figures, distinct, in_order
 from harness.report.levels import level_order
 from harness.report.page import FIRST_PAGE, Page, tables
 from harness.report.rows import Row
 from harness.report.table import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 YARDSTICK = "plain-"
 """The prefix of the names of subjects that are no backends."""
@@ -94,25 +89,28 @@ def benchmark_tables(figures: Figures) -> list[Table]:
     ]
 
 
-def store_plot(figures: Iterable[Figure], looks: Looks) -> Canvas | None:
-    """Plot records per second of puts and commits, a panel for each level and number of records per commit.
+def store_chart(figures: Iterable[Figure]) -> DotChart:
+    """Return records per second of puts and commits, a panel for each level and number of records per commit.
 
     The line of a dot is the interquartile range of its rounds.
     """
     rows = [figure for figure in figures if figure["suite"] == "commit" and not figure["subject"].startswith(YARDSTICK)]
-    panels: dict[str, list[Dot]] = {}
+    panels: dict[tuple[str, int], list[Dot]] = {}
     for row in sorted(rows, key=lambda row: (level_order(row["durability"]), row["records_per_commit"])):
         without = f"{row['subject']}, no checksums"
         label = without if row["name"].endswith(UNCHECKED) else row["subject"]
         quarter_s = row["iqr_s"] / 2
         slow, fast = (row["records"] / (row["median_s"] + around) for around in (quarter_s, -quarter_s))
         spread = (slow, fast) if row["rounds"] > 1 else (None, None)
-        title = f"{row['durability']}, {row['records_per_commit']:,} records per commit"
-        panels.setdefault(title, []).append(Dot(label, row["subject"], row["records_per_s"], *spread))
-    return dot_plot(
-        panels,
-        looks,
+        dot = Dot(label, row["subject"], row["records_per_s"], *spread)
+        panels.setdefault((row["durability"], row["records_per_commit"]), []).append(dot)
+    return DotChart(
+        [
+            Panel(f"{level}, {size:,} records per commit", dots, level, records_per_commit=size)
+            for (level, size), dots in panels.items()
+        ],
         "records/s of puts and commits",
+        "records/s",
         more_is_better=True,
         spread="interquartile range of rounds",
         hollow="a single round",
@@ -122,9 +120,7 @@ def store_plot(figures: Iterable[Figure], looks: Looks) -> Canvas | None:
 def page(figures: Figures) -> Page:
     """Return the page."""
     own = figures["benchmark"]
-    plot = Plot(
-        "store-throughput", "Records per second of a store against records per commit", partial(store_plot, own)
-    )
+    plot = Plot("store-throughput", "Records per second of a store against records per commit", store_chart(own))
     return Page(
         "stores",
         "Throughput of a store by itself",

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
 from harness.experiments.opening.figures import READY_AFTER_A_KILL
 from harness.report import text
-from harness.report.dots import Dot, dot_plot
-from harness.report.drawing import Looks, Plot
+from harness.report.dots import Dot, DotChart, Panel
+from harness.report.drawing import Plot
 from harness.report.figures import Figure, Figures, distinct
 from harness.report.interval import columns, with_interval
 from harness.report.levels import level_order
 from harness.report.page import Page, tables
 from harness.report.table import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 _METHOD = """\
 A store is filled, and ten commits of 1,000 records follow. The process is killed in one more commit, when the changelog
@@ -70,14 +65,19 @@ def opening_tables(figures: Figures) -> list[Table]:
     ]
 
 
-def opening_plot(figures: Sequence[Figure], looks: Looks) -> Canvas | None:
-    """Plot the seconds until a store is ready, a panel for each level and number of records in the store."""
-    panels: dict[str, list[Dot]] = {}
+def opening_chart(figures: Sequence[Figure]) -> DotChart:
+    """Return the seconds until a store is ready, a panel for each level and number of records in the store."""
+    panels: dict[tuple[str, int], list[Dot]] = {}
     for figure in sorted(figures, key=lambda figure: (level_order(figure["durability"]), figure["records"])):
         low, high = (figure[end] for end in columns("ready_s"))
         dot = Dot(figure["backend"], figure["backend"], figure["ready_s"], low, high)
-        panels.setdefault(f"{figure['durability']}, {figure['records']:,} records in the store", []).append(dot)
-    return dot_plot(panels, looks, f"seconds until {READY_AFTER_A_KILL}", more_is_better=False)
+        panels.setdefault((figure["durability"], figure["records"]), []).append(dot)
+    return DotChart(
+        [Panel(f"{level}, {size:,} records in the store", dots, level) for (level, size), dots in panels.items()],
+        f"seconds until {READY_AFTER_A_KILL}",
+        "s",
+        more_is_better=False,
+    )
 
 
 def page(figures: Figures) -> Page:
@@ -94,7 +94,7 @@ def page(figures: Figures) -> Page:
         ),
         tables(*opening_tables(figures)) if own else (),
         _METHOD,
-        plots=(Plot("opening", title, partial(opening_plot, own)),),
+        plots=(Plot("opening", title, opening_chart(own)),),
     )
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from harness.experiments.throughput.figures import end_state_finding
-from harness.experiments.throughput.plot import commit_latency_plot, throughput_plot
+from harness.experiments.throughput.plot import commit_latency_chart, disk_chart, memory_chart, throughput_chart
 from harness.experiments.throughput.tables import throughput_tables
 from harness.report import text
 from harness.report.drawing import Plot
@@ -43,7 +42,9 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
         _METHOD,
         (end_state_finding(own),),
         (
-            Plot("throughput", rates, partial(throughput_plot, own)),
-            Plot("commit-latency", commits, partial(commit_latency_plot, own)),
+            Plot("throughput", rates, throughput_chart(own)),
+            Plot("commit-latency", commits, commit_latency_chart(own)),
+            Plot("task-memory", "Peak memory of a task", memory_chart(own)),
+            Plot("task-disk", "Size of a task's stores on disk", disk_chart(own)),
         ),
     )
