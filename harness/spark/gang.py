@@ -35,6 +35,7 @@ from harness.processes.measured import MeasurementFailedError
 from harness.progress_file import ProgressFile, note_progress
 from harness.spark import events
 from harness.spark.expected import differences, expected_state
+from harness.spark.meeting import Meeting, meeting
 from harness.spark.runner import Site
 from harness.spark.session import code_path
 from harness.workloads.departures import Departures
@@ -60,7 +61,7 @@ _SPARK_SCHEMA = (
     "key binary, value binary"
 )
 _PAIRS_PER_BATCH = 10_000
-MEASUREMENT_S = 5.0
+MEASUREMENT_S = 2.0
 """Seconds of a measurement beside its work, on two idle cores: processes start, events are read, the store is opened
 again, and slower backends take longer than the fastest one."""
 TRIAL_S = 10.0
@@ -157,12 +158,12 @@ def measure(
 class _Partition:
     """One partition of a trial in its Spark task: its events in a file, and its share of each measurement."""
 
-    def __init__(self, trial: ThroughputTrial, context: BarrierTaskContext, site: Site, folder: Path) -> None:
-        self._trial, self._context, self._site, self._folder = trial, context, site, folder
+    def __init__(self, trial: ThroughputTrial, met: Meeting, site: Site, folder: Path) -> None:
+        self._trial, self._met, self._site, self._folder = trial, met, site, folder
         self._workload = workload(trial.workload)
         self._events, self._span_ms, self._path = 0, 0, folder / "events"
         self._dumped: set[str] = set()
-        self.number = context.partitionId()
+        self.number = met.number
 
     def keep_events(self, batches: _Batches) -> None:
         """Write the events of Spark's partition to the file."""
@@ -182,7 +183,7 @@ class _Partition:
 
     def all_end(self, deadline: Deadline) -> bool:
         """Return True if ``deadline`` has passed. The first partition's clock decides for all, so none waits alone."""
-        return self._context.allGather(_ENDED if deadline.passed else "")[0] == _ENDED
+        return self._met.gather(_ENDED if deadline.passed else "")[0] == _ENDED
 
     def calibrated(self, cell: _Cell, deadline: Deadline) -> int:
         """Return the laps of a level and commit size, the same in all partitions; 1 after ``deadline``.
@@ -200,7 +201,7 @@ class _Partition:
                 mine_s = figures["seconds"] * self._events / max(1, figures["records"])
             except MeasurementFailedError:
                 mine_s = 0.0  # The measurement itself fails as well, and is reported.
-            if slowest_s := max(map(float, self._context.allGather(repr(mine_s)))):
+            if slowest_s := max(map(float, self._met.gather(repr(mine_s)))):
                 found.append(slowest_s)
         return _laps(work_s, min(found)) if found else 1
 
@@ -213,19 +214,19 @@ class _Partition:
                 self._dumped.add(digest)
                 dumps.extend(_dump(dump, place, self.number, digest, self._workload.store_names))
 
-        self._context.barrier()
+        self._met.wait()
         said = {"records": 0, "seconds": 0.0, "failure": ""}
         try:
             share = PartitionWork(
                 configuration, self._workload, self.number, self._path, self._events, laps, self._span_ms
             )
-            figures = run(share, keep, meet=self._context.barrier, code=self._site.child_code(), within=self._folder)
+            figures = run(share, keep, meet=self._met.wait, code=self._site.child_code(), within=self._folder)
             said |= {name: figures[name] for name in ("records", "seconds")}
             row = {"figures": json.dumps({**figures, "laps": laps}), "digest": figures["state_digest"]}
         except MeasurementFailedError as error:
             said["failure"] = str(error)
             row = {"failure": str(error)}
-        everywhere = [json.loads(each) for each in self._context.allGather(json.dumps(said))]
+        everywhere = [json.loads(each) for each in self._met.gather(json.dumps(said))]
         yield from dumps
         yield pa.RecordBatch.from_pylist([{"measurement": place, "partition": self.number, **row}], _SCHEMA)
         if self.number == 0:
@@ -235,8 +236,8 @@ class _Partition:
 
 def _measurer(trial: ThroughputTrial, site: Site, deadline: Deadline) -> Callable[[_Batches], _Batches]:
     def measure_partition(batches: _Batches) -> _Batches:
-        with temporary_folder("events", site.within()) as scratch:
-            partition = _Partition(trial, BarrierTaskContext.get(), site, Path(scratch))
+        with temporary_folder("events", site.within()) as scratch, meeting(BarrierTaskContext.get()) as met:
+            partition = _Partition(trial, met, site, Path(scratch))
             partition.keep_events(batches)
             laps: dict[_Cell, int] = {}
             for place, configuration in enumerate(trial.configurations):
