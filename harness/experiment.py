@@ -213,12 +213,12 @@ class Experiment(ABC, Generic[T]):
         """
         return list(trials)
 
-    def next_round(self, rows: Sequence[Row], remaining_s: float) -> list[T]:
+    def next_round(self, trials: Sequence[T], rows: Sequence[Row], remaining_s: float) -> list[T]:
         """Return more trials, to be run before ``remaining_s`` seconds are over; by default none.
 
-        A runner of local or gang trials calls this within a budget when all trials of the plan are done, and again
-        after each round, until there are none or the time is over. ``rows`` are all that there are so far. So a
-        measurement can repeat what has the widest interval.
+        A runner of local or gang trials calls this within a budget when all ``trials`` of the plan are done, and again
+        after each round, until there are none or the time is over. ``rows`` are all that there are so far. Throughput
+        repeats those measurements whose intervals are widest.
         """
         return []
 

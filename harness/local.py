@@ -36,7 +36,7 @@ def run_local(
                     if found and (line := experiment.line(trial, found)):
                         say(f"{number}/{max(number, len(trials))}  {line}")
                 bounded = math.isfinite(deadline.at) and not deadline.passed
-                round_ = experiment.next_round(outcome.rows, deadline.remaining_s) if bounded else []
+                round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if bounded else []
     except (MeasurementFailedError, RuntimeError, subprocess.TimeoutExpired) as error:
         return Outcome([], [f"{experiment.unmeasured}: {error}"])
     for number, trial in enumerate(trials, 1):

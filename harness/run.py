@@ -277,7 +277,14 @@ def prove(
         raise ConfigError(reason)
     check_master(master)
     print(f"{file.name}\n\n{file.text}\n\nSeed {seed}, profile {profile}.\n", flush=True)
-    folder = new_run(runs, f"scenario-{file.name}", {"profile": f"scenario {file.name}, {profile}", "seed": seed})
+    started = datetime.now(UTC)
+    facts = {
+        "profile": f"scenario {file.name}, {profile}",
+        "seed": seed,
+        "started": f"{started:%Y-%m-%d %H:%M} UTC",
+        "whole": False,
+    }
+    folder = new_run(runs, f"scenario-{file.name}", facts, started)
     progress = Progress()
     progress.step("starting Spark")
     local = local_master([experiment.slots(trials)])
@@ -287,6 +294,8 @@ def prove(
         done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
         progress.end_stage()
     rows = _keep(folder, done.rows)
+    ran_on = environment(Path(tempfile.gettempdir()))
+    write_facts(folder, {**facts, "seconds": round(progress.seconds), "environment": ran_on})
     figures = all_figures(rows)
     print("\n\n".join(table.plain() for table in experiment.tables(figures, rows)), end="\n\n")
     if bounded := experiment.left_out(figures):

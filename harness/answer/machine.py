@@ -14,7 +14,7 @@ def origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     """Return the run and the machine in two sentences. ``facts`` are the settings of the run."""
     cpu, disk = environment["cpu"], environment["disk"]
     return (
-        f"Written by `make bench` from the rows of one run: {run_of(facts)}, on {cpu['cores']} cores "
+        f"Generated from the rows of one run: {run_of(facts)}, on {cpu['cores']} cores "
         f"({cpu['model']}), {text.size(environment['memory_bytes'])} of memory, {disk['file_system']}. Nothing in it "
         "is written by hand."
     )

@@ -58,8 +58,7 @@ def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], d
             ]
         )
     size = next((figure["records"] for figure in opened.values()), 0)
-    repeats = min((figure["repeats"] for figure in rates.values()), default=0)
-    times = f", n = {repeats}{', with intervals of medians' if repeats >= REPEATS_MIN else ''}" if repeats else ""
+    times = _times([figure["repeats"] for figure in rates.values()])
     what = f", {at.text}{times}" if at is not None else ""
     head = (
         "backend",
@@ -72,6 +71,16 @@ def summary_table(figures: Figures, backends: Mapping[str, Mapping[str, Any]], d
         "crash trials as expected",
     )
     return Table(f"Level {durability}{what}", head, rows, range(2, 8))
+
+
+def _times(repeats: Sequence[int]) -> str:
+    """Return the numbers of repeats of a table's lines, from the fewest to the most, and if any has an interval."""
+    if not repeats:
+        return ""
+    fewest, most = min(repeats), max(repeats)
+    from_ = "" if fewest >= REPEATS_MIN else f" from {REPEATS_MIN} on"
+    intervals = f", with intervals of medians{from_}" if most >= REPEATS_MIN else ""
+    return f", n = {fewest}{intervals}" if fewest == most else f", n = {fewest} to {most}{intervals}"
 
 
 def _kept(facts: Mapping[str, Any]) -> str:

@@ -41,9 +41,24 @@ def interval(repeats: Sequence[float]) -> Interval | None:
     count = len(repeats)
     if count < REPEATS_MIN:
         return None
-    ordered = sorted(repeats)
-    rank = max([k for k in range(1, count // 2 + 1) if coverage(count, k) >= CONFIDENCE], default=1)
+    ordered, rank = sorted(repeats), _rank(count)
     return Interval(ordered[rank - 1], median(ordered), ordered[count - rank], coverage(count, rank))
+
+
+def repeats_of_a_narrower_interval(count: int) -> int:
+    """Return the number of repeats above ``count`` from which an interval leaves out more of the lowest and highest.
+
+    Fewer further repeats can only widen it: that of 5 to 8 repeats is the lowest to the highest, and that of 9 to 11
+    is the second lowest to the second highest.
+    """
+    more = count + 1
+    while _rank(more) == _rank(count):
+        more += 1
+    return more
+
+
+def _rank(count: int) -> int:
+    return max([k for k in range(1, count // 2 + 1) if coverage(count, k) >= CONFIDENCE], default=1)
 
 
 def ratio_interval(

@@ -27,7 +27,7 @@ from harness.experiment import Experiment, Failure, Outcome
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.pairs import read_pairs, write_pairs
 from harness.experiments.throughput.partition_work import PartitionWork
-from harness.experiments.throughput.plan import ThroughputTrial
+from harness.experiments.throughput.plan import TRIAL_S, ThroughputTrial, shares
 from harness.experiments.throughput.run import run, work_once
 from harness.experiments.throughput.totals import throughput_row
 from harness.folders import temporary_folder
@@ -61,11 +61,6 @@ _SPARK_SCHEMA = (
     "key binary, value binary"
 )
 _PAIRS_PER_BATCH = 10_000
-MEASUREMENT_S = 2.0
-"""Seconds of a measurement beside its work, on two idle cores: processes start, events are read, the store is opened
-again, and slower backends take longer than the fastest one."""
-TRIAL_S = 10.0
-"""Seconds of a trial before its first measurement ends: Spark makes the events. With less time none begins."""
 _ENDED = "ended"
 MEASUREMENTS = "measurements"
 """The unit in which a run reports what it left out."""
@@ -87,13 +82,13 @@ def run_gangs(
 ) -> Outcome:
     """Run every measurement of the trials, and then those of further rounds, until ``deadline``.
 
-    Each trial gets a part of the time, by the seconds that its measurements take on an idle machine. ``log`` has the
-    events of the workload ``event_log``. See ``Experiment.next_round``.
+    Each trial gets a part of the time (``shares``). ``log`` has the events of the workload ``event_log``. See
+    ``Experiment.next_round``.
     """
     outcome = Outcome()
     round_ = list(trials)
     while round_:
-        budget = Budget(deadline, {number: _cost_s(trial) for number, trial in enumerate(round_)})
+        budget = Budget(deadline, dict(enumerate(shares(round_))))
         for number, trial in enumerate(round_):
             until = budget.deadline(number)
             done = Outcome()
@@ -109,7 +104,7 @@ def run_gangs(
                 tried, _ = done.extent.get(MEASUREMENTS, (0, 0))
                 outcome.count(MEASUREMENTS, tried, len(trial.configurations))
         bounded = math.isfinite(deadline.at) and not deadline.passed
-        round_ = experiment.next_round(outcome.rows, deadline.remaining_s) if bounded else []
+        round_ = experiment.next_round(trials, outcome.rows, deadline.remaining_s) if bounded else []
     return outcome
 
 
@@ -241,17 +236,17 @@ def _measurer(trial: ThroughputTrial, site: Site, deadline: Deadline) -> Callabl
             partition.keep_events(batches)
             laps: dict[_Cell, int] = {}
             for place, configuration in enumerate(trial.configurations):
-                if (cell := _cell(configuration)) not in laps:
-                    laps[cell] = partition.calibrated(cell, deadline)
+                if trial.laps:
+                    times = trial.laps[place]
+                elif (cell := _cell(configuration)) in laps:
+                    times = laps[cell]
+                else:
+                    times = laps[cell] = partition.calibrated(cell, deadline)
                 if partition.all_end(deadline):
                     break
-                yield from partition.measured(place, configuration, laps[cell])
+                yield from partition.measured(place, configuration, times)
 
     return measure_partition
-
-
-def _cost_s(trial: ThroughputTrial) -> float:
-    return TRIAL_S + len(trial.configurations) * (trial.work_s + MEASUREMENT_S)
 
 
 def _cell(configuration: Configuration) -> _Cell:
@@ -303,7 +298,7 @@ def _compared(trial: ThroughputTrial, source: DataFrame, yielded: DataFrame) -> 
             problems = [wrong[state] for share in mine if (state := _state(share)) in wrong]
             figures = [json.loads(share["figures"]) for share in mine]
             outcome.rows.append(throughput_row(configuration, figures, "different" if problems else "equal"))
-        alone = replace(trial, configurations=(configuration,))
+        alone = replace(trial, configurations=(configuration,), laps=trial.laps[number : number + 1])
         # A command cannot name a user's events.
         repeat = "" if trial.workload == EVENT_LOG else replay.command("throughput", alone)
         outcome.problems.extend(str(Failure(f"{_subject(configuration)}: {each}", repeat)) for each in problems)

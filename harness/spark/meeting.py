@@ -57,8 +57,8 @@ class Meeting:
 def meeting(context: BarrierTaskContext) -> Iterator[Meeting]:
     """Yield the meeting of all partitions of a stage; each calls this once. The connections end with the block.
 
-    The first partition listens at the address that its executor reports to Spark. Only who knows a secret of this stage,
-    which Spark passes on, takes part.
+    The first partition listens at the address that its executor reports to Spark. Only who knows a secret of this
+    stage, which Spark passes on, takes part.
     """
     number = context.partitionId()
     infos = context.getTaskInfos()

@@ -63,7 +63,7 @@ class Slow(Experiment[Trial]):
         self.clock.now += trial.seconds
         return [{"kind": "slow", "name": trial.name}]
 
-    def next_round(self, rows: Sequence[Row], remaining_s: float) -> list[Trial]:
+    def next_round(self, trials: Sequence[Trial], rows: Sequence[Row], remaining_s: float) -> list[Trial]:
         self.remaining_s.append(remaining_s)
         return [Trial(rows[-1]["name"])] if len(self.remaining_s) <= self.more else []
 

@@ -1,4 +1,4 @@
-"""A claim about speed compares the fastest repeats, and does not hold without a measurement."""
+"""A claim about speed compares the medians of repeats, and does not hold without a measurement."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def figure(backend: str, median: float, fastest: float, **settings: Any) -> dict
     return {**shared, "backend": backend, "records_per_s": median, "records_per_s_high": fastest, **settings}
 
 
-def test_a_slow_repeat_does_not_break_a_claim_and_a_slow_fastest_one_does() -> None:
-    yardstick = figure("rocksdb-direct", 900.0, 1_000.0)
-    assert CLAIM.missed({"throughput": [yardstick, figure("lmdb-indexed-batch", 100.0, 500.0)]}) == []
-    assert len(CLAIM.missed({"throughput": [yardstick, figure("lmdb-indexed-batch", 490.0, 499.0)]})) == 1
+def test_one_fast_repeat_does_not_save_a_claim_and_a_fast_one_of_the_yardstick_does_not_break_it() -> None:
+    yardstick = figure("rocksdb-direct", 900.0, 2_000.0)
+    assert CLAIM.missed({"throughput": [yardstick, figure("lmdb-indexed-batch", 450.0, 500.0)]}) == []
+    assert len(CLAIM.missed({"throughput": [yardstick, figure("lmdb-indexed-batch", 449.0, 2_000.0)]})) == 1
 
 
 def test_only_what_was_measured_alike_is_compared() -> None:

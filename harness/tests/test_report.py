@@ -476,3 +476,21 @@ def test_a_run_that_was_given_up_is_reported_as_such(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         write_report(run, tmp_path / "results")
     assert not (tmp_path / "results").exists()
+
+
+def test_a_table_says_from_how_few_to_how_many_repeats_its_lines_have() -> None:
+    def caption(*repeats: int) -> str:
+        rows = [row for row in made_up_rows()["throughput"] if row["durability"] == "CHANGELOG"]
+        names = sorted({str(row["backend"]) for row in rows})[: len(repeats)]
+        chosen = [
+            {**row, "repeat": repeat}
+            for row in rows
+            if row["backend"] in names and row["repeat"] == 0
+            for repeat in range(repeats[names.index(row["backend"])])
+        ]
+        return summary_table(all_figures({"throughput": chosen}), ENVIRONMENT["backends"]).caption
+
+    assert caption(1, 1).endswith(", n = 1")
+    assert caption(1, 4).endswith(", n = 1 to 4")
+    assert caption(3, 5).endswith(", n = 3 to 5, with intervals of medians from 5 on")
+    assert caption(5, 9).endswith(", n = 5 to 9, with intervals of medians")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness import run
+from harness.answer.write import publish
 from harness.experiment import Experiment, Failure, Figure, Figures, Outcome, Placement, Request, Row, Rows, Worker
 from harness.experiments.cold_cache.experiment import Trial as ColdTrial
 from harness.experiments.registry import stages
@@ -131,6 +132,10 @@ def test_a_scenario_holds_if_its_ratio_is_reached(
     scenario = ThroughputScenario("count", events=10, at_least=(AtLeast(subject, yardstick, ratio),))
     file = ScenarioFile("fast", "It is fast.", scenario)
     assert run.prove(file, seed=1, master="local[1]", runs=tmp_path) is holds
+    (folder,) = tmp_path.iterdir()
+    report = publish(folder)
+    assert report == folder / "report" / "report.md"
+    assert "scenario fast, default, seed 1" in report.read_text()
 
 
 def test_a_run_is_whole_if_nothing_was_left_out() -> None:

@@ -90,9 +90,13 @@ class Opening(Experiment[OpeningTrial]):
         """Return a row for each repeat. Raises: MeasurementFailedError."""
         return opening.run_opening(trial, code=worker.code, within=worker.folder.parent, deadline=worker.deadline)
 
+    def extent(self, trial: OpeningTrial) -> tuple[str, int]:
+        """Return the number of openings: a trial that the budget cuts has made some of them."""
+        return "openings", len(trial.backends) * trial.repeats
+
     def tried(self, trial: OpeningTrial, rows: Sequence[Row]) -> int:
-        """Return 1 if no repeat is missing."""
-        return int(len(rows) == len(trial.backends) * trial.repeats)
+        """Return the number of openings that were measured."""
+        return len(rows)
 
     def subject(self, trial: OpeningTrial) -> str:
         """Return the size, the backends and the level."""

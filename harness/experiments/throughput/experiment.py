@@ -12,6 +12,7 @@ from harness.datasets.new_york_flights import departures
 from harness.experiment import Columns, Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.experiments.throughput import plan
 from harness.experiments.throughput.figures import throughput, wrong_end_lines
+from harness.experiments.throughput.narrowing import narrowing_trial
 from harness.experiments.throughput.plan import Grid, ThroughputTrial
 from harness.experiments.throughput.report import page
 from harness.experiments.throughput.tables import throughput_tables
@@ -72,6 +73,13 @@ class Throughput(Experiment[ThroughputTrial]):
             repeats = profile.event_log_repeats
             grids = [Grid(EVENT_LOG, None, records_per_commit=(100, 1_000, 10_000), repeats=repeats)]
         return plan.throughput_trials([replace(grid, backends=request.backends) for grid in grids], request.seed)
+
+    def next_round(
+        self, trials: Sequence[ThroughputTrial], rows: Sequence[Row], remaining_s: float
+    ) -> list[ThroughputTrial]:
+        """Return more repeats of the cells with the widest intervals, if picks rest on them."""
+        more = narrowing_trial(trials, rows, remaining_s)
+        return [] if more is None else [more]
 
     def run(self, trial: ThroughputTrial, worker: Worker) -> Iterable[Row]:
         """Raise TypeError: the partitions of a trial run together, see ``harness.spark.gang``."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from harness.processes.load import is_busy
 from harness.report import text
 from harness.report.figures import Figure, grouped, intervals, median_of, values
+from harness.report.interval import columns
 from harness.report.page import Finding
 from harness.report.rows import Row
 
@@ -74,6 +76,23 @@ def end_state_finding(figures: Iterable[Figure]) -> Finding:
     """Return how many configurations ended with the right state, of those that were compared."""
     states = [figure["end_state"] for figure in figures if figure["end_state"] != "not compared"]
     return Finding("measured configurations", len(states), states.count("equal"), "ended with what Spark SQL computes")
+
+
+def width_sentences(figures: Iterable[Figure]) -> list[str]:
+    """Return how wide the intervals of records per second are, in a sentence; nothing if there is none."""
+    low, high = columns("records_per_s")
+    widths = sorted(
+        (((figure[high] - figure[low]) / figure["records_per_s"], figure) for figure in figures if figure.get(low)),
+        key=lambda each: each[0],
+    )
+    if not widths:
+        return []
+    (narrowest, _), (widest, at) = widths[0], widths[-1]
+    return [
+        f"{text.exact(len(widths))} cells have an interval of records/s, from {narrowest:.1%} to {widest:.1%} of its "
+        f"median wide (median {median(width for width, _ in widths):.1%}); the widest is that of {at['backend']} at "
+        f"{at['durability']} with {text.exact(at['records_per_commit'])} records per commit."
+    ]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.experiments.throughput.configuration import Configuration, Options
@@ -14,6 +14,17 @@ from harness.workloads.workload import EventSource
 from stores.errors import ConfigError
 from stores.interface import Durability
 from stores.registry import backend_named, backends, check_options
+
+MEASUREMENT_S = 2.0
+"""Seconds of a measurement beside its work: processes start, events are read, the store is opened again, and slower
+backends take longer than the fastest one."""
+RECORDS_PER_S = 100_000
+"""The rate of a slow backend, where events are processed once."""
+EVENTS_OF_A_DATA_SET = 340_000
+TRIAL_S = 10.0
+"""Seconds of a trial before its first measurement ends: Spark makes the events. With less time none begins."""
+PICKS_SHARE = 0.85
+"""The part of the time that belongs to measurements that picks rest on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +60,45 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputTrial:
-    """Measurements over the same events, in the order in which they are made."""
+    """Measurements over the same events, in the order in which they are made.
+
+    Picks rest on it if ``work_s`` is above 0. ``laps`` says for each configuration how often it processes the
+    events; if it is empty, a first pass finds that.
+    """
 
     workload: str
     events: int | None
     partitions: int
     configurations: tuple[Configuration, ...]
     work_s: float = 0.0
+    laps: tuple[int, ...] = ()
 
     @property
     def seed(self) -> int:
         """The seed of its events, which all configurations have."""
         return self.configurations[0].seed
+
+    @property
+    def measurement_s(self) -> float:
+        """The seconds of one of its measurements, roughly, on two idle cores."""
+        return MEASUREMENT_S + (self.work_s or (self.events or EVENTS_OF_A_DATA_SET) / RECORDS_PER_S)
+
+    @property
+    def cost_s(self) -> float:
+        """Its seconds, roughly, on two idle cores."""
+        return TRIAL_S + len(self.configurations) * self.measurement_s
+
+
+def shares(trials: Sequence[ThroughputTrial]) -> list[float]:
+    """Return the part of the time that each trial gets: those that picks rest on have most of it, whatever their cost.
+
+    The others get the rest, and the time that these leave over.
+    """
+    costs: dict[bool, float] = {}
+    for trial in trials:
+        costs[trial.work_s > 0] = costs.get(trial.work_s > 0, 0.0) + trial.cost_s
+    parts = {True: PICKS_SHARE, False: 1 - PICKS_SHARE}
+    return [parts[trial.work_s > 0] * trial.cost_s / costs[trial.work_s > 0] for trial in trials]
 
 
 def throughput_trials(grids: Iterable[Grid], seed: int) -> list[ThroughputTrial]:

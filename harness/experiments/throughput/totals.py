@@ -48,6 +48,7 @@ def throughput_row(
         **{name: sum(each[name] for each in figures) for name in _SUMMED},
         "open_after_kill_s": max(each["open_after_kill_s"] for each in figures),
         "end_state": end_state,
+        "laps": figures[0].get("laps"),
         **load_columns(figures),
     }
 

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.experiment import Request
+from harness.experiments.throughput.configuration import Configuration
+from harness.experiments.throughput.experiment import Throughput
+from harness.experiments.throughput.figures import throughput, width_sentences
+from harness.experiments.throughput.narrowing import CELLS, narrowing_trial, relative_width
+from harness.experiments.throughput.plan import TRIAL_S, Grid, ThroughputTrial, shares, throughput_trials
+from harness.report.interval import interval, repeats_of_a_narrower_interval
+from stores.interface import Durability
+from stores.registry import backends
+
+NAMES = ("lmdb-indexed-batch", "lmdb-native", "sqlite-indexed-batch", "sqlite-native", "rocksdb-indexed-batch")
+AN_HOUR = 3_600.0
+
+
+def planned(*levels: Durability, repeats: int = 5) -> list[ThroughputTrial]:
+    chosen = levels or (Durability.CHANGELOG,)
+    grid = Grid("count", 60_000, durabilities=chosen, repeats=repeats, backends=NAMES, work_s=2.0)
+    return throughput_trials([grid, Grid("flights", 100)], 7)
+
+
+def row(configuration: Configuration, spread: float, laps: int = 4) -> dict[str, Any]:
+    rate = 100_000 * (1 + spread * (configuration.repeat % 5 - 2) / 4)
+    return {
+        "kind": "throughput",
+        "backend": configuration.backend,
+        "durability": str(configuration.durability),
+        "workload": configuration.workload,
+        "records_per_commit": configuration.records_per_commit,
+        "partitions": configuration.partitions,
+        "repeat": configuration.repeat,
+        "records_per_s": rate,
+        "laps": laps,
+    }
+
+
+def rows_of(trials: list[ThroughputTrial], spreads: dict[str, float]) -> list[dict[str, Any]]:
+    return [row(each, spreads.get(each.backend, 0.0)) for each in trials[0].configurations]
+
+
+def test_the_widest_intervals_get_enough_repeats_to_become_narrower() -> None:
+    trials = planned()
+    more = narrowing_trial(trials, rows_of(trials, {"lmdb-native": 0.5, "sqlite-native": 0.3}), AN_HOUR)
+    assert more is not None
+    assert Counter(each.backend for each in more.configurations) == {"lmdb-native": 4, "sqlite-native": 4}
+    assert [each.repeat for each in more.configurations] == [5, 5, 6, 6, 7, 7, 8, 8]
+    assert more.laps == (4,) * 8
+    assert (more.workload, more.events, more.partitions, more.work_s) == ("count", 60_000, 2, 2.0)
+
+
+def test_a_later_round_repeats_what_is_widest_then_and_never_the_same_repeat() -> None:
+    trials = planned()
+    rows = rows_of(trials, dict.fromkeys(NAMES, 0.3) | {"lmdb-native": 0.5})
+    first = narrowing_trial(trials, rows, TRIAL_S + 4 * trials[0].measurement_s)
+    assert first is not None
+    assert {each.backend for each in first.configurations} == {"lmdb-native"}
+    rows += [row(each, 0.0) for each in first.configurations]
+    second = narrowing_trial(trials, rows, AN_HOUR)
+    assert second is not None
+    assert "lmdb-native" not in {each.backend for each in second.configurations}
+    assert len(set(second.configurations)) == len(second.configurations)
+    assert not set(second.configurations) & set(trials[0].configurations)
+
+
+def test_a_round_takes_a_few_cells_of_all_levels_as_far_as_there_is_time() -> None:
+    trials = planned(Durability.CHANGELOG, Durability.DISK)
+    rows = rows_of(trials, dict.fromkeys(NAMES, 0.2))
+    for each in rows:
+        if each["durability"] == "DISK":
+            each["records_per_s"] = 1_000 * (1 + each["repeat"])
+    more = narrowing_trial(trials, rows, AN_HOUR)
+    assert more is not None
+    assert len({(each.backend, each.durability) for each in more.configurations}) == CELLS
+    assert {each.durability for each in more.configurations} == {Durability.DISK}
+    one = narrowing_trial(trials, rows, TRIAL_S + 7 * trials[0].measurement_s)
+    assert one is not None
+    assert len(one.configurations) == 4
+    assert narrowing_trial(trials, rows, TRIAL_S + 3 * trials[0].measurement_s) is None
+
+
+def test_the_rounds_are_plain_until_every_planned_repeat_is_there() -> None:
+    trials = planned()
+    rows = rows_of(trials, dict.fromkeys(NAMES, 0.5))
+    assert narrowing_trial(trials, rows[:-1], AN_HOUR) is None
+    assert narrowing_trial(trials[1:], rows, AN_HOUR) is None
+    assert Throughput().next_round(trials, rows, AN_HOUR) != []
+
+
+def test_narrow_intervals_end_the_rounds() -> None:
+    trials = planned()
+    assert narrowing_trial(trials, rows_of(trials, dict.fromkeys(NAMES, 0.01)), AN_HOUR) is None
+
+
+@pytest.mark.parametrize(("count", "more"), [(5, 9), (8, 9), (9, 12), (12, 15)])
+def test_fewer_further_repeats_leave_the_interval_as_wide(count: int, more: int) -> None:
+    assert repeats_of_a_narrower_interval(count) == more
+    ends = [interval(range(number)) for number in (count, more - 1, more)]
+    assert [each and each.low for each in ends[:2]] == [ends[0] and ends[0].low] * 2
+    assert ends[2] is not None
+    assert ends[2].low > ends[0].low if ends[0] else True
+
+
+def test_a_width_is_a_share_of_the_median() -> None:
+    assert relative_width([90.0, 95.0, 100.0, 105.0, 110.0]) == 0.2
+    assert relative_width([1.0, 2.0]) == 0.0
+
+
+def test_the_page_says_how_wide_the_intervals_are() -> None:
+    trials = planned()
+    rows = [{**each, "records": 1_000, "end_state": "equal"} for each in rows_of(trials, {"lmdb-native": 0.5})]
+    figures = throughput(rows)
+    (sentence,) = width_sentences(figures)
+    assert sentence.startswith("5 cells have an interval of records/s, from 0.0% to 50.0% ")
+    assert "lmdb-native at CHANGELOG" in sentence
+    assert width_sentences(throughput(rows[:4])) == []
+
+
+@pytest.mark.parametrize("name", ["default", "night"])
+def test_measurements_that_picks_rest_on_come_first_and_have_most_of_the_time(name: str) -> None:
+    trials = Throughput().plan(Request(name, 1))
+    assert [trial.work_s > 0 for trial in trials] == [True] + [False] * (len(trials) - 1)
+    cells = dict.fromkeys((str(each.durability), each.records_per_commit) for each in trials[0].configurations)
+    assert list(cells)[:2] == [("CHANGELOG", 1_000), ("CHANGELOG", 10_000)]
+    repeats = Counter(replace(each, repeat=0) for each in trials[0].configurations)
+    assert set(repeats.values()) == {5}
+    assert {each.backend for each in repeats} == set(backends())
+    found = shares(trials)
+    assert found[0] == pytest.approx(0.85)
+    assert sum(found) == pytest.approx(1.0)
+    others = {replace(each, repeat=0) for trial in trials[1:] for each in trial.configurations}
+    assert not others & set(repeats)
