@@ -1,4 +1,7 @@
-"""The command line: ``python -m harness`` with bench, report, scenario, repeat and others; --help lists them."""
+"""The commands of the harness: bench, report, scenario, repeat and others, for ``python -m harness`` and ``txstores``.
+
+Each needs the extra ``harness``, which is checked before the command starts.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from harness.java import find_java
 from harness.workloads.event_log import EventLog
 from stores import __version__
 from stores.errors import ConfigError, StoreError
+from stores.extras import check_extra
+from stores.shell.subcommands import check_command
 
 INTERRUPTED = 130
 USERS_MISTAKE = 2
@@ -30,16 +35,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     The status is 0 for success, 1 for a broken promise, 2 for a mistake in the arguments, 130 for an interruption.
     """
-    return _guarded(lambda: _command(sys.argv[1:] if argv is None else list(argv)))
+    return guarded(lambda: run_command(sys.argv[1:] if argv is None else list(argv)))
 
 
 def run_scenario(file: str, argv: Sequence[str] | None = None) -> int:
     """Run the scenario in ``file``, as the main guard of a scenario does. Return its exit status, as ``main``."""
-    return _guarded(lambda: _scenario(_scenario_parser(Path(file).name).parse_args(argv), file))
+    return guarded(lambda: _scenario(_scenario_parser(Path(file).name).parse_args(argv), file))
 
 
-def _command(argv: Sequence[str]) -> int:
+def run_command(argv: Sequence[str], program: str = "python -m harness") -> int:
+    """Run one command of the harness. Raises: StoreError, OSError, ModuleNotFoundError, argparse's SystemExit."""
     if argv[:1] == ["repeat"] or (argv[0:1] and argv[0] in _OLD_NAMES):
+        check_extra("harness")
         from harness.repeat import main as repeat
 
         if argv[0] == "repeat":
@@ -47,12 +54,18 @@ def _command(argv: Sequence[str]) -> int:
         experiment = _OLD_NAMES[argv[0]]
         print(f"{argv[0]} is an old name of: repeat {experiment}", file=sys.stderr)
         return repeat([experiment, *argv[1:]])
-    given = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(prog=program, description="Time and crash state stores, and report.")
+    parser.add_argument("--version", action="version", version=f"txstores {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_commands(commands)
+    check_command(parser, commands.choices, argv)
+    given = parser.parse_args(argv)
+    check_extra("harness")
     run: Callable[[argparse.Namespace], int] = given.run
     return run(given)
 
 
-def _guarded(run: Callable[[], int]) -> int:
+def guarded(run: Callable[[], int]) -> int:
     """Report a user's mistake and an interruption with a sentence instead of a traceback."""
     try:
         with _termination_interrupts():
@@ -66,10 +79,6 @@ def _guarded(run: Callable[[], int]) -> int:
         return 1
     except (StoreError, OSError) as error:
         print(_sentence(error), file=sys.stderr)
-        return USERS_MISTAKE
-    except ModuleNotFoundError as error:
-        more = "The harness needs more than the library does: in a clone, `make setup` or pip install '.[harness]'"
-        print(f"{error}. {more}", file=sys.stderr)
         return USERS_MISTAKE
     except Exception as error:
         # Compared by its name, because an import would load Spark in commands that do not need it.
@@ -99,12 +108,9 @@ def _sentence(error: BaseException) -> str:
     return " ".join([said, *getattr(error, "__notes__", ())])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness", description="Time and crash state stores, and report.")
-    parser.add_argument("--version", action="version", version=f"txstores {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    bench = commands.add_parser("bench", help="measure and crash every backend, and write the report")
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the harness's commands to those of a parser. Each sets ``run``, which returns the exit status."""
+    bench = commands.add_parser("bench", help="measure and crash every backend, and write the report (extra harness)")
     bench.add_argument(
         "--profile",
         default="default",
@@ -127,12 +133,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_event_log(bench)
     bench.set_defaults(run=_bench)
 
-    report = commands.add_parser("report", help="write the report again from a run's rows")
+    report = commands.add_parser("report", help="write the report again from a run's rows (extra harness)")
     report.add_argument("--run", type=Path, dest="run_folder", metavar="FOLDER", help="a run; the newest unless given")
     _add_results(report)
     report.set_defaults(run=_report)
 
-    compare = commands.add_parser("compare", help="compare two runs: ratios with intervals, or no difference")
+    compare = commands.add_parser(
+        "compare", help="compare two runs: ratios with intervals, or no difference (extra harness)"
+    )
     for name, which in (("a", "the run before"), ("b", "the run after")):
         compare.add_argument(name, type=Path, metavar=name.upper(), help=f"{which}: a folder, or its name in runs/")
     compare.add_argument("--fail", type=_share, metavar="PERCENT", help="status 1 if B is worse by more, such as 5%%")
@@ -140,22 +148,30 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--runs", type=Path, default=RUNS, metavar="FOLDER", help="where rows are kept")
     compare.set_defaults(run=_compare)
 
-    scenario = commands.add_parser("scenario", help="put one claim to the proof", parents=[_scenario_parser(None)])
+    scenario = commands.add_parser(
+        "scenario", help="put one claim to the proof (extra harness)", parents=[_scenario_parser(None)]
+    )
     scenario.add_argument("name", help="a file in scenarios/ without its .py, or the path of one of your own")
     scenario.set_defaults(run=_named_scenario)
 
-    commands.add_parser("repeat", help="run one trial of an experiment again, given as JSON", add_help=False)
+    commands.add_parser(
+        "repeat", help="run one trial of an experiment again, given as JSON (extra harness)", add_help=False
+    )
     for name, experiment in _OLD_NAMES.items():
-        commands.add_parser(name, help=f"an old name of: repeat {experiment}", add_help=False)
+        commands.add_parser(name, help=f"an old name of: repeat {experiment} (extra harness)", add_help=False)
 
-    mutants = commands.add_parser("mutants", help="measure how often the default profile finds each mutant")
+    mutants = commands.add_parser(
+        "mutants", help="measure how often the default profile finds each mutant (extra harness)"
+    )
     mutants.add_argument("--mutants", metavar="NAMES", help="comma-separated mutants (default: all)")
     mutants.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     mutants.add_argument("--seeds", type=int, default=10, help="the number of seeds (default 10)")
     mutants.add_argument("--seed", type=_seed, default=1, help="the first seed (default 1)")
     mutants.set_defaults(run=_mutants)
 
-    readers = commands.add_parser("readers", help="read stores while they are written to, and check every answer")
+    readers = commands.add_parser(
+        "readers", help="read stores while they are written to, and check every answer (extra harness)"
+    )
     readers.add_argument("--seconds", type=float, default=60.0, help="for all stores together; 60 unless given")
     readers.add_argument("--seed", type=_seed, default=1, help="of everything that is random; 1 unless given")
     readers.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
@@ -163,14 +179,17 @@ def _parser() -> argparse.ArgumentParser:
     readers.add_argument("--mutant", default="", metavar="NAME", help="a defect to build in, which is to be found")
     readers.set_defaults(run=_readers)
 
-    many = commands.add_parser("many-stores", help="open thousands of stores of each backend in one process")
+    many = commands.add_parser(
+        "many-stores", help="open thousands of stores of each backend in one process (extra harness)"
+    )
     many.add_argument("--stores", type=int, default=5_000, help="so many of each backend (default 5,000)")
     many.add_argument("--backends", metavar="NAMES", help="comma-separated backends (default: all)")
     many.set_defaults(run=_many_stores)
 
-    listing = commands.add_parser("list", help="what there is: backends, workloads, faults, failpoints, scenarios")
+    listing = commands.add_parser(
+        "list", help="what there is: backends, workloads, faults, failpoints, scenarios (extra harness)"
+    )
     listing.set_defaults(run=_list)
-    return parser
 
 
 def _scenario_parser(program: str | None) -> argparse.ArgumentParser:
@@ -277,6 +296,7 @@ def _named_scenario(given: argparse.Namespace) -> int:
 
 
 def _scenario(given: argparse.Namespace, file: str) -> int:
+    check_extra("harness")
     from harness.run import prove
     from harness.scenario_files import read_scenario
 

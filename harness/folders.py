@@ -1,4 +1,4 @@
-"""The folders of runs and scenarios, which lie in the project's folder, and temporary folders for trials.
+"""The folders of runs and scenarios, and temporary folders for trials.
 
 A temporary folder is removed when its block ends. If its process was killed, the next process that makes a folder there
 removes it. It is recognised by its name, its owner, and a file that is locked as long as its process lives.
@@ -17,9 +17,12 @@ from pathlib import Path
 import harness
 from stores.files.plain_files import StrangeFileError, make_file, open_plain
 
-ROOT = Path(harness.__file__).resolve().parents[1]
+SOURCE = Path(harness.__file__).resolve().parents[1]
+"""The folder of the code: a clone, or where a wheel is installed."""
+ROOT = SOURCE if (SOURCE / "pyproject.toml").is_file() else Path.cwd()
+"""The folder of runs and results: the clone, else the working folder, as nothing is written among installed code."""
 RUNS = ROOT / "runs"
-SCENARIOS = ROOT / "scenarios"
+SCENARIOS = SOURCE / "scenarios"
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 1 << 30
 

@@ -40,8 +40,7 @@ from stores.interface import (
     TopicPartition,
 )
 from stores.registry import open_store
-
-__version__ = "0.1.0"
+from stores.version import __version__
 
 # The application decides where messages go. Without this, Python would print warnings to its standard error.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

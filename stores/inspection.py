@@ -26,6 +26,7 @@ from stores.contract import marks
 from stores.engines.checksum import CHECKSUMMED, PLAIN
 from stores.engines.sqlite.tables import FILE, families, has_checksums
 from stores.errors import ChangelogError, ConfigError, StoreError, StoreIncompatibleError
+from stores.extras import advice
 from stores.files.identity import read_identity
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def lines(path: Path, records_max: int) -> Iterator[Line]:
     try:
         from sqlite_utils import Database
     except ImportError as error:
-        raise ConfigError("sqlite-utils is missing: install txstores[inspection] to look into a SQLite file") from error
+        raise ConfigError(f"sqlite-utils is missing, which reads SQLite files: {advice('inspection')}") from error
 
     if path.is_dir():
         identity = read_identity(path)
@@ -105,9 +106,9 @@ def _text(value: Any) -> object:
         return {"hex": value.hex()}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = "python -m stores.inspection") -> int:
     """Print the lines; 0 where it could be read, else 2."""
-    parser = argparse.ArgumentParser(prog="python -m stores.inspection", description="Show what a SQLite store holds.")
+    parser = argparse.ArgumentParser(prog=program, description="Show what a SQLite store holds.")
     parser.add_argument("path", type=Path, help="a store's folder, or the file of an embedded changelog")
     parser.add_argument("--records", type=int, default=10, metavar="N", help="how many records to show (10)")
     given = parser.parse_args(argv)

@@ -29,10 +29,10 @@ from stores.tasks.directory.relocation import Relocation, relocate
 from stores.tasks.topology import Topology
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = RELOCATE) -> int:
     """Relocate, and print what was done; 0 where that was possible, else 2."""
     parser = argparse.ArgumentParser(
-        prog=RELOCATE, description="Move stores to the sub-topologies that a topology gives them."
+        prog=program, description="Move stores to the sub-topologies that a topology gives them."
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the state directory of one application")
     parser.add_argument("--topology", type=Path, metavar="FILE", help="the topology, as JSON")

@@ -15,7 +15,7 @@ from harness.answer.machine import MACHINE_FILE, machine_page, run_of
 from harness.answer.results import all_figures, all_pages
 from harness.answer.summary import summary_table
 from harness.experiments.registry import kinds
-from harness.folders import ROOT
+from harness.folders import ROOT, SOURCE
 from harness.report.drawing import Looks, draw
 from harness.report.figures import Figure
 from harness.report.page import FIRST_PAGE
@@ -23,7 +23,7 @@ from harness.report.rows import FACTS_FILE, missing_columns, read_all, read_fact
 from stores.errors import ConfigError
 
 FIGURES_FILE, ENVIRONMENT_FILE = "figures.jsonl", "environment.json"
-RESULTS, README = ROOT / "results", ROOT / "README.md"
+RESULTS, README = ROOT / "results", SOURCE / "README.md"
 _FACTS = {"profile", "seed", "started"}
 _ENVIRONMENT = {"cpu", "memory_bytes", "disk", "kernel", "python", "java", "libraries", "packages", "backends"}
 """The facts of a run, and the parts of its environment, that the pages use."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, Generic, TypeVar
 
 from stores.errors import ConfigError
+from stores.extras import advice
 
 T = TypeVar("T")
 
@@ -56,5 +57,5 @@ def _msgspec() -> Any:
     try:
         import msgspec
     except ImportError as error:
-        raise ConfigError("msgspec is missing: install txstores[msgspec]") from error
+        raise ConfigError(f"msgspec is missing: {advice('msgspec')}") from error
     return msgspec

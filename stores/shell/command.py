@@ -21,6 +21,8 @@ from stores.registry import open_store
 from stores.shell.backup import back_up, strongest
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
 from stores.shell.disk_store import DiskStore, Reading, held, reading
+from stores.shell.subcommands import check_command
+from stores.version import __version__
 
 DAMAGED, REFUSED, INTERRUPTED = 1, 2, 130
 _PROGRAM = "python -m stores"
@@ -28,9 +30,13 @@ _PROGRAM = "python -m stores"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog=_PROGRAM, description="Show, check, copy and compact stores on disk.")
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    given = parser.parse_args(argv)
+    parser.add_argument("--version", action="version", version=f"txstores {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_commands(commands)
+    check_command(parser, commands.choices, arguments)
+    given = parser.parse_args(arguments)
     return run_guarded(lambda: int(given.run(given)))
 
 

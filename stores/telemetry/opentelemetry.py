@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from stores.extras import advice
 from stores.metrics import Kind
 from stores.telemetry.registry import INSTRUMENTS, Instrument, MetricsRegistry
 
 try:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 except ImportError as error:
-    raise ImportError("OpenTelemetry's API is missing: install txstores[opentelemetry]") from error
+    raise ImportError(f"OpenTelemetry's API is missing: {advice('opentelemetry')}") from error
 
 _UNITS = ("_seconds", "_bytes")
 

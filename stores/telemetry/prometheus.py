@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stores.errors import StoreUnavailableError
+from stores.extras import advice
 from stores.interface import Closeable
 from stores.metrics import Kind
 from stores.telemetry.registry import Instrument, MetricsRegistry
@@ -20,7 +21,7 @@ try:
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise ImportError("prometheus-client is missing: install txstores[prometheus]") from error
+    raise ImportError(f"prometheus-client is missing: {advice('prometheus')}") from error
 
 PORT = 9464
 """As OpenTelemetry's exporters have it."""

@@ -26,8 +26,8 @@ SEAM = "stores.engines.engine"
 LAYERS: Mapping[str, frozenset[str]] = {
     name: frozenset(f"stores.{part}" for part in parts.split())
     for name, parts in {
-        "words": "errors failpoints metrics ordered process",
-        "values of the contract": "contract",
+        "words": "errors failpoints metrics ordered process version",
+        "values of the contract": "contract extras",
         "contract": "interface",
         "seam": "engines.engine position telemetry",
         "files": "files",

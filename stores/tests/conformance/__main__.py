@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,13 @@ from stores.errors import ConfigError
 from stores.registry import backend_named
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None, program: str = "python -m stores.tests.conformance") -> int:
     """Pytest's exit status; 2 for a backend that does not exist."""
-    parser = ArgumentParser(
-        prog="python -m stores.tests.conformance", description="What every backend promises, as tests."
-    )
+    parser = ArgumentParser(prog=program, description="What every backend promises, as tests.")
     parser.add_argument(
         "--backend", action="append", default=[], help="a registered backend's name; may be repeated; all by default"
     )
-    given, for_pytest = parser.parse_known_args()
+    given, for_pytest = parser.parse_known_args(argv)
     try:
         for name in given.backend:
             backend_named(name)

