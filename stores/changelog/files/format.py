@@ -1,0 +1,247 @@
+"""The files of a version log: an Arrow IPC stream, then a trailer with the CRC-32 of the stream.
+
+A reader of Arrow streams stops at the stream's end, so any of them reads such a file. Files are checked before they are
+parsed: Arrow does not check the offsets of damaged columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from io import BytesIO
+from itertools import islice
+from struct import Struct
+from typing import IO, TYPE_CHECKING, Any
+from zlib import crc32
+
+from stores.errors import ChangelogError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FORMAT = 1
+METADATA = b"txstores"
+"""The key of the header in the metadata of the stream's schema."""
+TRAILER = Struct("<8sQI")
+"""``txstores``, the number of bytes before, their CRC-32; little-endian, as Arrow."""
+MAGIC = b"txstores"
+_CHUNK_BYTES = 1 << 20
+_BATCH_RECORDS = 16_384
+_BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a file. It is JSON in the schema's metadata."""
+
+    kind: str
+    """``version``, ``snapshot`` or ``rows``."""
+    id: str
+    """Unique: each attempt that writes a file has its own."""
+    partition: int
+    version: int
+    """A version's number; the version that a snapshot holds; the version that the rows belong to."""
+    previous: int | None = None
+    """Of a version: the version before it, None for the first."""
+    query: str | None = None
+    """Of a version: the ID of the streaming query, None for a batch job."""
+    first: int = 0
+    """Of a version: the version of the query's batch 0."""
+    has_input: bool = True
+    """Of a version: False if the batch had no rows in this partition."""
+    rows: str | None = None
+    """Of a version: the name of the file with the rows that the batch gave out; None if it gave out none."""
+    num_rows: int = 0
+    """Of a version: how many rows those are."""
+    format: int = FORMAT
+
+
+@dataclass
+class StoreChanges:
+    """The changes of one store in a version, or all that it has in a snapshot. A value of None deletes."""
+
+    pairs: dict[bytes, bytes | None] = field(default_factory=dict)
+    marks: dict[str, bytes | None] = field(default_factory=dict)
+
+
+Record = tuple[str, bool, bytes, bytes | None]
+"""A store's name, True for a mark, the key (of a mark: its name in UTF-8), and the value."""
+
+
+def records_of(changes: Mapping[str, StoreChanges]) -> Iterator[Record]:
+    """Return the records of ``changes``, by store; marks are first."""
+    for store, changed in changes.items():
+        for name, mark in changed.marks.items():
+            yield store, True, name.encode(), mark
+        for key, value in changed.pairs.items():
+            yield store, False, key, value
+
+
+def encoded(header: Header, changes: Mapping[str, StoreChanges]) -> bytes:
+    """Return a file with ``changes``."""
+    target = BytesIO()
+    write_records(target, header, records_of(changes))
+    return target.getvalue()
+
+
+def write_records(target: IO[bytes], header: Header, records: Iterable[Record]) -> None:
+    """Write a file of records, in pieces of bounded size."""
+    import pyarrow as pa
+
+    columns = [("store", pa.string()), ("mark", pa.bool_()), ("key", pa.binary()), ("value", pa.binary())]
+    write_batches(target, header, pa.schema(columns), _in_batches(records))
+
+
+def write_batches(
+    target: IO[bytes], header: Header, schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]
+) -> None:
+    """Write a file with the batches, all of which have ``schema``."""
+    with BatchWriter(target, header, schema) as writer:
+        for batch in batches:
+            writer.write(batch)
+
+
+class BatchWriter:
+    """Writes a file batch by batch; the trailer is written at the end of its ``with`` block."""
+
+    def __init__(self, target: IO[bytes], header: Header, schema: pyarrow.Schema) -> None:
+        import pyarrow as pa
+
+        self._sink = _Summed(target)
+        kept = schema.with_metadata({METADATA: json.dumps(asdict(header)).encode()})
+        self._file = pa.PythonFile(self._sink, mode="w")
+        self._stream = pa.ipc.new_stream(self._file, kept, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+        self._schema = kept
+
+    def write(self, batch: pyarrow.RecordBatch) -> None:
+        """Write a batch that has the schema, apart from metadata."""
+        self._stream.write_batch(batch.replace_schema_metadata(self._schema.metadata))
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._stream.close()
+        if kind is None:
+            self._sink.target.write(TRAILER.pack(MAGIC, self._sink.num_bytes, self._sink.checksum))
+
+
+class _Summed:
+    """A file that counts and sums what is written through it."""
+
+    closed = False
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self.target, self.num_bytes, self.checksum = target, 0, 0
+
+    def write(self, data: Any) -> int:
+        self.checksum = crc32(data, self.checksum)
+        self.num_bytes += len(data)
+        self.target.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Leave it to the file below."""
+
+    def close(self) -> None:
+        """Leave it to the file below."""
+
+
+def check(file: IO[bytes], what: str) -> None:
+    """Read the file once, compare its checksum, and go back to its start. Raises: ChangelogError if it is damaged."""
+    file.seek(0, 2)
+    length = file.tell() - TRAILER.size
+    file.seek(0)
+    checksum, left = 0, length
+    while left > 0:
+        chunk = file.read(min(left, _CHUNK_BYTES))
+        if not chunk:
+            break
+        checksum, left = crc32(chunk, checksum), left - len(chunk)
+    trailer = file.read(TRAILER.size) if length >= 0 else b""
+    if trailer != TRAILER.pack(MAGIC, max(length, 0), checksum):
+        raise damaged(what)
+    file.seek(0)
+
+
+def read_header(file: IO[bytes], what: str) -> tuple[Header, pyarrow.RecordBatchStreamReader]:
+    """Return the header of a checked file, and the reader of its batches. Raises: ChangelogError."""
+    import pyarrow as pa
+
+    try:
+        reader = pa.ipc.open_stream(file)
+        found = json.loads(reader.schema.metadata[METADATA])
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise damaged(what) from error
+    if found.get("format") != FORMAT:
+        raise ChangelogError(
+            f"{what} has format {found.get('format')}, and this release reads {FORMAT}: read it with the release that "
+            "wrote it"
+        )
+    try:
+        return Header(**found), reader
+    except TypeError as error:
+        raise damaged(what) from error
+
+
+def batches_of(reader: pyarrow.RecordBatchStreamReader) -> Iterator[pyarrow.RecordBatch]:
+    """Return the batches without the header in their schema."""
+    for batch in reader:
+        yield batch.replace_schema_metadata(None)
+
+
+def records_in(reader: pyarrow.RecordBatchStreamReader) -> Iterator[list[Record]]:
+    """Return the records of a file, in pieces."""
+    for batch in reader:
+        columns = (batch.column(name).to_pylist() for name in ("store", "mark", "key", "value"))
+        yield list(zip(*columns, strict=True))
+
+
+def gathered(pieces: Iterable[list[Record]]) -> dict[str, StoreChanges]:
+    """Return the records by store."""
+    changes: dict[str, StoreChanges] = {}
+    for piece in pieces:
+        for store, is_mark, key, value in piece:
+            changed = changes.get(store)
+            if changed is None:
+                changed = changes[store] = StoreChanges()
+            if is_mark:
+                changed.marks[key.decode()] = value
+            else:
+                changed.pairs[key] = value
+    return changes
+
+
+def damaged(what: str) -> ChangelogError:
+    """Return the error for a damaged file of the log."""
+    return ChangelogError(
+        f"{what} is damaged: its checksum does not fit its content. Bring the file back from a copy of the folder; no "
+        "state was changed"
+    )
+
+
+def _in_batches(records: Iterable[Record]) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow as pa
+
+    waiting = iter(records)
+    while piece := list(_bounded(waiting)):
+        stores, marks, keys, values = zip(*piece, strict=True)
+        yield pa.record_batch(
+            [
+                pa.array(stores, pa.string()),
+                pa.array(marks, pa.bool_()),
+                pa.array(keys, pa.binary()),
+                pa.array(values, pa.binary()),
+            ],
+            names=["store", "mark", "key", "value"],
+        )
+
+
+def _bounded(records: Iterator[Record]) -> Iterator[Record]:
+    num_bytes = 0
+    for record in islice(records, _BATCH_RECORDS):
+        yield record
+        num_bytes += len(record[2]) + len(record[3] or b"")
+        if num_bytes >= _BATCH_BYTES:
+            return

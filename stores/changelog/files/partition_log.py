@@ -1,0 +1,337 @@
+"""The versions of one partition: append, read, restore, snapshots, and the removal of old files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from stores.changelog.files.folder import Folder
+from stores.changelog.files.format import (
+    BatchWriter,
+    Header,
+    Record,
+    StoreChanges,
+    batches_of,
+    check,
+    encoded,
+    gathered,
+    read_header,
+    records_in,
+    records_of,
+    write_records,
+)
+from stores.changelog.files.names import Listing, folder_name, listed, unique_name, version_name
+from stores.errors import ChangelogError, ChangelogLostError, OffsetOutOfRangeError, ProducerFencedError
+from stores.failpoints import Part, declare, reach
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS_WRITTEN = declare(
+    "version_log.rows_written", "the rows of a batch are in their file, which no version names yet", part=Part.CHANGE
+)
+APPENDED = declare("version_log.appended", "a version is in the log, and no store has it", part=Part.CHANGE)
+SNAPSHOT_WRITTEN = declare(
+    "version_log.snapshot_written", "a snapshot is complete, and no older file is removed yet", part=Part.CHANGE
+)
+FAILPOINTS = ("version_log.aside_written", "version_log.in_place", ROWS_WRITTEN, APPENDED, SNAPSHOT_WRITTEN)
+"""The failpoints of an append with rows and a snapshot."""
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Retention:
+    """When snapshots are written, and for how long versions are kept. Raises: ValueError."""
+
+    snapshot_versions: int = 50
+    """A snapshot is due this many versions after the last one,"""
+    snapshot_bytes: int = 64 << 20
+    """or when the versions since then have this size, if that is not less than the last snapshot's."""
+    keep_versions: int = 100
+    """The newest versions that can be read by number; the newest itself does not count."""
+
+    def __post_init__(self) -> None:
+        for name in ("snapshot_versions", "snapshot_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is 1 or more, not {getattr(self, name)}")
+        if self.keep_versions < 0:
+            raise ValueError(f"keep_versions is 0 or more, not {self.keep_versions}")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a restore. With ``fresh``, the state begins with it: what was there before does not count."""
+
+    records: list[Record]
+    fresh: bool
+    reached: int | None
+    """The version that the state has with this piece, None if more pieces of it follow."""
+
+
+class PartitionLog:
+    """The log of one partition. Any number of processes may use it; a version has one writer, the first.
+
+    Raises, all methods: StoreUnavailableError if the file system fails; ChangelogError for a damaged file.
+    """
+
+    def __init__(self, folder: Folder, partition: int, retention: Retention) -> None:
+        self._folder, self._retention = folder, retention
+        self.partition = partition
+
+    def listing(self) -> Listing:
+        """Return the files of the partition."""
+        return listed(self._folder.names(folder_name(self.partition)))
+
+    def header(self, version: int) -> Header:
+        """Return the header of a version, which survives power loss from now on.
+
+        Raises: OffsetOutOfRangeError if it is not in the log.
+        """
+        name = self._path(version_name(version))
+        header, _ = self._read_version(version)
+        self._folder.settle(name)
+        return header
+
+    def append(self, header: Header, changes: Mapping[str, StoreChanges]) -> Header:
+        """Put the version of ``header`` in the log, unless another attempt was first; return the header in the log.
+
+        Compare its ``id``: if it is not yours, your changes and rows count for nothing, and the state of this version
+        is in the log. It survives power loss either way.
+
+        Raises: ProducerFencedError if the log has later versions: this attempt is a zombie.
+        """
+        if self._folder.put_if_absent(self._path(version_name(header.version)), encoded(header, changes)):
+            written = header
+        else:
+            written, _ = self._read_version(header.version)
+        newest = self.listing().newest
+        if newest is None or newest != header.version:
+            # Old versions are removed, so that their names are free again. Only a zombie still writes one.
+            if written is header:
+                self._folder.remove(self._path(version_name(header.version)))
+            raise ProducerFencedError(
+                f"version {header.version} of partition {self.partition} in {self._folder.location} was written too "
+                f"late: the log is at {newest}. Stop this attempt, because another one has done its work"
+            )
+        reach(APPENDED)
+        return written
+
+    def read(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
+        """Return the header and the changes of a version. Raises: OffsetOutOfRangeError if it is not in the log."""
+        return self._read_version(version)
+
+    def restore(self, after: int | None, to: int) -> Iterator[Piece]:
+        """Return the pieces that bring a state from version ``after`` (None: an empty state) to version ``to``.
+
+        They are the versions in between, or the newest snapshot up to ``to`` and the versions after that, if versions
+        in between are removed or there are fewer bytes to read. Each version is checked against the one before.
+
+        Raises: OffsetOutOfRangeError if ``to`` is not in the log, or is older than the versions that are kept;
+        ChangelogLostError if a version in between is missing.
+        """
+        listing = self.listing()
+        if to not in listing.versions:
+            raise self._out_of_range(to, listing)
+        if after == to:
+            return
+        oldest = min(listing.snapshots, default=-1)
+        snapshot = max((version for version in listing.snapshots if version <= to), default=None)
+        chain = _between(listing, after, to)
+        # Below the oldest snapshot versions may be removed, and a zombie may have written one of them again.
+        first = None if after is None or after < oldest <= to else self._follower(chain, after)
+        if first is None and snapshot is None:
+            self._check_kept(listing, to)
+            first = self._follower(chain, after)
+            if first is None and chain:
+                raise self._out_of_range(to, listing)
+        elif snapshot is not None and (first is None or _is_smaller(listing, snapshot, chain, after)):
+            yield from self._from_snapshot(listing, snapshot)
+            chain, after, first = _between(listing, snapshot, to), snapshot, None
+        for version in chain:
+            header, changes = first or self._read_version(version)
+            first = None
+            if header.previous != after:
+                raise ChangelogLostError(
+                    f"partition {self.partition} in {self._folder.location} lacks a version: {version} follows "
+                    f"{header.previous}, and the one before it is {after}. Bring the files back from a copy"
+                )
+            after = version
+            yield Piece(list(records_of(changes)), False, version)
+
+    def _follower(self, chain: list[int], after: int | None) -> tuple[Header, dict[str, StoreChanges]] | None:
+        """Return the first version of ``chain``, None if it does not follow the version ``after``."""
+        if not chain:
+            return None
+        found = self._read_version(chain[0])
+        return found if found[0].previous == after else None
+
+    def _check_kept(self, listing: Listing, to: int) -> None:
+        """Check that a version below the oldest snapshot is followed by the next. Raises: OffsetOutOfRangeError."""
+        later = min((version for version in listing.versions if version > to), default=None)
+        if later is not None and self._read_version(later)[0].previous != to:
+            raise self._out_of_range(to, listing)
+
+    def _from_snapshot(self, listing: Listing, version: int) -> Iterator[Piece]:
+        name, _ = min(listing.snapshots[version])
+        fresh = True
+        try:
+            opened = self._checked(name)
+        except FileNotFoundError as error:
+            raise self._out_of_range(version, self.listing()) from error
+        with opened as file:
+            _, reader = read_header(file, self._what(name))
+            for records in records_in(reader):
+                yield Piece(records, fresh, None)
+                fresh = False
+        yield Piece([], fresh, version)
+
+    def snapshot_due(self, listing: Listing) -> bool:
+        """Return True if a snapshot of the newest version should be written."""
+        newest = listing.newest
+        if newest is None or newest in listing.snapshots:
+            return False
+        last = max(listing.snapshots, default=-1)
+        since = [size for version, size in listing.versions.items() if version > last]
+        last_bytes = min((size for _, size in listing.snapshots.get(last, [])), default=0)
+        rule = self._retention
+        return len(since) >= rule.snapshot_versions or sum(since) >= max(rule.snapshot_bytes, last_bytes)
+
+    def write_snapshot(self, header: Header, records: Iterable[Record]) -> None:
+        """Write a snapshot: all records of all stores at the version of ``header``, which must be in the log."""
+        with self._create(unique_name(header.version, header.id, "snapshot")) as file:
+            write_records(file, header, records)
+        reach(SNAPSHOT_WRITTEN)
+
+    def write_rows(self, header: Header, schema: pyarrow.Schema) -> RowsFile:
+        """Return a new file for the rows of the version of ``header``, which counts once that version names it."""
+        name = unique_name(header.version, header.id, "rows")
+        return RowsFile(name, lambda: self._create(name), header, schema)
+
+    def read_rows(self, header: Header) -> Iterator[pyarrow.RecordBatch]:
+        """Return the rows of a version. Raises: OffsetOutOfRangeError if they are removed: a later version began."""
+        if header.rows is None:
+            return
+        try:
+            with self._checked(header.rows) as file:
+                _, reader = read_header(file, self._what(header.rows))
+                yield from batches_of(reader)
+        except FileNotFoundError as error:
+            raise OffsetOutOfRangeError(
+                f"the rows of version {header.version} of partition {self.partition} in {self._folder.location} are "
+                "removed: only the newest version is given out again"
+            ) from error
+
+    def remove_old(self, listing: Listing) -> int:
+        """Remove the files that nothing can ask for; return their number.
+
+        These are versions and snapshots before the newest snapshot from which each kept version can be restored, rows
+        of versions before the newest, and files that were left aside.
+        """
+        newest = listing.newest
+        if newest is None:
+            return 0
+        oldest_kept = newest - self._retention.keep_versions
+        base = max((version for version in listing.snapshots if version <= oldest_kept), default=-1)
+        doomed = [name for version, name in (*listing.rows, *listing.asides) if version < newest]
+        doomed += [name for version, files in listing.snapshots.items() if version < base for name, _ in files]
+        # The version of the base itself is kept: it is what a state of that version is asked for by.
+        doomed += [version_name(version) for version in sorted(listing.versions) if version < base]
+        for name in doomed:
+            self._folder.remove(self._path(name))
+        return len(doomed)
+
+    def _read_version(self, version: int) -> tuple[Header, dict[str, StoreChanges]]:
+        name = version_name(version)
+        try:
+            with self._checked(name) as file:
+                header, reader = read_header(file, self._what(name))
+                if (header.kind, header.version, header.partition) != ("version", version, self.partition):
+                    raise ChangelogError(
+                        f"{self._what(name)} holds version {header.version} of partition {header.partition}: bring the "
+                        "right file back from a copy"
+                    )
+                return header, gathered(records_in(reader))
+        except FileNotFoundError as error:
+            raise self._out_of_range(version, self.listing()) from error
+
+    def _out_of_range(self, version: int, listing: Listing) -> OffsetOutOfRangeError:
+        found = f"versions {min(listing.versions)} to {listing.newest}" if listing.versions else "no version"
+        return OffsetOutOfRangeError(
+            f"partition {self.partition} in {self._folder.location} has {found}, and version {version} is asked for"
+        )
+
+    def _checked(self, name: str) -> IO[bytes]:
+        file = self._folder.open(self._path(name))
+        try:
+            check(file, self._what(name))
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _create(self, name: str) -> Any:
+        return self._folder.create(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{folder_name(self.partition)}/{name}"
+
+    def _what(self, name: str) -> str:
+        return f"{self._folder.location}/{self._path(name)}"
+
+
+def _between(listing: Listing, after: int | None, to: int) -> list[int]:
+    return sorted(version for version in listing.versions if (after is None or version > after) and version <= to)
+
+
+def _is_smaller(listing: Listing, snapshot: int, chain: list[int], after: int | None) -> bool:
+    """Return True if the snapshot has fewer bytes than the versions of ``chain`` that it makes unnecessary."""
+    if after is not None and snapshot <= after:
+        return False
+    size = min(size for _, size in listing.snapshots[snapshot])
+    return size < sum(listing.versions[version] for version in chain if version <= snapshot)
+
+
+class RowsFile:
+    """The rows of one attempt at a version. The file is made with the first row, in place at ``finish``."""
+
+    def __init__(self, name: str, create: Callable[[], Any], header: Header, schema: pyarrow.Schema) -> None:
+        self._name, self._create, self._header, self._schema = name, create, header, schema
+        self._context: Any = None
+        self._writer: BatchWriter | None = None
+        self.num_rows = 0
+
+    def write(self, batch: pyarrow.RecordBatch) -> None:
+        """Write a batch of rows."""
+        if self._writer is None:
+            self._context = self._create()
+            self._writer = BatchWriter(self._context.__enter__(), self._header, self._schema)
+        self._writer.write(batch)
+        self.num_rows += batch.num_rows
+
+    def finish(self) -> str | None:
+        """Put the file in place; return its name, None if there are no rows."""
+        if self._writer is None:
+            return None
+        writer, self._writer = self._writer, None
+        try:
+            writer.__exit__(None, None, None)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._context.__exit__(None, None, None)
+        reach(ROWS_WRITTEN)
+        return self._name
+
+    def discard(self, error: BaseException) -> None:
+        """Leave no file, because of ``error``. No effect after ``finish``."""
+        if self._writer is not None:
+            self._writer = None
+            self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        try:
+            self._context.__exit__(type(error), error, error.__traceback__)
+        except BaseException as again:
+            if again is not error:
+                raise

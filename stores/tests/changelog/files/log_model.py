@@ -1,0 +1,85 @@
+"""A version log's work, and the state that it must restore: two stores as dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from stores.changelog.files import Header, PartitionLog, Retention, StoreChanges, VersionLog
+
+DESCRIPTION = {"partitions": 2, "key": ["plane"]}
+State = dict[str, dict[bytes, bytes]]
+
+
+def opened(path: Path, **retention: int) -> VersionLog:
+    return VersionLog.open_or_create(path, DESCRIPTION, retention=Retention(**retention))
+
+
+def header(version: int, writer: str = "a" * 16, **others: object) -> Header:
+    previous = version - 1 if version else None
+    return Header("version", writer, 0, version, previous, **others)  # type: ignore[arg-type]
+
+
+def changes(version: int, seed: int = 0) -> dict[str, StoreChanges]:
+    """The same at each call: puts and deletes of some keys in two stores."""
+    random = Random(f"{seed} {version}")
+    return {
+        store: StoreChanges(
+            {
+                b"%d" % random.randrange(20): None if random.random() < 0.2 else b"%d of %d" % (version, number)
+                for number in range(8)
+            },
+            {"time": b"%d" % version},
+        )
+        for store in ("counts", "names")
+    }
+
+
+def state_at(version: int, seed: int = 0) -> State:
+    """The pairs and the mark that the stores have at a version; -1 is before the first."""
+    state: State = {}
+    for number in range(version + 1):
+        for store, changed in changes(number, seed).items():
+            pairs = state.setdefault(store, {})
+            for key, value in (*changed.pairs.items(), *((b"mark " + n.encode(), m) for n, m in changed.marks.items())):
+                if value is None:
+                    pairs.pop(key, None)
+                else:
+                    pairs[key] = value
+    return state
+
+
+def restored(log: PartitionLog, after: int | None, to: int, seed: int = 0) -> State:
+    """The state that a restore gives, from the state at ``after``."""
+    state = state_at(-1 if after is None else after, seed)
+    reached = after
+    for piece in log.restore(after, to):
+        if piece.fresh:
+            state = {}
+        for store, is_mark, key, value in piece.records:
+            pairs = state.setdefault(store, {})
+            name = b"mark " + key if is_mark else key
+            if value is None:
+                pairs.pop(name, None)
+            else:
+                pairs[name] = value
+        reached = piece.reached if piece.reached is not None else reached
+    assert reached == to
+    return state
+
+
+def append(log: PartitionLog, version: int, seed: int = 0) -> None:
+    """Append a version, and write snapshots and remove files as they are due."""
+    own = header(version, f"{Random(f'{seed} id {version}').getrandbits(64):016x}")
+    assert log.append(own, changes(version, seed)).id == own.id
+    listing = log.listing()
+    if log.snapshot_due(listing):
+        log.write_snapshot(Header("snapshot", own.id, 0, version), snapshot(version, seed))
+        log.remove_old(log.listing())
+
+
+def snapshot(version: int, seed: int = 0) -> Iterator[tuple[str, bool, bytes, bytes | None]]:
+    for store, pairs in state_at(version, seed).items():
+        for key, value in pairs.items():
+            yield store, key.startswith(b"mark "), key.removeprefix(b"mark "), value

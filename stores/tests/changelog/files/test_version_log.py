@@ -1,0 +1,262 @@
+"""A version log keeps each version once, restores any that is kept, and detects damage."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from stores.changelog.files import Retention, StoreChanges, VersionLog
+from stores.changelog.files.format import encoded
+from stores.changelog.files.names import version_name
+from stores.errors import (
+    ChangelogError,
+    ChangelogLostError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    StoreIncompatibleError,
+    StoreUnavailableError,
+)
+from stores.tests.changelog.files.log_model import (
+    DESCRIPTION,
+    append,
+    changes,
+    header,
+    opened,
+    restored,
+    state_at,
+)
+
+
+def test_a_version_is_read_back_with_its_marks_and_deletes(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    log.append(header(0, query="q", has_input=False), changes(0))
+    found, read = log.read(0)
+    assert found == header(0, query="q", has_input=False)
+    assert read == changes(0)
+
+
+def test_any_reader_of_arrow_streams_reads_a_version(tmp_path: Path) -> None:
+    opened(tmp_path).partition(0).append(header(0), {"counts": StoreChanges({b"a": b"1", b"b": None})})
+    table = pa.ipc.open_stream((tmp_path / "p00000" / version_name(0)).read_bytes()).read_all()
+    assert table.to_pylist() == [
+        {"store": "counts", "mark": False, "key": b"a", "value": b"1"},
+        {"store": "counts", "mark": False, "key": b"b", "value": None},
+    ]
+
+
+def test_the_first_attempt_at_a_version_wins_and_the_other_learns_it(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    assert log.append(header(0, "a" * 16), changes(0, 1)).id == "a" * 16
+    assert log.append(header(0, "b" * 16), changes(0, 2)).id == "a" * 16
+    assert log.read(0)[1] == changes(0, 1)
+    assert sorted(file.name for file in (tmp_path / "p00000").iterdir()) == [version_name(0)]
+
+
+def test_of_attempts_at_the_same_time_one_wins(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    for version in range(5):
+        winners: list[str] = []
+        barrier = threading.Barrier(4)
+
+        def attempt(number: int, version: int = version, winners: list[str] = winners) -> None:
+            barrier.wait()  # noqa: B023
+            winners.append(log.append(header(version, f"{number:016x}"), changes(version, number)).id)
+
+        threads = [threading.Thread(target=attempt, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        [winner] = set(winners)
+        assert log.read(version)[1] == changes(version, int(winner, 16))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_restore_from_any_version_reaches_any_that_is_kept(tmp_path: Path, seed: int) -> None:
+    log = opened(tmp_path, snapshot_versions=3, keep_versions=4).partition(0)
+    for version in range(14):
+        append(log, version, seed)
+        for to in range(max(0, version - 4), version + 1):
+            assert restored(log, None, to, seed) == state_at(to, seed)
+            after = Random(f"{seed} {version} {to}").randrange(to + 1)
+            assert restored(log, after, to, seed) == state_at(to, seed)
+
+
+def test_a_restore_reads_one_snapshot_and_few_files_at_any_age(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=3, keep_versions=2).partition(0)
+    for version in range(40):
+        append(log, version)
+    assert len(list((tmp_path / "p00000").iterdir())) <= 10
+    with pytest.raises(OffsetOutOfRangeError):
+        restored(log, None, 1)
+
+
+def test_a_snapshot_is_due_by_bytes_as_well(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=1000, snapshot_bytes=100).partition(0)
+    append(log, 0)
+    assert log.listing().snapshots.keys() == {0}
+
+
+def test_a_zombie_that_writes_a_removed_version_is_fenced_and_not_read(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=2, keep_versions=1).partition(0)
+    for version in range(9):
+        append(log, version)
+    with pytest.raises(ProducerFencedError):
+        log.append(header(2, "f" * 16), changes(2, seed=9))
+    assert 2 not in log.listing().versions
+    # A zombie that is killed before it learns that it is one leaves its file.
+    (tmp_path / "p00000" / version_name(2)).write_bytes(encoded(header(2, "f" * 16), changes(2, seed=9)))
+    assert restored(log, 1, 8) == state_at(8)
+    with pytest.raises(OffsetOutOfRangeError):
+        restored(log, None, 2)
+    append(log, 9)
+    log.remove_old(log.listing())
+    assert 2 not in log.listing().versions
+
+
+def test_a_zombie_of_a_version_that_is_there_is_fenced(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    for version in range(3):
+        append(log, version)
+    with pytest.raises(ProducerFencedError):
+        log.append(header(1, "f" * 16), changes(1, seed=9))
+
+
+def test_each_damaged_byte_of_a_version_is_detected(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    log.append(header(0), {"counts": StoreChanges({b"a": b"1"})})
+    file = tmp_path / "p00000" / version_name(0)
+    whole = file.read_bytes()
+    for at in range(0, len(whole), 7):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ChangelogError):
+            log.read(0)
+    for length in range(0, len(whole), 11):
+        file.write_bytes(whole[:length])
+        with pytest.raises(ChangelogError):
+            log.read(0)
+
+
+def test_a_damaged_snapshot_and_damaged_rows_are_detected(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=1).partition(0)
+    own = header(0)
+    rows = log.write_rows(own, pa.schema([("n", pa.int64())]))
+    rows.write(pa.record_batch([pa.array([1, 2], pa.int64())], names=["n"]))
+    own = replace(own, rows=rows.finish(), num_rows=rows.num_rows)
+    log.append(own, changes(0))
+    assert [batch.to_pydict() for batch in log.read_rows(own)] == [{"n": [1, 2]}]
+    log.write_snapshot(replace(own, kind="snapshot"), [("counts", False, b"a", b"1")])
+    for file in (tmp_path / "p00000").glob("*-*"):
+        file.write_bytes(file.read_bytes()[:-30] + bytes(30))
+    with pytest.raises(ChangelogError):
+        list(log.read_rows(own))
+    with pytest.raises(ChangelogError):
+        list(log.restore(None, 0))
+
+
+def test_a_missing_version_is_detected(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    for version in range(5):
+        append(log, version)
+    (tmp_path / "p00000" / version_name(2)).unlink()
+    with pytest.raises(ChangelogLostError):
+        restored(log, None, 4)
+    with pytest.raises(OffsetOutOfRangeError):
+        restored(log, 1, 4)
+
+
+def test_a_file_of_another_version_or_partition_is_refused(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log.partition(0), 0)
+    content = (tmp_path / "p00000" / version_name(0)).read_bytes()
+    (tmp_path / "p00000" / version_name(1)).write_bytes(content)
+    (tmp_path / "p00001").mkdir()
+    (tmp_path / "p00001" / version_name(0)).write_bytes(content)
+    for partition, version in ((0, 1), (1, 0)):
+        with pytest.raises(ChangelogError):
+            log.partition(partition).read(version)
+
+
+def test_files_that_are_not_the_logs_are_left_alone(tmp_path: Path) -> None:
+    log = opened(tmp_path, snapshot_versions=2, keep_versions=0)
+    foreign = [tmp_path / "notes.txt", *(tmp_path / "p00000" / name for name in ("v1.arrows", "copy of v1", ".hidden"))]
+    append(log.partition(0), 0)
+    for file in foreign:
+        file.write_text("mine")
+    (tmp_path / "p00000" / version_name(77)).mkdir()
+    for version in range(1, 8):
+        append(log.partition(0), version)
+    assert restored(log.partition(0), None, 7) == state_at(7)
+    assert [file.read_text() for file in foreign] == ["mine"] * 4
+
+
+def test_rows_of_versions_before_the_newest_are_removed(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    headers = []
+    for version in range(2):
+        rows = log.write_rows(header(version), pa.schema([("n", pa.int64())]))
+        rows.write(pa.record_batch([pa.array([version], pa.int64())], names=["n"]))
+        headers.append(replace(header(version), rows=rows.finish()))
+        log.append(headers[-1], changes(version))
+    log.remove_old(log.listing())
+    assert [batch.to_pydict() for batch in log.read_rows(headers[1])] == [{"n": [1]}]
+    with pytest.raises(OffsetOutOfRangeError):
+        list(log.read_rows(headers[0]))
+
+
+def test_rows_of_a_failed_attempt_leave_no_file(tmp_path: Path) -> None:
+    log = opened(tmp_path).partition(0)
+    rows = log.write_rows(header(0), pa.schema([("n", pa.int64())]))
+    rows.write(pa.record_batch([pa.array([1], pa.int64())], names=["n"]))
+    rows.discard(ValueError())
+    assert list((tmp_path / "p00000").iterdir()) == []
+
+
+def test_a_log_is_opened_with_its_description_only(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    assert opened(tmp_path).id == first.id
+    assert VersionLog.open(tmp_path).description == DESCRIPTION
+    with pytest.raises(StoreIncompatibleError) as raised:
+        VersionLog.open_or_create(tmp_path, {**DESCRIPTION, "partitions": 3})
+    assert "2" in str(raised.value)
+    assert "3" in str(raised.value)
+
+
+def test_a_log_without_or_with_a_damaged_description_is_refused(tmp_path: Path) -> None:
+    append(opened(tmp_path).partition(0), 0)
+    file = tmp_path / "log.json"
+    whole = file.read_bytes()
+    for content in (b"", b"[]", b"{}", whole.replace(b"2", b"3", 1)):
+        file.write_bytes(content)
+        with pytest.raises(ChangelogError):
+            opened(tmp_path)
+    file.unlink()
+    with pytest.raises(ChangelogLostError):
+        opened(tmp_path)
+    with pytest.raises(ChangelogError):
+        VersionLog.open(tmp_path / "nothing")
+
+
+def test_a_version_is_complete_when_every_partition_has_it(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    append(log.partition(0), 0)
+    assert log.newest_complete() is None
+    log.partition(1).append(replace(header(0), partition=1), {})
+    assert log.newest_complete() == 0
+
+
+def test_a_folder_that_can_not_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailableError):
+        opened(tmp_path / "file" / "state")
+
+
+@pytest.mark.parametrize("wrong", [{"snapshot_versions": 0}, {"snapshot_bytes": 0}, {"keep_versions": -1}])
+def test_a_wrong_retention_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError):
+        Retention(**wrong)
