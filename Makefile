@@ -48,7 +48,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test soak bench report compare scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test test-kafka kafka kafka-stop soak bench report compare scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -58,7 +58,16 @@ help: ## list these targets
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
 test: $(STAMP) java ## run every test of stores and harness, two files at a time; ARGS="-k name" passes on to pytest
-	@$(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(VENV_PYTHON) -m pytest -m "not kafka" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-kafka: $(STAMP) ## run the tests that need a Kafka broker, on one that they start themselves; needs Java and Maven; ARGS as above
+	@$(VENV_PYTHON) -m pytest -m kafka $(ARGS)
+
+kafka: $(STAMP) ## start a Kafka broker on loopback, with jars by Maven in .kafka/ (54 MB, once), and print its address
+	@$(VENV_PYTHON) -m stores.changelog.kafka.testing start --folder .kafka
+
+kafka-stop: $(STAMP) ## stop that broker; its data stays in .kafka/
+	@$(VENV_PYTHON) -m stores.changelog.kafka.testing stop --folder .kafka
 
 bench: profile $(STAMP) java ## time every backend, crash every backend, write the report; PROFILE=smoke|default|night, BUDGET=10m, SEED=1, BACKENDS=names; EVENTS=file KEY=column times your own events
 	@$(VENV_PYTHON) -m harness bench --profile $(PROFILE) $(call option,--budget,$(BUDGET)) $(SOME) $(OWN_EVENTS) $(ARGS)
@@ -89,7 +98,9 @@ lint: $(STAMP) ## ruff, mypy, and the check of prose (docs/style.md)
 docs: $(STAMP) ## the API reference, from the docstrings, in build/docs/; no warning is tolerated
 	@$(VENV_PYTHON) docs/reference.py build/docs
 
-clean: ## remove .venv, caches and whatever else was built; nothing that is tracked, and not runs/
+clean: ## remove .venv, caches, .kafka and whatever else was built; nothing that is tracked, and not runs/
+	@if [ -e .kafka/running ] && [ -x $(VENV_PYTHON) ]; then $(VENV_PYTHON) -m stores.changelog.kafka.testing stop --folder .kafka; fi
+	@rm -rf .kafka
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	@rm -rf spark-warehouse metastore_db derby.log artifacts
 	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from stores.errors import ConfigError
+from stores.java import Java, major_version
+from stores.java import find_java as find
 
-MAJOR_MIN = 17
-"""Source: Spark 4's own requirements."""
-
-ADVICE = (
-    f"Spark needs Java {MAJOR_MIN} or newer. Debian or Ubuntu: apt-get install openjdk-17-jre-headless. Fedora: "
-    "dnf install java-21-openjdk-headless. macOS: brew install openjdk@17. Or set JAVA_HOME to the folder of one."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Java:
-    """A Java that runs: the program and its major version, such as 17."""
-
-    program: Path
-    major: int
+__all__ = ["Java", "find_java", "major_version"]
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
@@ -35,44 +17,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
     Raises: ConfigError if there is none, it does not run, or it is too old.
     """
-    environment = os.environ if environment is None else environment
-    program = _program(environment)
-    try:
-        answer = subprocess.run(
-            [program, "-version"],
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{program} does not run ({error}). {ADVICE}") from error
-    major = major_version(answer.stderr + answer.stdout)
-    if answer.returncode != 0 or major is None:
-        raise ConfigError(f"{program} -version fails or names no version. {ADVICE}")
-    if major < MAJOR_MIN:
-        raise ConfigError(f"{program} is Java {major}, which is too old. {ADVICE}")
-    return Java(program, major)
-
-
-def major_version(text: str) -> int | None:
-    """Return the major version that ``java -version`` printed: 17 for ``"17.0.15"``, 8 for ``"1.8.0_392"``."""
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(found[1]) if found else None
-
-
-def _program(environment: Mapping[str, str]) -> Path:
-    if home := environment.get("JAVA_HOME"):
-        program = Path(home, "bin", "java")
-        if not os.access(program, os.X_OK):
-            raise ConfigError(f"JAVA_HOME is {home}, but there is no program bin/java in it. {ADVICE}")
-        return program
-    on_path = shutil.which("java", path=environment.get("PATH", ""))
-    if on_path is None:
-        raise ConfigError(f"There is no Java on PATH, and JAVA_HOME is not set. {ADVICE}")
-    return Path(on_path)
+    return find("Spark", environment)
 
 
 if __name__ == "__main__":

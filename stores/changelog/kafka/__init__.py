@@ -1,0 +1,1 @@
+"""The changelog in Apache Kafka."""

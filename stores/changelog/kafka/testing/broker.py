@@ -1,0 +1,246 @@
+"""One Kafka broker as a process of this machine: started, stopped, killed, and started again on the same data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stores.changelog.kafka.testing.jars import Tell, kafka_jars
+from stores.errors import ConfigError
+from stores.java import find_java
+
+READY_S = 120.0
+"""A broker is ready after some 5 seconds; on a busy machine it may take many times that."""
+STOP_S = 30.0
+HEAP = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""A broker that starts fast and takes little memory. For measurements leave the compiler its second stage."""
+
+_GUARD = '"$@" </dev/null >>"$0" 2>&1 & echo $!; read -r _; kill -KILL $! 2>/dev/null; wait'
+"""A shell that ends the broker when the standard input ends, and so when the process that started it has died."""
+
+_SERVER = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={data}/logs
+auto.create.topics.enable=false
+num.partitions=1
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=1500
+broker.heartbeat.interval.ms=300
+"""
+_LOG4J = """\
+rootLogger.level=warn
+rootLogger.appenderRef.out.ref=out
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d %p %c{1} %m%n
+logger.server.name=kafka.server.KafkaRaftServer
+logger.server.level=info
+"""
+
+
+class Broker:
+    """A broker whose data is in the folder ``data``. A ``with`` block starts and stops it.
+
+    ``folder`` is where Kafka's jars are kept (``kafka_jars``). The broker ends with the process that started it, unless
+    it is ``detached``. Its output is in ``data/broker.log``. For one thread.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        folder: Path,
+        *,
+        detached: bool = False,
+        java_options: tuple[str, ...] = HEAP,
+        settings: str = "",
+        tell: Tell = print,
+    ) -> None:
+        self.data = data
+        self._folder, self._tell = folder, tell
+        self._detached, self._java_options, self._settings = detached, java_options, settings
+        self._process: subprocess.Popen[str] | None = None
+        self.pid: int | None = None
+        """The process ID of the broker's Java, None if it does not run."""
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """The broker's address, as clients take it in ``bootstrap.servers``. It stays the same after a restart."""
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the broker and wait until it answers; create its data at the first start.
+
+        Raises: ConfigError if Java or the jars are missing, or the broker does not start.
+        """
+        java = find_java("A Kafka broker").program
+        jars = kafka_jars(self._folder, self._tell)
+        properties = self.data / "server.properties"
+        if not self.port:
+            self.data.mkdir(parents=True, exist_ok=True)
+            self.port, controller = _free_ports(2)
+            server = _SERVER.format(port=self.port, controller=controller, data=self.data)
+            properties.write_text(server + self._settings, encoding="utf-8")
+            (self.data / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+        base = [
+            str(java),
+            *self._java_options,
+            f"-Dlog4j2.configurationFile={self.data / 'log4j2.properties'}",
+            "-cp",
+            f"{jars}/*",
+        ]
+        if not (self.data / "logs" / "meta.properties").exists():
+            self._format(base, properties)
+        log = self.data / "broker.log"
+        log.touch()
+        begin = log.stat().st_size
+        command = [*base, "kafka.Kafka", str(properties)]
+        self._launch(command, log)
+        self._await_ready(log, begin)
+
+    def stop(self) -> None:
+        """Ask the broker to stop, and wait for its end; kill it after half a minute. No effect if it does not run."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the broker at once, as a crash would. ``start`` starts it again on the same data and port."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop the broker's process in place (SIGSTOP): it keeps its connections, and answers nothing."""
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue a paused broker."""
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _format(self, base: list[str], properties: Path) -> None:
+        tool = [*base, "kafka.tools.StorageTool"]
+        made = subprocess.run([*tool, "random-uuid"], capture_output=True, text=True, timeout=READY_S, check=False)
+        cluster = made.stdout.strip().rpartition("\n")[2]
+        formatted = subprocess.run(
+            [*tool, "format", "-t", cluster, "-c", str(properties)],
+            capture_output=True,
+            text=True,
+            timeout=READY_S,
+            check=False,
+        )
+        if formatted.returncode != 0:
+            raise ConfigError(f"the data folder {self.data} of the Kafka broker can't be made: {formatted.stderr}")
+
+    def _launch(self, command: list[str], log: Path) -> None:
+        if self._detached:
+            with log.open("ab") as output:
+                started = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    text=True,
+                    start_new_session=True,
+                )
+            self._process, self.pid = started, started.pid
+            return
+        self._process = subprocess.Popen(
+            ["sh", "-c", _GUARD, str(log), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self.pid = int(self._process.stdout.readline())
+
+    def _await_ready(self, log: Path, begin: int) -> None:
+        deadline = time.monotonic() + READY_S
+        while True:
+            said = log.read_bytes()[begin:]
+            if b"Kafka Server started" in said and _answers(self.port):
+                return
+            if not _runs(self.pid) or time.monotonic() > deadline:
+                self.kill()
+                last = said.decode(errors="replace").strip().splitlines()[-5:]
+                raise ConfigError(f"the Kafka broker in {self.data} did not start: {' / '.join(last)}")
+            time.sleep(0.1)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert self.pid is not None
+        try:
+            if _runs(self.pid):
+                os.kill(self.pid, how)
+            deadline = time.monotonic() + STOP_S
+            while _runs(self.pid) and time.monotonic() < deadline:
+                if self._detached:
+                    process.poll()
+                time.sleep(0.1)
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()  # The guard kills what is left.
+            elif _runs(self.pid):
+                process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+            self.pid = None
+
+
+def _runs(pid: int | None) -> bool:
+    """Return True if the process exists and is not only waiting to be reaped."""
+    if pid is None:
+        return False
+    shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()[:1] not in ("", "Z")
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports of loopback that no process listens on at this moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,121 @@
+"""The broker of tests: it starts, answers and survives a kill, and its jars are the ones that were checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.kafka.testing.jars import expected_checksums, kafka_jars, mismatch
+from stores.errors import ConfigError
+from stores.tests.kafka.shared_broker import FOLDER, skip_without_kafka
+
+
+def topics(broker: Broker) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=30).topics)
+
+
+@pytest.mark.kafka
+def test_a_killed_broker_has_its_topics_and_its_address_again(tmp_path: Path) -> None:
+    skip_without_kafka()
+    with Broker(tmp_path / "data", FOLDER) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic("kept", 2, 1)])["kept"].result(30)
+        address, pid = broker.address, broker.pid
+        broker.kill()
+        broker.start()
+        assert (broker.address, broker.pid != pid) == (address, True)
+        assert "kept" in topics(broker)
+
+
+@pytest.mark.kafka
+def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    skip_without_kafka()
+    started = (
+        "import os, sys; from pathlib import Path; from stores.changelog.kafka.testing.broker import Broker\n"
+        "broker = Broker(Path(sys.argv[1]), Path(sys.argv[2])); broker.start(); print(broker.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", started, str(tmp_path / "data"), str(FOLDER)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == -9, run.stderr
+    waiting = ["tail", "--pid", run.stdout.strip(), "-f", "/dev/null"]
+    assert subprocess.run(waiting, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.kafka
+def test_the_command_starts_one_broker_and_stops_it(tmp_path: Path) -> None:
+    skip_without_kafka()
+    kafka_jars(FOLDER)
+    (tmp_path / "jars").symlink_to(FOLDER / "jars")
+
+    def command(name: str) -> str:
+        call = [sys.executable, "-m", "stores.changelog.kafka.testing", name, "--folder", str(tmp_path)]
+        return subprocess.run(call, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout
+
+    try:
+        assert command("start") == command("start")
+    finally:
+        stopped = command("stop")
+    assert "has stopped" in stopped
+    assert command("stop") == "No Kafka broker runs.\n"
+
+
+def test_jars_that_are_not_the_checked_ones_are_refused(tmp_path: Path) -> None:
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    (jars / "a.jar").write_bytes(b"a")
+    right = {"a.jar": "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"}
+    assert mismatch(jars, right) is None
+    assert mismatch(jars, {"a.jar": "0" * 64}) is not None
+    assert mismatch(jars, right | {"b.jar": "0" * 64}) is not None
+    (jars / "c.jar").write_bytes(b"c")
+    assert mismatch(jars, right) is not None
+    with pytest.raises(ConfigError):
+        kafka_jars(tmp_path)
+
+
+def made_up_maven(folder: Path, script: str) -> None:
+    folder.mkdir()
+    (folder / "mvn").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "mvn").chmod(0o755)
+
+
+def test_without_maven_or_where_it_fails_nothing_is_kept_and_the_reason_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(ConfigError, match="Maven"):
+        kafka_jars(tmp_path / "a", print)
+    made_up_maven(tmp_path / "bin", "echo '[ERROR] no way'; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    with pytest.raises(ConfigError, match="no way"):
+        kafka_jars(tmp_path / "b", print)
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_other_jars_from_maven_are_not_kept_and_progress_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = next(iter(expected_checksums()))
+    made_up_maven(
+        tmp_path / "bin",
+        'for last; do :; done; folder="${last#-DoutputDirectory=}"; mkdir "$folder"; echo x > "$folder/x.jar"\n'
+        f"echo '[INFO] Downloaded from somewhere: scheme://host/path/{jar} (1.5 MB at 2 MB/s)'",
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    told: list[str] = []
+    with pytest.raises(ConfigError, match="checked"):
+        kafka_jars(tmp_path / "b", told.append)
+    assert told[1:] == [f"  {jar}, 1.5 MB"]
+    assert list((tmp_path / "b").iterdir()) == []
