@@ -6,8 +6,13 @@ a time or a number below 2**62 (``TIME_BOUND_MS``).
 
 from __future__ import annotations
 
+from struct import Struct
+
 TIME_BYTES = 8
 SEGMENT_BYTES = 8
+
+packed = Struct(">Q").pack
+"""Return the bytes of a number, 0 or more, whose order is that of the numbers."""
 
 
 def escaped(key: bytes) -> bytes:
@@ -23,11 +28,6 @@ def unescaped(part: bytes) -> bytes:
 def is_part(part: bytes) -> bool:
     """Return True if ``part`` may be what ``escaped`` returns."""
     return escaped(unescaped(part)) == part
-
-
-def packed(number: int) -> bytes:
-    """Return the bytes of a number, 0 or more, whose order is that of the numbers."""
-    return number.to_bytes(TIME_BYTES, "big")
 
 
 def unpacked(part: bytes) -> int:

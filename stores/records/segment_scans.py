@@ -20,11 +20,8 @@ _SEEKS_FROM = 32
 """If a scan covers more segments than this, it first looks up which of them exist. Fewer are all scanned."""
 
 
-class SegmentScan(NamedTuple):
-    """The part of a scan in one segment."""
-
-    segment: int
-    pairs: KeyValueIterator
+SegmentScan = tuple[int, KeyValueIterator]
+"""The number of a segment, and the part of a scan in it."""
 
 
 class SegmentPair(NamedTuple):
@@ -64,12 +61,12 @@ class LiveScans(Closeable):
                 self._timely(scan), key=lambda pair: pair.logged[part] + pair.logged, reverse=self.reverse
             ):
                 # The scan is at its end. This raises if it was closed meanwhile.
-                next(scan.pairs, None)
+                next(scan[1], None)
                 yield pair
 
     def _timely(self, scan: SegmentScan) -> Iterator[SegmentPair]:
-        low, high, part, segment = packed(self.low_ms), packed(self.high_ms), self.time_part, scan.segment
-        for key, value in scan.pairs:
+        low, high, part, segment = packed(self.low_ms), packed(self.high_ms), self.time_part, scan[0]
+        for key, value in scan[1]:
             if low <= key[part] <= high:
                 yield SegmentPair(key[SEGMENT_BYTES:], value, segment)
 
@@ -101,24 +98,24 @@ class SegmentScans:
             high = stream_time if latest_ms is None or latest_ms > stream_time else latest_ms
             return self._made(low, high, first, last, reverse=reverse)
 
-        return self._with_mark(STREAM_TIME, made)
+        # Nothing changes while the writer makes a scan: the mark need not be compared afterwards.
+        return self._with_mark(STREAM_TIME, made) if self._written_elsewhere else made(self._mark(STREAM_TIME))
 
     def _made(self, low: int, high: int, first: bytes | None, last: bytes | None, *, reverse: bool) -> LiveScans:
         source = self._source
         if low > high:
             # An empty scan, which is closed with the store.
-            nothing = SegmentScan(0, source.range(b"\x01", b"\x00"))
+            nothing = 0, source.range(b"\x01", b"\x00")
             return LiveScans([nothing], 0, 0, self._time_part, reverse)
         while True:
             segments = self._between(low, high)
             start = b"" if first is None else first + packed(low)
-            # The next segment's number alone is not a key, so that an inclusive bound is correct.
-            bounds: list[Bounds]
-            if last is None:
-                bounds = [(packed(segment) + start, packed(segment + 1)) for segment in segments]
-            else:
-                end = last + packed(high) + self._behind
-                bounds = [(packed(segment) + start, packed(segment) + end) for segment in segments]
+            end = None if last is None else last + packed(high) + self._behind
+            bounds: list[Bounds] = []
+            for segment in segments:
+                number = packed(segment)
+                # The next segment's number alone is not a key, so that an inclusive bound is correct.
+                bounds.append((number + start, packed(segment + 1) if end is None else number + end))
             if reverse:
                 bounds.reverse()
             if len(bounds) == 1:
@@ -129,7 +126,7 @@ class SegmentScans:
             # The scans themselves are of one snapshot. But a record may have begun a new segment before them.
             if not self._written_elsewhere or self._between(low, high) == segments:
                 ordered = reversed(segments) if reverse else segments
-                return LiveScans(list(map(SegmentScan, ordered, scans)), low, high, self._time_part, reverse)
+                return LiveScans([*zip(ordered, scans, strict=True)], low, high, self._time_part, reverse)
             close_answer(scans)
 
     def lives(self, time_ms: int) -> bool:
