@@ -33,6 +33,7 @@ from stores.files.plain_files import (
     sync_tree,
     translated_system_errors,
 )
+from stores.process.descriptors import descriptors_lacking
 
 CREATE_BUILDING = declare(
     "create.building", "the new store's files are being made, in a folder that does not count", part=Part.CREATION
@@ -135,7 +136,10 @@ def create(path: Path, backend: str, build: Callable[[Path], None]) -> None:
             _remove_marker(path)
         if isinstance(error, CommitFailedError | StoreCorruptedError):
             # A store that was never complete can't be damaged.
-            raise StoreUnavailableError(f"{path} can't be created: {error.__cause__ or error}") from error
+            reason = str(error.__cause__ or error)
+            raise StoreUnavailableError(
+                f"{path} can't be created: {reason}. {descriptors_lacking(reason)}".rstrip()
+            ) from error
         raise
     reach(CREATE_FINISHED)
     sync_folder(path)

@@ -10,25 +10,29 @@ _SPARE = 8
 """With fewer left than these, opening a store or an iterator may fail."""
 
 
-def descriptors_lacking() -> str:
-    """Return advice if this process has almost no file descriptors left, else "".
+def descriptors_lacking(reason: str = "") -> str:
+    """Return advice if this process has almost no file descriptors left, or had none by ``reason``; else "".
 
-    Call it after a failure: an engine's own error may not say that it lacked descriptors, and the engine has closed
-    those that it had opened.
+    Call it after a failure, with the engine's own error. That may not say that descriptors were lacking, and the engine
+    may have closed those that it had opened.
     """
+    if not (os.strerror(errno.EMFILE) in reason or _few_are_left()):
+        return ""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"This process may open {soft:,} files, and too few of them are left: close stores or iterators, or raise the "
+        f"limit ('ulimit -n' before it starts, resource.setrlimit within it; up to {hard:,})"
+    )
+
+
+def _few_are_left() -> bool:
     opened: list[int] = []
     try:
         for _ in range(_SPARE):
             opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            return ""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return (
-            f"This process may open {soft:,} files and has them open: close stores or iterators, or raise the limit "
-            f"('ulimit -n' before it starts, resource.setrlimit within it; up to {hard:,})"
-        )
+        return error.errno in (errno.EMFILE, errno.ENFILE)
     finally:
         for descriptor in opened:
             os.close(descriptor)
-    return ""
+    return False

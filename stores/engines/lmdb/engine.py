@@ -545,7 +545,7 @@ class LmdbEngine(TransactionalEngine):
 def _opening_error(error: Exception, path: Path) -> StoreError:
     if isinstance(error, _DAMAGES):
         return damage(error, path)
-    advice = descriptors_lacking() or "Correct the cause and open the store again"
+    advice = descriptors_lacking(str(error)) or "Correct the cause and open the store again"
     return StoreUnavailableError(f"LMDB can't open {path}: {error}. {advice}")
 
 

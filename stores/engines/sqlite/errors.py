@@ -27,7 +27,7 @@ def damage(error: Exception, file: Path) -> StoreError:
 def opening_error(error: sqlite3.Error, file: Path) -> StoreError:
     if _is_damage(error) or any(text in str(error) for text in ("no such table", "unsupported file format")):
         return damage(error, file)
-    return StoreUnavailableError(f"SQLite can't open {file}: {error}. {descriptors_lacking()}".rstrip())
+    return StoreUnavailableError(f"SQLite can't open {file}: {error}. {descriptors_lacking(str(error))}".rstrip())
 
 
 def reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
@@ -35,7 +35,7 @@ def reading_error(error: sqlite3.Error | TypeError, file: Path) -> StoreError:
     # about a page that can't exist.
     if isinstance(error, TypeError) or _is_damage(error) or _name(error) == "SQLITE_FULL":
         return damage(error, file)
-    return StoreUnavailableError(f"SQLite can't read {file}: {error}. {descriptors_lacking()}".rstrip())
+    return StoreUnavailableError(f"SQLite can't read {file}: {error}. {descriptors_lacking(str(error))}".rstrip())
 
 
 def aborted(reason: object, file: Path) -> StoreError:

@@ -61,3 +61,56 @@ print(last > 2)
         [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=False, timeout=120
     )
     assert (done.stdout, done.returncode) == (b"True\n", 0), done.stderr.decode()
+
+
+@pytest.mark.parametrize("backend", ["rocksdb-indexed-batch", "lmdb-native", "sqlite-native"])
+def test_a_good_store_is_never_called_damaged_for_lack_of_descriptors(tmp_path: Path, backend: str) -> None:
+    """A task would wipe it. The lack is at each call of the opening in turn, until the store opens and works."""
+    script = f"""
+import os, resource, sys
+from stores import CommitFailedError, StoreUnavailableError, open_store
+def held_but(spare):
+    held = []
+    try:
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        while spare:
+            spare -= 1
+            os.close(held.pop())
+    return held
+def opens(path, spare):
+    held = held_but(spare)
+    try:
+        with open_store({backend!r}, path) as store:
+            store.put(b"key", b"value")
+            store.commit()
+            return len(list(store.all())) == 1
+    except (StoreUnavailableError, CommitFailedError) as error:
+        assert "ulimit" in str(error), error
+        return False
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+path = sys.argv[1]
+with open_store({backend!r}, path + "/filled") as store:
+    store.put(b"key", b"value")
+    store.commit()
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+refused = 0
+while not opens(path + "/filled", refused):
+    refused += 1
+assert 2 < refused < 30, refused
+for spare in range(refused):
+    new = f"{{path}}/new{{spare}}"
+    if not opens(new, spare):
+        with open_store({backend!r}, new) as store:
+            assert store.get(b"key") in (None, b"value")
+with open_store({backend!r}, path + "/filled") as store:
+    print(store.get(b"key"))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, check=False, timeout=120
+    )
+    assert (done.stdout, done.returncode) == (b"b'value'\n", 0), done.stderr.decode()
