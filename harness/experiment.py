@@ -52,6 +52,7 @@ RATIO_COLUMNS: Columns = MappingProxyType(
         "records_per_commit": int,
         "ratio": float,
         "at_least": float,
+        "reason": str,
     }
 )
 

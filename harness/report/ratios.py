@@ -1,4 +1,7 @@
-"""Ratios of two speeds of one run, with the threshold that some of them have. Any experiment may have such rows."""
+"""Ratios of two speeds of one run, with the threshold that some of them have. Any experiment may have such rows.
+
+A row may have a ``reason``: why its threshold was missed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def ratio_table(figures: Figures) -> Table:
             figure["yardstick"],
             text.ratio(figure["ratio"]),
             text.NONE if figure["at_least"] is None else f"{figure['at_least']:g}",
-            _MET[figure["met"]],
+            _MET[figure["met"]] + (f": {figure['reason']}" if figure["met"] is False and figure.get("reason") else ""),
         ]
         for figure in figures["ratio"]
     ]

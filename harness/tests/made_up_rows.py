@@ -117,6 +117,8 @@ def _opening() -> list[dict[str, Any]]:
             "replayed": 1_000,
             "alone_s": 0.04 / speed,
             "bare_s": 0.03,
+            "mark_s": 0.002,
+            "whole_restore_s": records / 1e5,
             "others_share": 0.02,
             "steal_share": 0.0,
         }

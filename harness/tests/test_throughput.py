@@ -159,6 +159,47 @@ def test_an_opening_is_compared_with_the_bare_engine_without_the_replay_of_the_t
     assert ratios([{**small[0], "bare_s": None}])[0]["yardstick"] == "one second"
 
 
+def test_an_opening_that_takes_longer_than_twice_the_bare_engine_says_what_takes_the_time() -> None:
+    row = {
+        "backend": "lmdb-indexed-batch",
+        "durability": "CHANGELOG",
+        "records": 100,
+        "replayed": 10,
+        "open_s": 0.1,
+        "restore_s": 0.01,
+        "alone_s": 0.004,
+        "bare_s": 0.001,
+        "mark_s": 0.002,
+    }
+    found = {each["yardstick"]: each for each in ratios([row])}
+    assert found["bare lmdb"]["ratio"] == 0.25
+    assert found["bare lmdb"]["reason"] == "4 ms: bare 1 ms, mark 2 ms, rest 1 ms"
+    assert found["bare lmdb and a mark"]["ratio"] == 0.75
+    assert {each["at_least"] for name, each in found.items() if name != "one second"} == {0.5}
+    (level,) = (each for each in ratios([{**row, "bare_s": 0.002}]) if each["yardstick"] == "bare lmdb")
+    assert level["reason"] is None
+
+
+def test_the_replay_of_a_tail_is_compared_with_the_restore_that_filled_the_store() -> None:
+    row = {
+        "backend": "rocksdb-indexed-batch",
+        "durability": "CHANGELOG",
+        "records": 50_000,
+        "replayed": 20_000,
+        "open_s": 0.1,
+        "restore_s": 0.2,
+        "alone_s": 0.004,
+        "bare_s": None,
+        "whole_restore_s": 1.0,
+    }
+    found = {each["yardstick"]: each for each in ratios([row])}
+    assert found["its restore"]["ratio"] == pytest.approx(2.0)
+    assert found["its restore"]["at_least"] == 0.8
+    # The fixed costs of a restore are most of the time of a small one.
+    found = {each["yardstick"]: each for each in ratios([{**row, "replayed": 1_000}])}
+    assert found["its restore"]["at_least"] is None
+
+
 def test_stores_that_a_kill_wipes_are_opened_once_and_apart_from_the_others() -> None:
     trials = Opening().plan(Request("default"))
     assert {trial.records for trial in trials} == {50_000, 500_000, 5_000_000}

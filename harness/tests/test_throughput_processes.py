@@ -152,6 +152,7 @@ def test_openings_come_in_rounds_and_each_has_its_load_and_the_bare_engine_besid
     assert [row["repeat"] for row in rows] == [0, 0, 1, 1]
     assert {row["backend"] for row in rows[:2]} == {row["backend"] for row in rows[2:]} == set(two)
     assert all(row["alone_s"] > 0 and row["bare_s"] > 0 and row["cpu_per_wall"] > 0 for row in rows)
+    assert all(row["mark_s"] > 0 and row["whole_restore_s"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize("backend", [name for name, each in backends().items() if each.persistent])

@@ -39,8 +39,7 @@ def take(file: Path, *, note: bool = True) -> int:
                 continue
             if note:
                 try:
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                    _note(descriptor, f"{os.getpid()}\n".encode())
                 except OSError:
                     if is_new:
                         file.unlink()
@@ -149,6 +148,13 @@ def _lock(descriptor: int, file: Path, kind: int = fcntl.LOCK_EX) -> None:
         holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         who = "this process" if holder == str(os.getpid()) else f"process {holder}"
         raise StoreLockedError(f"{file.parent} is open in {who}: close it there first") from error
+
+
+def _note(descriptor: int, number: bytes) -> None:
+    """Put ``number`` into the file, which has a number. In place: a file that is emptied and written takes a block."""
+    if os.fstat(descriptor).st_size > len(number):
+        os.ftruncate(descriptor, len(number))
+    os.pwrite(descriptor, number, 0)
 
 
 def _is_still_there(descriptor: int, file: Path) -> bool:

@@ -220,8 +220,10 @@ class StoreDirectory:
                 "from its changelog"
             )
         self._unsynced = unsynced
-        # Pending data of that process must not be lost under a mark with a higher level.
-        self._sync()
+        # Pending data of that process must not be lost under a mark with a higher level. If this level may tear it as
+        # well, the mark continues to say so, and closing syncs.
+        if not self._tearable:
+            self._sync()
 
     def _sync(self) -> None:
         """Sync all there is; where that fails once, the mark says so, and the store counts as torn in the next boot.

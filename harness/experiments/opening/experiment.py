@@ -56,6 +56,8 @@ class Opening(Experiment[OpeningTrial]):
                 "replayed": int,
                 "alone_s": float,
                 "bare_s": float,
+                "mark_s": float,
+                "whole_restore_s": float,
                 "others_share": float,
                 "steal_share": float,
             }

@@ -12,24 +12,34 @@ KEY = ("durability", "backend", "records")
 
 READY_AFTER_A_KILL = "ready after a kill"
 """The time to open, recover and restore a store whose process was killed in a commit."""
-_MEDIANS = ("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s")
+_TIMES = ("open_s", "restore_s", "replayed", "ready_s", "alone_s", "bare_s", "mark_s")
+_SPEEDS = ("replay_per_s", "restore_per_s")
 
 
 def opening(rows: Iterable[Row]) -> list[Figure]:
     """Return one figure per backend, level and size: medians over repeats, and the interval of the time until ready."""
-    timed = [{**row, "ready_s": row["open_s"] + (row["restore_s"] or 0)} for row in rows]
+    timed = [{**row, "ready_s": row["open_s"] + (row["restore_s"] or 0), **_speeds(row)} for row in rows]
     return [
         {
             "kind": "opening",
             **key,
             "repeats": len(group),
             "busy": sum(map(is_busy, group)),
-            **{name: median_of(group, name) for name in _MEDIANS},
+            **{name: median_of(group, name) for name in (*_TIMES, *_SPEEDS)},
             **intervals(group, ("ready_s",)),
             "ready_s_high": max(row["ready_s"] for row in group),
         }
         for key, group in grouped(timed, KEY)
     ]
+
+
+def _speeds(row: Row) -> dict[str, float | None]:
+    """Return the records per second of the replay of the tail, and of the restore that filled the store."""
+    whole_s = row.get("whole_restore_s")
+    return {
+        "replay_per_s": row["replayed"] / row["restore_s"] if row["restore_s"] else None,
+        "restore_per_s": row["records"] / whole_s if whole_s else None,
+    }
 
 
 def largest_state(

@@ -1,4 +1,4 @@
-"""The processes of an opening trial, ``python -m harness.experiments.opening.steps STEP FOLDER``.
+"""The processes of an opening trial, ``python -m harness.experiments.opening.steps STEP REPEAT FOLDER``.
 
 ``fill`` writes a changelog, restores the store from it, and closes it cleanly. ``tail`` makes some commits and is
 killed (SIGKILL) within one: the changelog has it, the store does not. ``apart`` opens copies of that store by itself
@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -27,7 +28,8 @@ from harness.workloads.payload import Values, keys_of
 from stores import failpoints
 from stores.changelog import SqliteChangelog
 from stores.changelog.interface import Record
-from stores.interface import Durability, TopicPartition
+from stores.files.plain_files import replace_file
+from stores.interface import Durability, KeyValueStore, TopicPartition
 from stores.registry import backend_named, open_store
 from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
 
@@ -36,6 +38,7 @@ TAIL_COMMIT_RECORDS = 1_000
 _TAIL_COMMITS_MAX = 400
 _TAIL_BYTES = 12_000_000
 """Slightly less than the changelog that fills a write buffer of RocksDB, and is then flushed: the worst tail."""
+_MARK_BYTES = 128
 ORDER_FILE = "order"
 _FILL_COMMIT_RECORDS = 50_000
 _STRIDE = 7_919
@@ -45,7 +48,7 @@ _STORE = "state"
 _INPUT = TopicPartition("opening-input", 0)
 _CHANGELOG = TopicPartition(f"{_APPLICATION}-{_STORE}-changelog", 0)
 Order = Mapping[str, Any]
-"""The parameters of a step: ``backend``, ``durability``, ``records``, ``seed``."""
+"""The parameters of a step: ``backend``, ``durability``, ``records``, ``seed``, ``repeat``."""
 
 
 def fill(folder: Path, order: Order) -> dict[str, Any]:
@@ -87,24 +90,64 @@ def tail(folder: Path, order: Order) -> dict[str, Any]:
 
 
 def apart(folder: Path, order: Order) -> dict[str, Any]:
-    """Measure the time to open and recover a copy of the killed store, and to open another with the bare engine."""
+    """Measure the time to open and recover a copy of the killed store, and to open another with the bare engine.
+
+    Which is first changes with each repeat. Both have opened a new store before. ``mark_s`` is the time of writing a
+    file as small as the mark that a store is open, so that it survives power loss.
+    """
     from harness.experiments.opening.bare import bare_seconds  # It imports every engine.
 
     state = folder / "state"
-    copies = [shutil.copytree(state, folder / f"copy-{name}") for name in ("alone", "bare")]
-    os.sync()
+    copies = {name: shutil.copytree(state, folder / f"copy-{name}") for name in ("alone_s", "bare_s")}
     try:
-        bare_s = bare_seconds(copies[1])
-        (described,) = copies[0].rglob("store.json")
-        durability = Durability(order["durability"])
-        began = perf_counter()
-        store = open_store(order["backend"], described.parent, name=_STORE, durability=durability)
-        alone_s = perf_counter() - began
-        store.close()
+        _warm_up(folder / "copy-new", order, bare_seconds)
+        copies["mark_s"] = folder / "copy-mark"
+        copies["mark_s"].mkdir()
+        timed: dict[str, Callable[[Path], float | None]] = {
+            "alone_s": partial(_alone_seconds, order=order),
+            "bare_s": bare_seconds,
+            "mark_s": _mark_seconds,
+        }
+        found = {}
+        for name in sorted(timed, reverse=order["repeat"] % 2 == 1):
+            # A sync of one file may otherwise wait for those that were written before.
+            os.sync()
+            found[name] = timed[name](copies[name])
+        return found
     finally:
-        for copy in copies:
+        for copy in folder.glob("copy-*"):
             shutil.rmtree(copy)
-    return {"bare_s": bare_s, "alone_s": alone_s}
+
+
+def _warm_up(new: Path, order: Order, bare_seconds: Callable[[Path], float | None]) -> None:
+    """Import and use what an opening needs."""
+    with _open_alone(new, order) as store:
+        store.put(b"key", b"value")
+        store.commit()
+    bare_seconds(new)
+    _open_alone(new, order).close()
+
+
+def _alone_seconds(copy: Path, *, order: Order) -> float:
+    (described,) = copy.rglob("store.json")
+    began = perf_counter()
+    store = _open_alone(described.parent, order)
+    seconds = perf_counter() - began
+    store.close()
+    return seconds
+
+
+def _open_alone(path: Path, order: Order) -> KeyValueStore:
+    return open_store(order["backend"], path, name=_STORE, durability=Durability(order["durability"]))
+
+
+def _mark_seconds(folder: Path) -> float:
+    file, text = folder / "mark", "x" * _MARK_BYTES
+    replace_file(file, text)
+    os.sync()
+    began = perf_counter()
+    replace_file(file, text)
+    return perf_counter() - began
 
 
 def reopen(folder: Path, order: Order) -> dict[str, Any]:
@@ -174,8 +217,9 @@ def _keep(record: Record, context: TaskContext) -> None:
 def main() -> None:
     """Run one step."""
     end_with_starter()
-    step, folder = sys.argv[1], Path(sys.argv[2])
-    write_figures(folder / figures_file(step), STEPS[step](folder, read_figures(folder / ORDER_FILE)))
+    step, repeat, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    order = {**read_figures(folder / ORDER_FILE), "repeat": repeat}
+    write_figures(folder / figures_file(step), STEPS[step](folder, order))
 
 
 if __name__ == "__main__":

@@ -76,9 +76,10 @@ def test_a_lock_on_a_file_that_has_gone_meanwhile_is_taken_on_that_which_is_ther
 
 def test_a_lock_says_no_more_than_the_number_of_its_process(tmp_path: Path) -> None:
     file = tmp_path / "lock"
-    file.write_text("99999999999999999999\n")
-    os.close(take(file))
-    assert file.read_text() == f"{os.getpid()}\n"
+    for left in ("99999999999999999999\n", "", "1\n", f"{os.getpid()}\n"):
+        file.write_text(left)
+        os.close(take(file))
+        assert file.read_text() == f"{os.getpid()}\n"
 
 
 def test_a_lock_whose_file_can_not_be_mapped_is_held_by_its_descriptor(

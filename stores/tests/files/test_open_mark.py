@@ -90,6 +90,24 @@ def test_what_a_process_left_unsynced_is_synced_by_who_opens_it_at_a_level_that_
         assert store.get(b"key") == b"value"
 
 
+@pytest.mark.parametrize(("backend", "level"), TORN)
+def test_a_store_that_is_killed_twice_at_such_a_level_is_corrupt_in_the_next_boot_though_nothing_was_synced(
+    path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, level: Durability
+) -> None:
+    """Its mark says so all the time, so opening need not wait for the disk."""
+    killed(path, backend, level)
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "sync_tree", lambda folder: pytest.fail(f"{folder} was synced"))
+        store = reopened(path, backend, level)
+    mark = (path / "open").read_bytes()
+    store.close()
+    (path / "open").write_bytes(mark)  # As if it had been killed.
+    with next_boot():
+        for asked in sorted(backend_named(backend).durabilities):
+            with pytest.raises(StoreCorruptedError):
+                reopened(path, backend, asked)
+
+
 def test_a_store_that_was_open_at_a_level_that_survives_power_loss_is_trusted_at_every_level_in_the_next_boot(
     path: Path,
 ) -> None:
