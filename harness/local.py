@@ -10,6 +10,7 @@ from typing import Any
 from harness.budget import NEVER, Deadline
 from harness.experiment import Experiment, Outcome, Worker
 from harness.folders import temporary_folder
+from harness.processes.load import LoadWatch, load_columns
 from harness.processes.measured import MeasurementFailedError
 
 
@@ -18,7 +19,8 @@ def run_local(
 ) -> Outcome:
     """Run the trials, and then those of further rounds, until ``deadline``; see ``Experiment.next_round``.
 
-    If one fails, there is a problem instead of all rows. ``say`` gets lines of progress.
+    If one fails, there is a problem instead of all rows. ``say`` gets lines of progress. Each row has the load of the
+    machine during its trial (``load_columns``), unless the experiment has measured that of a part.
     """
     outcome = Outcome()
     try:
@@ -30,7 +32,10 @@ def run_local(
                     number += 1
                     if deadline.remaining_s <= experiment.cost_s(trial):
                         continue
+                    watch = LoadWatch()
                     found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline)))
+                    load = load_columns([watch.figures()])
+                    found = [{**load, **row} for row in found]
                     outcome.rows.extend(found)
                     tried[number] = experiment.tried(trial, found)
                     if found and (line := experiment.line(trial, found)):

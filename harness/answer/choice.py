@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.experiments.opening.figures import READY_AFTER_A_KILL, largest_state
 from harness.experiments.throughput.figures import reference
-from harness.processes.load import BUSY_SHARE
+from harness.processes.load import BUSY_SHARE, is_busy
 from harness.report import text
 from harness.report.figures import Figure, Figures
 from harness.report.interval import CONFIDENCE, REPEATS_MIN, Interval, columns, with_interval
@@ -37,6 +37,8 @@ class Choice:
 
 
 BUSY = "no pick: the machine was busy"
+_MEASURED = ("throughput", "opening", "benchmark", "latency", "early_commit", "large_step")
+"""The kinds of figures that have the load of the machine."""
 BUSY_REPEATS = 0.25
 """There is no pick if the machine was busy during more than this share of the measurements that it would rest on."""
 
@@ -83,8 +85,8 @@ def choices(figures: Figures, backends: Mapping[str, Mapping[str, Any]]) -> list
 def busy_notice(found: Sequence[Choice], figures: Figures) -> str:
     """Return sentences for the top of a result if the machine was busy during many measurements, else ""."""
     without = sum(choice.undecided == BUSY for choice in found)
-    measured = [*figures["throughput"], *figures["opening"]]
-    busy, repeats = sum(map(_busy, measured)), sum(figure["repeats"] for figure in measured)
+    measured = [figure for kind in _MEASURED for figure in figures.get(kind, ())]
+    busy, repeats = sum(map(_busy, measured)), sum(figure.get("repeats", 1) for figure in measured)
     if not without and busy <= BUSY_REPEATS * repeats:
         return ""
     return (
@@ -206,7 +208,8 @@ def _best(
 
 
 def _busy(row: Figure) -> int:
-    return int(row.get("busy") or 0)
+    """Return the number of busy repeats of a figure; one that is made of a single row has its load."""
+    return int(is_busy(row) if row.get("busy") is None else row["busy"])
 
 
 def _extremes(fit: Sequence[Figure], measure: _Measure) -> str:

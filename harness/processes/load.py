@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 BUSY_SHARE = 0.1
 """A machine is busy if others take more than this share of its CPU time: other processes, and the hypervisor."""
+LOAD_COLUMNS = ("cpu_per_wall", "load_average", "others_share", "steal_share")
+"""The columns of a row that say how busy the machine was during its measurement."""
 _STAT = Path("/proc/stat")
 
 
@@ -76,6 +79,13 @@ def load_columns(figures: Sequence[Mapping[str, Any]]) -> dict[str, float | None
         columns["others_share"] = min(1.0, max(0.0, slowest["machine_busy_s"] - own_s) / machine_s)
         columns["steal_share"] = slowest["machine_steal_s"] / machine_s
     return columns
+
+
+def median_load(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the medians of the load of several measurements, from their rows; None for what no row has."""
+    found = list(rows)
+    known = {name: [row[name] for row in found if row.get(name) is not None] for name in LOAD_COLUMNS}
+    return {name: median(values) if values else None for name, values in known.items()}
 
 
 def is_busy(row: Mapping[str, Any]) -> bool:

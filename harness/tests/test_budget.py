@@ -20,6 +20,7 @@ from harness.budget import NEVER, Budget, Deadline, budget_seconds, budget_text,
 from harness.cli import main
 from harness.experiment import Experiment, Failure, Figure, Figures, Placement, Request, Row, Rows, Worker
 from harness.local import run_local
+from harness.processes.load import LOAD_COLUMNS, median_load
 from harness.report.left_out import left_out, left_out_sentence, summary_of
 from harness.spark.runner import taken_by
 from stores.errors import ConfigError
@@ -147,6 +148,23 @@ def test_further_rounds_run_within_the_time_that_remains_and_are_no_part_of_the_
     assert [row["name"] for row in outcome.rows] == ["a", "b", "b", "b", "b"]
     assert slow.remaining_s == [25, 15, 5]
     assert outcome.extent == {"trials": (2, 2)}
+
+
+def test_each_row_of_a_local_trial_has_the_load_unless_it_has_measured_its_own() -> None:
+    class Watched(Slow):
+        def run(self, trial: Trial, worker: Worker) -> Iterable[Row]:
+            return [{"kind": "slow", "name": "a"}, {"kind": "slow", "name": "b", "cpu_per_wall": 7.0}]
+
+    first, second = run_local(Watched(Clock()), [Trial("a")], quiet).rows
+    assert set(LOAD_COLUMNS) <= first.keys()
+    assert first["cpu_per_wall"] < 7.0 == second["cpu_per_wall"]
+    assert first["load_average"] == second["load_average"] >= 0
+
+
+def test_the_load_of_several_measurements_is_their_median_as_far_as_it_is_known() -> None:
+    rows = [{"cpu_per_wall": each, "others_share": share} for each, share in ((1.0, None), (3.0, 0.5), (2.0, 0.1))]
+    found = median_load(rows)
+    assert (found["cpu_per_wall"], found["others_share"], found["load_average"]) == (2.0, 0.3, None)
 
 
 def test_without_a_deadline_there_is_no_further_round() -> None:

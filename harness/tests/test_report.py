@@ -280,6 +280,20 @@ def test_a_busy_machine_is_told_first_and_picks_nothing() -> None:
     assert notice.strip("*") == busy_notice(list(found.values()), figures)
 
 
+def test_busy_benchmarks_of_stores_by_themselves_are_told_as_well() -> None:
+    rows = made_up_rows()
+    for kind in ("throughput", "opening"):
+        rows[kind] = []
+    before = all_figures(rows)
+    assert busy_notice(choices(before, ENVIRONMENT["backends"]), before) == ""
+    for kind in ("benchmark", "latency", "early_commit", "large_step"):
+        for row in rows[kind]:
+            row["others_share"] = 0.5
+    figures = all_figures(rows)
+    count = sum(len(rows[kind]) for kind in ("benchmark", "latency", "early_commit", "large_step"))
+    assert f"during {count} of {count} measurements" in busy_notice(choices(figures, ENVIRONMENT["backends"]), figures)
+
+
 def test_a_few_busy_measurements_do_not_prevent_a_pick() -> None:
     rows = made_up_rows()
     for row in rows["throughput"]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +26,7 @@ from harness.experiment import (
 from harness.experiments.jvm import ours, theirs
 from harness.experiments.jvm.load import DISTRIBUTIONS
 from harness.experiments.jvm.report import figures, page, ratios
-from harness.processes.load import cpu_times, load_columns
+from harness.processes.load import LoadWatch, load_columns
 from harness.processes.measured import figures_apart
 from harness.report.page import Page
 from stores.errors import ConfigError
@@ -159,22 +157,13 @@ class Jvm(Experiment[Trial]):
 
 
 def _row(trial: Trial, subject: str, arguments: Mapping[str, Any]) -> Row:
-    load_average, before, began = os.getloadavg()[0], cpu_times(), perf_counter()
-    children = _children_s()
+    # The load is that of the whole process, with its start.
+    watch = LoadWatch()
     if subject == OURS:
         found = figures_apart(ours.__name__, "jvm", {**arguments, "backend": OURS}, DEADLINE_S)
     else:
         found = theirs.measured({**arguments, "shape": subject}, DEADLINE_S)
-    # The load is that of the whole process, with its start.
-    load: dict[str, Any] = {
-        "wall_s": perf_counter() - began,
-        "cpu_s": _children_s() - children,
-        "load_average": load_average,
-    }
-    after = cpu_times()
-    if before is not None and after is not None:
-        passed = (now - then for now, then in zip(after, before, strict=True))
-        load |= zip(("machine_s", "machine_busy_s", "machine_steal_s"), passed, strict=True)
+    load = watch.figures()
     return {
         "kind": "jvm",
         "subject": subject if subject == OURS else f"jvm-{subject}",
@@ -188,8 +177,3 @@ def _row(trial: Trial, subject: str, arguments: Mapping[str, Any]) -> Row:
         **load_columns([load]),
         "cpu_per_wall": found["cpu_s"] / found["seconds"],
     }
-
-
-def _children_s() -> float:
-    times = os.times()
-    return times.children_user + times.children_system

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from harness.processes.load import is_busy
 from harness.report.figures import Figure, Figures, grouped, in_order, median_of, values
 from harness.report.page import Finding
 from harness.report.rows import Row
@@ -25,6 +26,7 @@ def early_commits(rows: Iterable[Row]) -> list[Figure]:
             "kind": "early_commit",
             **key,
             "repeats": len(group),
+            "busy": sum(map(is_busy, group)),
             "uncommitted_max_bytes": max(values(group, "uncommitted_max_bytes")),
             **{name: median_of(group, name) for name in _MEDIANS},
         }

@@ -18,6 +18,7 @@ from harness import profiles
 from harness.experiments.microbench.case import Case, cases
 from harness.experiments.microbench.claim import claims, ratios
 from harness.folders import temporary_folder
+from harness.processes.load import median_load
 
 CLAIMED_REPEATS = 3
 """The factor of repeats for cases of a claim, so that a slow minute of the machine does not decide it."""
@@ -41,11 +42,15 @@ def planned(profile: str, seed: int, backends: Collection[str] | None = None) ->
 
 def summarized(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Return rows of kind ``benchmark``, one for each case of the ``rounds``, and rows of kind ``ratio``."""
-    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for each in rounds:
-        seconds[each["profile"], each["case"]].append(each["seconds"])
-    order = {(profile, case.id): case for profile in {name for name, _ in seconds} for case in cases(profile)}
-    rows = [_row(case, seconds[key]) for key, case in order.items() if key in seconds]
+        found[each["profile"], each["case"]].append(each)
+    order = {(profile, case.id): case for profile in {name for name, _ in found} for case in cases(profile)}
+    rows = [
+        {**_row(case, [each["seconds"] for each in found[key]]), **median_load(found[key])}
+        for key, case in order.items()
+        if key in found
+    ]
     return rows + ratios(rows)
 
 

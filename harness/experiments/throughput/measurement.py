@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns, sleep
+from typing import Any
 
 from harness.experiments.throughput.partition_work import PartitionWork
 from harness.processes.child import end_with_starter
@@ -86,6 +87,15 @@ def measure(work: PartitionWork, folder: Path) -> None:
     every = work.configuration.records_per_commit
     task = work.task(folder, work.changelog(folder))
     task.open()
+    write_figures(folder / FIGURES_FILE, timed(task, work))
+    for record in islice(work.records(), min(every, _CHUNK_EVENTS)):
+        task.process(work.input, record._replace(offset=work.records_number + record.offset))
+    die()
+
+
+def timed(task: StreamTask, work: PartitionWork) -> dict[str, Any]:
+    """Process the records of ``work`` with its open task, and return the figures without those of the warm-up."""
+    every = work.configuration.records_per_commit
     stopwatch = Stopwatch(task, work.input)
     records = work.records()
     stopwatch.run(islice(records, min(work.events // 10, WARM_UP_EVENTS_MAX)), every)
@@ -96,22 +106,16 @@ def measure(work: PartitionWork, folder: Path) -> None:
     load = watch.figures()
     written = bytes_written() - written_before
     peak = peak_memory_bytes()
-    write_figures(
-        folder / FIGURES_FILE,
-        {
-            "records": stopwatch.records,
-            "seconds": stopwatch.busy_ns / 1e9,
-            "commits": histogram(stopwatch.commits_ns),
-            "store_commits": histogram(stopwatch.store_commits_ns),
-            "bytes_written": written,
-            "peak_memory_bytes": peak,
-            "open_files": open_files(),
-            **load,
-        },
-    )
-    for record in islice(work.records(), min(every, _CHUNK_EVENTS)):
-        task.process(work.input, record._replace(offset=work.records_number + record.offset))
-    die()
+    return {
+        "records": stopwatch.records,
+        "seconds": stopwatch.busy_ns / 1e9,
+        "commits": histogram(stopwatch.commits_ns),
+        "store_commits": histogram(stopwatch.store_commits_ns),
+        "bytes_written": written,
+        "peak_memory_bytes": peak,
+        "open_files": open_files(),
+        **load,
+    }
 
 
 def bytes_written() -> int:
