@@ -48,7 +48,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-kafka kafka kafka-stop soak bench report compare scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test test-kafka test-spark kafka kafka-stop soak bench report compare scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -58,10 +58,13 @@ help: ## list these targets
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
 test: $(STAMP) java ## run every test of stores and harness, two files at a time; ARGS="-k name" passes on to pytest
-	@$(VENV_PYTHON) -m pytest -m "not kafka" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(VENV_PYTHON) -m pytest -m "not kafka and not stateful" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-kafka: $(STAMP) ## run the tests that need a Kafka broker, on one that they start themselves; needs Java and Maven; ARGS as above
 	@$(VENV_PYTHON) -m pytest -m kafka $(ARGS)
+
+test-spark: $(STAMP) java ## run the long tests of stateful queries on Spark; ARGS as above
+	@$(VENV_PYTHON) -m pytest -m stateful $(ARGS)
 
 kafka: $(STAMP) ## start a Kafka broker on loopback, with jars by Maven in .kafka/ (54 MB, once), and print its address
 	@$(VENV_PYTHON) -m stores.changelog.kafka.testing start --folder .kafka

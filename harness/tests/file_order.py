@@ -15,6 +15,7 @@ LONG_FILES: Final = (
     "harness/tests/test_throughput_spark.py",
     "harness/tests/test_iofaults_spark.py",
     "harness/tests/test_session.py",
+    "harness/tests/test_stateful.py",
     "harness/tests/test_trials_spark.py",
     "harness/tests/test_cli.py",
     "harness/tests/test_events.py",

@@ -38,7 +38,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         "settings": "inspection settings",
         "configuration": "config",
         "tasks": "tasks",
-        "tools": "relocate shell",
+        "tools": "relocate shell spark",
         "commands": "__main__",
     }.items()
 }
@@ -224,12 +224,15 @@ def engines_named(modules: Mapping[str, Module]) -> Iterator[str]:
                 yield f"{module.name} names the engine {engine}"
 
 
+ON_SPARK = ("stores.spark", "harness.spark", "harness.tests")
+
+
 def outsiders(modules: Mapping[str, Module]) -> Iterator[str]:
-    """Spark is for ``harness.spark`` alone."""
+    """Spark is for ``stores.spark`` and ``harness.spark`` alone."""
     for module in modules.values():
         for target in sorted(module.imports):
-            if is_within(target, "pyspark") and not module.within("harness.spark", "harness.tests"):
-                yield f"{module.name} imports {target}: only harness.spark knows Spark"
+            if is_within(target, "pyspark") and not module.within(*ON_SPARK):
+                yield f"{module.name} imports {target}: only stores.spark and harness.spark know Spark"
 
 
 BREAKERS = ("harness.mutants", "harness.tests")
@@ -356,6 +359,8 @@ ORDERLY = {
         ("stores/engines/memory.py", "from .lmdb import LmdbEngine"),
         ("stores/engines/lmdb.py", "hint = 'try sqlite instead'"),
         ("harness/history.py", "from pyspark.sql import Row"),
+        ("stores/tasks/task.py", "def late():\n    import pyspark"),
+        ("stores/tasks/task.py", "import stores.spark.task"),
         ("scenarios/throughput.py", "import pyspark"),
         ("harness/checkers/atomicity.py", "from stores.interface import Store"),
         ("harness/plan.py", "from stores.strategies.direct import DirectStaging"),

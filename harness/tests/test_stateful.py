@@ -1,0 +1,242 @@
+"""Stateful queries on Spark: state and rows count once, and equal what Spark SQL computes from the same events."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from harness.spark.session import session
+from stores.changelog.files import Retention, VersionLog
+from stores.config import StoreConfig
+from stores.errors import ConfigError, StoreError, StoreIncompatibleError
+from stores.records import INT64, STR, TimestampedKeyValue
+from stores.spark import Context, Rows, stateful
+
+COUNTS = StoreConfig("rocksdb", records=TimestampedKeyValue(key=STR, value=INT64))
+SCHEMA = "plane string, at timestamp"
+OUTPUT = "plane string not null, count long, batch long"
+FILES, ROWS = 3, 400
+
+
+@pytest.fixture(scope="module")
+def spark(joined_jvm: object) -> Iterator[SparkSession]:
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.stopTimeout": "20s"}
+    with session("stateful", settings=settings, max_failures=2) as spark:
+        yield spark
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some files of events, one for each batch."""
+    folder = tmp_path_factory.mktemp("events")
+    for number in range(FILES):
+        frame = spark.range(number * ROWS, (number + 1) * ROWS, 1, 1).selectExpr(
+            "concat('N', pmod(hash(id), 50)) as plane", "timestamp_seconds(1700000000 + id) as at"
+        )
+        frame.write.parquet(f"{folder}/{number}")
+    return folder
+
+
+def count(rows: Rows, context: Context) -> Iterator[tuple[str, int, int | None]]:
+    counts = context.store("counts")
+    latest: dict[str, tuple[int, datetime.datetime]] = {}
+    for row in rows:
+        before = counts.get(row.plane) if row.plane not in latest else None
+        number = latest[row.plane][0] if row.plane in latest else before.value if before is not None else 0
+        latest[row.plane] = (number + 1, row.at)
+    for plane, (number, at) in latest.items():
+        counts.put(plane, number, int(at.timestamp() * 1000))
+        yield plane, number, context.batch_id
+
+
+def counted(events: DataFrame, folder: Path, **changed: Any) -> DataFrame:
+    given: dict[str, Any] = {
+        "key": "plane",
+        "process": count,
+        "output": OUTPUT,
+        "stores": {"counts": COUNTS},
+        "partitions": 3,
+        "state": folder / "state",
+        "order_by": "at",
+    }
+    return stateful(events, **{**given, **changed})
+
+
+def stream(spark: SparkSession, events: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"{events}/*")
+
+
+def by_sql(spark: SparkSession, events: Path) -> dict[str, int]:
+    """The answer of Spark SQL."""
+    rows = spark.read.schema(SCHEMA).parquet(f"{events}/*").groupBy("plane").count().collect()
+    return {row["plane"]: row["count"] for row in rows}
+
+
+def latest(spark: SparkSession, sink: Path) -> dict[str, int]:
+    """The last count of each plane in a sink; each batch has a plane once at most."""
+    frame = spark.read.parquet(str(sink))
+    assert frame.groupBy("plane", "batch").count().where("count > 1").count() == 0
+    rows = frame.groupBy("plane").agg(F.max_by("count", "batch").alias("count")).collect()
+    return {row["plane"]: row["count"] for row in rows}
+
+
+def to_files(frame: DataFrame, folder: Path) -> None:
+    """Run the query until it has read all files."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+    query = writer.option("path", f"{folder}/sink").trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def test_a_query_with_a_file_sink_equals_spark_sql(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    to_files(counted(stream(spark, events), tmp_path), tmp_path)
+    assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
+    assert VersionLog.open(tmp_path / "state").newest_complete() == FILES - 1
+
+
+@pytest.mark.stateful
+def test_each_action_of_foreach_batch_sees_the_same_rows_and_counts_once(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def both(frame: DataFrame, number: int) -> None:
+        seen.append((frame.count(), frame.count()))
+        frame.write.mode("append").parquet(f"{tmp_path}/sink")
+
+    query = counted(stream(spark, events), tmp_path).writeStream.foreachBatch(both).trigger(availableNow=True)
+    query.option("checkpointLocation", f"{tmp_path}/checkpoint").start().awaitTermination()
+    assert len(seen) == FILES
+    assert all(one == other for one, other in seen)
+    assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
+
+
+@pytest.mark.stateful
+def test_a_state_made_within_foreach_batch_follows_its_batches(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    def each(frame: DataFrame, number: int) -> None:
+        for _ in range(2):  # as a batch that is given again after a crash
+            counted(frame, tmp_path).write.mode("overwrite").parquet(f"{tmp_path}/sink/{number}")
+
+    query = stream(spark, events).writeStream.foreachBatch(each).trigger(availableNow=True)
+    query.option("checkpointLocation", f"{tmp_path}/checkpoint").start().awaitTermination()
+    assert latest(spark, tmp_path / "sink" / "*") == by_sql(spark, events)
+
+
+@pytest.mark.stateful
+def test_batch_jobs_make_versions_that_a_query_continues(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    first = counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path)
+    rows = sorted(first.collect())
+    assert sorted(first.collect()) == rows
+    second = counted(spark.read.schema(SCHEMA).parquet(f"{events}/1"), tmp_path)
+    second.write.parquet(f"{tmp_path}/job")
+    query = counted(spark.readStream.schema(SCHEMA).parquet(f"{events}/2"), tmp_path)
+    to_files(query, tmp_path)
+    answer = by_sql(spark, events)
+    found = {row["plane"]: row["count"] for row in spark.read.parquet(f"{tmp_path}/sink").collect()}
+    assert found == {plane: answer[plane] for plane in found}
+    assert VersionLog.open(tmp_path / "state").newest_complete() == 2
+
+
+def test_a_job_that_reached_some_partitions_only_must_be_repeated(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    job = spark.read.schema(SCHEMA).parquet(f"{events}/0")
+    assert counted(job, tmp_path).take(1)
+    with pytest.raises(StoreError):
+        counted(job, tmp_path)
+    rows = counted(job, tmp_path, version=0).collect()
+    assert {row["plane"]: row["count"] for row in rows} == {
+        row["plane"]: row["count"] for row in job.groupBy("plane").count().collect()
+    }
+
+
+@pytest.mark.stateful
+def test_a_restarted_query_gives_the_batch_again_that_its_sink_lacks(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    """The checkpoint forgets that the last batch is done, as after a crash of the driver before it could say so."""
+    to_files(counted(stream(spark, events), tmp_path), tmp_path)
+    for file in (f"checkpoint/commits/{FILES - 1}", f"checkpoint/commits/.{FILES - 1}.crc"):
+        (tmp_path / file).unlink(missing_ok=True)
+    log = tmp_path / "sink" / "_spark_metadata"
+    for name in (f"{FILES - 1}", f".{FILES - 1}.crc"):
+        (log / name).unlink(missing_ok=True)
+    to_files(counted(stream(spark, events), tmp_path), tmp_path)
+    assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
+
+
+@pytest.mark.stateful
+def test_a_failed_task_is_tried_again_and_counts_once(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    failed = tmp_path / "failed"
+
+    def fails_once(rows: Rows, context: Context) -> Iterator[Any]:
+        yield from count(rows, context)
+        if context.partition == 1 and not failed.exists():
+            failed.touch()
+            raise ZeroDivisionError
+
+    to_files(counted(stream(spark, events), tmp_path, process=fails_once), tmp_path)
+    assert failed.exists()
+    assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
+
+
+def test_a_state_is_used_only_as_it_was_created(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    job = spark.read.schema(SCHEMA).parquet(f"{events}/0").withColumn("other", F.lit("x"))
+    counted(job, tmp_path)
+    other_kind = StoreConfig("lmdb", records=TimestampedKeyValue(key=STR, value=STR))
+    for changed in ({"partitions": 4}, {"key": ["plane", "other"]}, {"stores": {"counts": other_kind}}):
+        with pytest.raises(StoreIncompatibleError):
+            counted(job, tmp_path, **changed)
+    counted(job, tmp_path, stores={"counts": StoreConfig("lmdb", records=COUNTS.records)})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": "pilot"},
+        {"key": []},
+        {"order_by": "pilot"},
+        {"partitions": 0},
+        {"output": "plane"},
+        {"output": "long"},
+        {"stores": {}},
+        {"stores": {"../x": "rocksdb"}},
+        {"stores": {"counts": "rocks"}},
+        {"null_keys": "drop"},
+        {"version": 3},
+    ],
+)
+def test_a_wrong_argument_is_refused(spark: SparkSession, events: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        counted(spark.read.schema(SCHEMA).parquet(f"{events}/0"), tmp_path, **wrong)
+
+
+@pytest.mark.stateful
+def test_an_error_of_the_function_reaches_the_driver_with_its_row(
+    spark: SparkSession, events: Path, tmp_path: Path
+) -> None:
+    def fails(rows: Rows, context: Context) -> Iterator[Any]:
+        for row in rows:
+            yield row.plane, 1 // (row.plane != "N7"), 0
+
+    with pytest.raises(StreamingQueryException) as raised:
+        to_files(counted(stream(spark, events), tmp_path, process=fails), tmp_path)
+    assert "'N7'" in str(raised.value)
+    assert VersionLog.open(tmp_path / "state", retention=Retention()).newest_complete() is None
+
+
+def test_a_plan_that_changes_the_tasks_is_refused(spark: SparkSession, events: Path, tmp_path: Path) -> None:
+    job = spark.read.schema(SCHEMA).parquet(f"{events}/0")
+    with pytest.raises(Exception, match="repartition"):
+        counted(job, tmp_path).coalesce(1).collect()

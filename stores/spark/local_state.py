@@ -1,0 +1,199 @@
+"""The stores of one partition on an executor's disk: a local copy, found as it was left, and restored from the log.
+
+Python workers of one executor take turns with a partition. Each that has it open holds its own copy, in a numbered
+folder whose lock says so; a copy that is free is used first. A copy is never the truth: it may be wiped at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stores.changelog.files import PartitionLog, StoreChanges
+from stores.changelog.files.format import Record, gathered
+from stores.changelog.files.names import folder_name
+from stores.config import StoreConfig
+from stores.errors import (
+    StoreCorruptedError,
+    StoreError,
+    StoreIncompatibleError,
+    StoreLockedError,
+    StoreUnavailableError,
+)
+from stores.failpoints import Part, declare, reach
+from stores.interface import KeyValueStore, TopicPartition
+from stores.records.record_kind import is_empty
+from stores.records.staging import StoreStaging
+from stores.registry import backend_named
+from stores.spark.recording_store import LOGGED_MARKS, RecordingStore, logged_marks
+
+RESTORED = declare("spark.restored", "a version of the log is in the stores", part=Part.CHANGE)
+BETWEEN_STORES = declare("spark.between_stores", "one store has the version, and another lacks it", part=Part.CHANGE)
+COMMITTED = declare("spark.committed", "all stores have the version, no row of it is given out", part=Part.CHANGE)
+COPIES_MAX = 256
+
+_log = logging.getLogger(__name__)
+
+
+class LocalState:
+    """The open stores of one partition, at one version of its log. For the thread that opens it."""
+
+    def __init__(self, folder: Path, partition: int, configs: Mapping[str, StoreConfig]) -> None:
+        """Open a free copy below ``folder``, that of the log. Raises: StoreUnavailableError; ConfigError."""
+        self._partition = TopicPartition("versions", partition)
+        self._configs = configs
+        self._opened: dict[str, KeyValueStore] = {}
+        self._recorders: dict[str, RecordingStore] = {}
+        self.stores: dict[str, Any] = {}
+        """The stores as a function sees them, by name."""
+        for number in range(COPIES_MAX):
+            self._path = folder / folder_name(partition) / str(number)
+            try:
+                self._open_all()
+                return
+            except StoreLockedError:
+                self.close()
+            except BaseException:
+                self.close()
+                raise
+        raise StoreUnavailableError(
+            f"all {COPIES_MAX} copies of partition {partition} in {folder} are in use: use fewer Python workers"
+        )
+
+    @property
+    def version(self) -> int | None:
+        """The version that all stores have reached, None if one has none."""
+        reached = [store.committed_offset(self._partition) for store in self._opened.values()]
+        return None if None in reached else min((number for number in reached if number is not None), default=None)
+
+    def bring_to(self, log: PartitionLog, version: int | None) -> int:
+        """Bring the stores to ``version`` of the log, None for its beginning; return how many versions were read.
+
+        Raises: as ``PartitionLog.restore``, and StoreUnavailableError on an error of the local disk.
+        """
+        try:
+            return self._bring_to(log, version)
+        except StoreCorruptedError:
+            self._wipe_all()
+            return self._bring_to(log, version)
+
+    def take_changes(self) -> dict[str, StoreChanges]:
+        """Return the changes of all stores since the last version, with those that a typed store makes at a commit."""
+        for store in self.stores.values():
+            if not isinstance(store, RecordingStore):
+                store.before_commit()
+        return {
+            name: taken for name, recorder in self._recorders.items() if (taken := recorder.take()).pairs or taken.marks
+        }
+
+    def commit(self, version: int) -> None:
+        """Commit what is staged as ``version``, which the log has. Raises: as ``StateStore.commit``."""
+        for number, store in enumerate(self._opened.values()):
+            if number:
+                reach(BETWEEN_STORES)
+            store.commit({self._partition: version})
+        reach(COMMITTED)
+
+    def records(self) -> Iterator[Record]:
+        """Return all that is committed, for a snapshot."""
+        for name, store in self._opened.items():
+            marks = logged_marks(store)
+            for mark in [LOGGED_MARKS, *marks] if marks else []:
+                yield name, True, mark.encode(), store.mark(mark)
+            with store.all() as pairs:
+                for key, value in pairs:
+                    yield name, False, key, value
+
+    def close(self) -> None:
+        """Close the stores, without a commit. An error of one is logged: the log has all that counts."""
+        for name, store in self._opened.items():
+            try:
+                store.close()
+            except StoreError as error:
+                _log.warning("store %r could not be closed: %s", name, error)
+        self._opened, self._recorders, self.stores = {}, {}, {}
+
+    def _bring_to(self, log: PartitionLog, version: int | None) -> int:
+        reached = self.version
+        if reached == version and all(
+            store.committed_offset(self._partition) == version for store in self._opened.values()
+        ):
+            return 0
+        ahead = any(
+            (offset := store.committed_offset(self._partition)) is not None and (version is None or offset > version)
+            for store in self._opened.values()
+        )
+        if ahead or (reached is None and not self._is_empty()):
+            # Without a version a restore was interrupted. Beyond the log, the log was brought back from a copy.
+            self._wipe_all()
+            reached = None
+        num_versions = 0
+        for piece in [] if version is None else log.restore(reached, version):
+            if piece.fresh and not self._is_empty():
+                self._wipe_all()
+            self._restore(gathered([piece.records]), piece.reached)
+            num_versions += 1
+            reach(RESTORED)
+        self._make_views()
+        return num_versions
+
+    def _is_empty(self) -> bool:
+        return all(
+            store.committed_offset(self._partition) is None and is_empty(store) and not logged_marks(store)
+            for store in self._opened.values()
+        )
+
+    def _restore(self, changes: Mapping[str, StoreChanges], version: int | None) -> None:
+        for name, store in self._opened.items():
+            offset = store.committed_offset(self._partition)
+            if version is not None and offset is not None and offset >= version:
+                continue
+            changed = changes.get(name, StoreChanges())
+            store.restore(
+                changed.pairs.items(),
+                {} if version is None else {self._partition: version},
+                marks=changed.marks if store.keeps_marks else None,
+            )
+
+    def _open_all(self) -> None:
+        for name in self._configs:
+            self._open(name)
+        self._make_views()
+
+    def _open(self, name: str) -> None:
+        config, path = self._configs[name], self._path / name
+        try:
+            store = config.open(path, name=name)
+        except (StoreCorruptedError, StoreIncompatibleError) as error:
+            _log.warning("the local copy of store %r in %s is wiped: %s", name, path, error)
+            backend_named(config.backend).wipe(path)
+            store = config.open(path, name=name)
+        self._opened[name] = store
+        if config.records is not None:
+            try:
+                config.records.prepare(store)
+            except StoreIncompatibleError:
+                if store.committed_offset(self._partition) is None:
+                    raise
+                store.close()
+                backend_named(config.backend).wipe(path)
+                self._opened[name] = store = config.open(path, name=name)
+                config.records.prepare(store)
+
+    def _make_views(self) -> None:
+        """Make the stores that a function sees. A typed store reads marks when it is made."""
+        for name, store in self._opened.items():
+            records = self._configs[name].records
+            recorder = self._recorders[name] = RecordingStore(store)
+            self.stores[name] = recorder if records is None else records.staged(StoreStaging(recorder))
+
+    def _wipe_all(self) -> None:
+        for name, store in list(self._opened.items()):
+            with suppress(StoreError):
+                store.close()
+            del self._opened[name]
+            backend_named(self._configs[name].backend).wipe(self._path / name)
+        self._open_all()

@@ -1,0 +1,186 @@
+"""The store of bytes that a function writes to: each write is staged in the store, and recorded for the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from stores.changelog.files import StoreChanges
+from stores.contract.arguments import check_pairs
+from stores.errors import StoreError
+from stores.interface import (
+    IsolationLevel,
+    KeyValueIterator,
+    KeyValueStore,
+    KeyValueView,
+    Position,
+    PositionBound,
+    TopicPartition,
+)
+from stores.metrics import StoreMetrics
+
+LOGGED_MARKS = "logged_marks"
+"""The mark that lists the names of all marks that were ever set, as JSON: a snapshot has to find them."""
+
+
+class RecordingStore(KeyValueStore):
+    """A store over ``inner`` that records its changes since the last ``take``.
+
+    The batch commits, restores and closes it: these calls raise StoreError here. Memory is bounded by the keys that one
+    batch changes.
+    """
+
+    def __init__(self, inner: KeyValueStore) -> None:
+        self.inner = inner
+        self._changes = StoreChanges()
+
+    def take(self) -> StoreChanges:
+        """Return the changes since the last call."""
+        taken, self._changes = self._changes, StoreChanges()
+        return taken
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        self.inner.put(key, value)
+        self._changes.pairs[key] = value
+
+    def put_all(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        check_pairs(pairs)
+        staged = list(pairs)
+        self.inner.put_all(staged)
+        self._changes.pairs.update(staged)
+
+    def put_if_absent(self, key: bytes, value: bytes | None) -> bytes | None:
+        existing = self.inner.put_if_absent(key, value)
+        if existing is None:
+            self._changes.pairs[key] = value
+        return existing
+
+    def delete(self, key: bytes) -> bytes | None:
+        existing = self.inner.delete(key)
+        self._changes.pairs[key] = None
+        return existing
+
+    def delete_range(self, start: bytes | None, end: bytes | None) -> None:
+        with self.inner.range(start, end) as doomed:  # a snapshot: it still has the pairs after their removal
+            self.inner.delete_range(start, end)
+            self._changes.pairs.update((key, None) for key, _ in doomed)
+
+    def set_mark(self, name: str, value: bytes | None) -> None:
+        names = logged_marks(self.inner)
+        self.inner.set_mark(name, value)
+        self._changes.marks[name] = value
+        if name not in names:
+            listed = json.dumps(sorted({*names, name})).encode()
+            self.inner.set_mark(LOGGED_MARKS, listed)
+            self._changes.marks[LOGGED_MARKS] = listed
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.inner.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self.inner.get_many(keys)
+
+    def timestamped_lookup(self, form: type, otherwise: Callable[[bytes], object]) -> Callable[[bytes], object]:  # type: ignore[override]
+        return self.inner.timestamped_lookup(form, otherwise)  # type: ignore[arg-type]
+
+    def range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.inner.range(start, end)
+
+    def reverse_range(self, start: bytes | None, end: bytes | None) -> KeyValueIterator:
+        return self.inner.reverse_range(start, end)
+
+    def range_many(
+        self, bounds: Sequence[tuple[bytes | None, bytes | None]], *, reverse: bool = False
+    ) -> list[KeyValueIterator]:
+        return self.inner.range_many(bounds, reverse=reverse)
+
+    def prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.inner.prefix_scan(prefix)
+
+    def reverse_prefix_scan(self, prefix: bytes) -> KeyValueIterator:
+        return self.inner.reverse_prefix_scan(prefix)
+
+    def approximate_num_entries(self) -> int:
+        return self.inner.approximate_num_entries()
+
+    def read_only(
+        self, isolation_level: IsolationLevel | None = None, bound: PositionBound | None = None
+    ) -> KeyValueView:
+        return self.inner.read_only(isolation_level, bound)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def backend(self) -> str:
+        return self.inner.backend
+
+    @property
+    def persistent(self) -> bool:
+        return self.inner.persistent
+
+    @property
+    def transactional(self) -> bool:
+        return self.inner.transactional
+
+    @property
+    def manages_offsets(self) -> bool:
+        return self.inner.manages_offsets
+
+    @property
+    def takes_timestamps(self) -> bool:
+        return self.inner.takes_timestamps
+
+    @property
+    def keeps_marks(self) -> bool:
+        return self.inner.keeps_marks
+
+    @property
+    def deletes_ranges_whole(self) -> bool:
+        """False: the log has each removed key."""
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        return self.inner.is_open
+
+    @property
+    def max_key_bytes(self) -> int:
+        return self.inner.max_key_bytes
+
+    def mark(self, name: str) -> bytes | None:
+        return self.inner.mark(name)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        return self.inner.committed_offset(partition)
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self.inner.approximate_num_uncommitted_bytes()
+
+    def position(self, isolation_level: IsolationLevel) -> Position:
+        return self.inner.position(isolation_level)
+
+    @property
+    def metrics(self) -> StoreMetrics:
+        return self.inner.metrics
+
+    def commit(self, changelog_offsets: Mapping[TopicPartition, int | None] | None = None) -> NoReturn:
+        """Refuse the commit: a store that commits by itself would lead its log."""
+        raise StoreError(f"store {self.name!r} is committed with its batch: leave out the call")
+
+    def rollback(self) -> NoReturn:
+        raise StoreError(f"store {self.name!r} is rolled back with its batch: raise an exception for that")
+
+    def restore(self, *arguments: object, **named: object) -> NoReturn:
+        raise StoreError(f"store {self.name!r} is restored from the state folder: leave out the call")
+
+    def close(self) -> NoReturn:
+        raise StoreError(f"store {self.name!r} stays open for the next batch: leave out the call")
+
+
+def logged_marks(store: KeyValueStore) -> list[str]:
+    """Return the names of all marks of ``store`` that the log has, without the list itself."""
+    mark = store.mark(LOGGED_MARKS)
+    return [] if mark is None else [str(name) for name in json.loads(mark)]

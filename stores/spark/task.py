@@ -1,0 +1,218 @@
+"""One partition of one batch: the state brought up, the rows computed, the version in the log, the rows given out.
+
+The order of a commit:
+
+1. rows into their file, whose name no other attempt has;
+2. the version into the log: the changes of all stores, and the name of the rows. The first attempt wins;
+3. each store commits the version;
+4. the rows of the version are given out. An attempt that was not first gives out those of the one that was.
+
+So a version in the log is final: its rows come from the log whenever Spark asks for the batch again, whatever failed
+and whatever the function would answer now. A version that is not in the log leaves nothing. No batch is ever computed
+from another state than that of the version before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from stores.changelog.files import Header, PartitionLog, VersionLog
+from stores.errors import (
+    ChangelogLostError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    StoreError,
+    StoreIncompatibleError,
+)
+from stores.spark.context import Context
+from stores.spark.local_state import LocalState
+from stores.spark.output_rows import output_batches
+from stores.spark.plan import Batch, Plan
+from stores.spark.rows import Rows, checked_batches
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS_IN_MEMORY_BYTES = 32 << 20
+"""Rows of a batch up to this size are given out from memory, larger ones from their file."""
+OPEN_MAX = 64
+"""The partitions whose stores stay open in one Python worker, and are at hand for its next batch."""
+
+_open: dict[tuple[str, int], tuple[Plan, LocalState]] = {}
+_log = logging.getLogger(__name__)
+
+
+def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Return the rows of one partition of one batch. Everything is done before the first one is given out.
+
+    Raises: exceptions of the function, with a note about the row; as ``PartitionLog``; StoreIncompatibleError for
+    another query; ChangelogLostError if versions before this batch are missing; ProducerFencedError for an old batch.
+    """
+    log = plan.open_log()
+    if log.id != plan.log_id:
+        raise ChangelogLostError(
+            f"the state in {plan.location} is another one than on the driver: give a folder that driver and executors "
+            "share"
+        )
+    if not batch.partition < log.partitions:
+        raise StoreError(
+            f"task {batch.partition} runs a partition of {log.partitions}: the query has changed the tasks of "
+            "stateful(). Put its result through repartition() before coalesce() or union(), or write it first"
+        )
+    partition = log.partition(batch.partition)
+    checked = checked_batches(batches, batch.partition, log.partitions, plan.key, plan.null_keys)
+    first = next(checked, None)
+    newest = partition.listing().newest
+    before = None if newest is None else partition.header(newest)
+    version, query_first = version_of(plan, batch, before, log.location)
+    if before is not None and version == before.version:
+        if before.has_input != (first is not None):
+            raise StoreError(
+                f"version {version} of partition {batch.partition} in {log.location} was made from "
+                f"{'some rows' if before.has_input else 'no rows'}, and now there are "
+                f"{'none' if before.has_input else 'some'}: the query has changed between two attempts at a batch"
+            )
+        return _again(partition, before, plan)
+    header = Header(
+        "version", token_hex(8), batch.partition, version, newest, batch.query, query_first, first is not None
+    )
+    rows = Rows(checked if first is None else chain([first], checked), plan.order_by)
+    return _compute(plan, batch, log, partition, header, rows)
+
+
+def version_of(plan: Plan, batch: Batch, newest: Header | None, location: str) -> tuple[int, int]:
+    """Return the version that ``batch`` makes, and the one that its query's batch 0 made.
+
+    Raises: StoreIncompatibleError, ChangelogLostError, ProducerFencedError.
+    """
+    if plan.version is not None or batch.number is None:
+        version = first = plan.version or 0
+    else:
+        if newest is None:
+            first = 0
+        elif newest.query == batch.query:
+            first = newest.first
+        elif newest.query is None:
+            first = newest.version + 1
+        else:
+            raise StoreIncompatibleError(
+                f"the state in {location} belongs to the streaming query {newest.query}, and this is {batch.query}: "
+                "start the query with its old checkpoint, or give another folder"
+            )
+        version = first + batch.number
+    reached = -1 if newest is None else newest.version
+    if version > reached + 1:
+        raise ChangelogLostError(
+            f"batch {batch.number} follows version {version - 1}, and partition {batch.partition} in {location} has "
+            f"{'none' if newest is None else f'{reached} as its newest'}: bring the folder back from a copy, or start "
+            "the query with a new checkpoint and a new folder"
+        )
+    if version < reached:
+        raise ProducerFencedError(
+            f"batch {batch.number} is version {version} in {location}, and partition {batch.partition} is at "
+            f"{reached}: its checkpoint is older than the state. Bring both back from the same copy"
+        )
+    return version, first
+
+
+def _compute(
+    plan: Plan, batch: Batch, log: VersionLog, partition: PartitionLog, header: Header, rows: Rows
+) -> Iterator[pyarrow.RecordBatch]:
+    state = _state_of(plan, batch.partition)
+    written = partition.write_rows(replace(header, kind="rows"), plan.output)
+    kept: list[pyarrow.RecordBatch] | None = []
+    kept_bytes = 0
+    try:
+        state.bring_to(partition, header.previous)
+        context = Context(batch.partition, header.version, batch.number, batch.query, state.stores)
+        for made in _results(plan, context, rows):
+            written.write(made)
+            kept_bytes += made.nbytes
+            kept = None if kept is None or kept_bytes > ROWS_IN_MEMORY_BYTES else [*kept, made]
+        changes = state.take_changes()
+        header = replace(header, rows=written.finish(), num_rows=written.num_rows)
+        in_log = partition.append(header, changes)
+        if in_log.id != header.id:
+            _log.warning("another attempt has written version %d of partition %d", header.version, batch.partition)
+            _forget(plan, batch.partition)
+            return _again(partition, in_log, plan)
+    except BaseException as error:
+        written.discard(error)
+        _forget(plan, batch.partition)
+        raise
+    try:
+        state.commit(header.version)
+        _maintain(log, partition, header, state)
+    except StoreError as error:
+        # The log has the version, so the batch is done. The local copy is brought up from there.
+        _log.warning("after version %d of partition %d: %s", header.version, batch.partition, error)
+        _forget(plan, batch.partition)
+    return partition.read_rows(header) if kept is None else iter(kept)
+
+
+def _results(plan: Plan, context: Context, rows: Rows) -> Iterator[pyarrow.RecordBatch]:
+    try:
+        yield from output_batches(plan.process(rows, context), plan.output)
+    except Exception as error:
+        where = f"batch {context.batch_id}, " if context.batch_id is not None else ""
+        note = f"{where}version {context.version}, partition {context.partition}"
+        if rows.row is not None:
+            fields = rows.row._asdict() if hasattr(rows.row, "_asdict") else {}
+            key = ", ".join(f"{name} {fields.get(name)!r}" for name in plan.key)
+            note += f", row {rows.row_number} with the key {key}: {tuple(rows.row)!r}"
+        error.add_note(f"The function of stateful() failed in {note}. Nothing of this batch is committed here.")
+        raise
+
+
+def _again(partition: PartitionLog, header: Header, plan: Plan) -> Iterator[pyarrow.RecordBatch]:
+    """Give out the rows of a version that is in the log."""
+    for batch in partition.read_rows(header):
+        if not batch.schema.equals(plan.output, check_metadata=False):
+            raise StoreIncompatibleError(
+                f"version {header.version} gave out rows with other columns, {', '.join(batch.schema.names)}, than are "
+                f"declared now, {', '.join(plan.output.names)}: finish that batch with the declaration of before"
+            )
+        yield batch
+
+
+def _maintain(log: VersionLog, partition: PartitionLog, header: Header, state: LocalState) -> None:
+    if partition.snapshot_due(partition.listing()):
+        partition.write_snapshot(replace(header, kind="snapshot", rows=None, num_rows=0), state.records())
+    try:
+        partition.remove_old(partition.listing())
+    except OffsetOutOfRangeError as error:
+        _log.warning("old files in %s are kept: %s", log.location, error)
+
+
+def _state_of(plan: Plan, partition: int) -> LocalState:
+    """Return the open stores of a partition, from the last batch in this process if they fit."""
+    key = (plan.log_id, partition)
+    found = _open.pop(key, None)
+    if found is not None and found[0].stores_id == plan.stores_id and found[0].local_folder() == plan.local_folder():
+        _open[key] = (plan, found[1])
+        return found[1]
+    if found is not None:
+        found[1].close()
+    state = LocalState(plan.local_folder() / plan.log_id, partition, plan.stores)
+    while len(_open) >= OPEN_MAX:
+        _open.pop(next(iter(_open)))[1].close()
+    _open[key] = (plan, state)
+    return state
+
+
+def _forget(plan: Plan, partition: int) -> None:
+    """Close the stores of a partition, whose staged writes count for nothing."""
+    found = _open.pop((plan.log_id, partition), None)
+    if found is not None:
+        found[1].close()
+
+
+def close_all() -> None:
+    """Close the stores that this process has open."""
+    while _open:
+        _open.popitem()[1][1].close()
