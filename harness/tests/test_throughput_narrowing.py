@@ -2,17 +2,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from harness.experiment import Request
+from harness.budget import Deadline
+from harness.experiment import Outcome, Request
 from harness.experiments.throughput.configuration import Configuration
 from harness.experiments.throughput.experiment import Throughput
 from harness.experiments.throughput.figures import throughput, width_sentences
 from harness.experiments.throughput.narrowing import CELLS, narrowing_trial, relative_width
 from harness.experiments.throughput.plan import TRIAL_S, Grid, ThroughputTrial, shares, throughput_trials
 from harness.report.interval import interval, repeats_of_a_narrower_interval
+from harness.spark import gang
+from harness.spark.gang import MEASUREMENTS, run_gangs
 from stores.interface import Durability
 from stores.registry import backends
 
@@ -98,6 +101,52 @@ def test_narrow_intervals_end_the_rounds() -> None:
     assert narrowing_trial(trials, rows_of(trials, dict.fromkeys(NAMES, 0.01)), AN_HOUR) is None
 
 
+class Measured:
+    """Measurements of two seconds each, by a clock of its own, whose rates spread for one backend."""
+
+    def __init__(self, spread: float) -> None:
+        self.now, self.spread = 1_000.0, spread
+        self.trials: list[ThroughputTrial] = []
+
+    def __call__(self, spark: None, trial: ThroughputTrial, source: None, *, deadline: Deadline, **_: Any) -> Outcome:
+        self.trials.append(trial)
+        outcome = Outcome()
+        for each in trial.configurations:
+            outcome.count(MEASUREMENTS, not deadline.passed, 1)
+            if not deadline.passed:
+                self.now += 2.0
+                outcome.rows.append(row(each, self.spread if each.backend == "lmdb-native" else 0.0))
+        return outcome
+
+
+def test_time_that_is_left_goes_to_the_widest_intervals_and_is_no_part_of_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = Measured(spread=0.5)
+    monkeypatch.setattr(gang, "measure", measured)
+    monkeypatch.setattr(gang, "trial_events", lambda *given: None)
+    plan = planned()
+    until = Deadline(measured.now + 120.0, lambda: measured.now)
+    outcome = run_gangs(cast(Any, None), Throughput(), plan, 7, None, lambda line: None, until)
+    assert measured.trials[:2] == plan
+    further = [each.backend for trial in measured.trials[2:] for each in trial.configurations]
+    assert set(further) == {"lmdb-native"}
+    assert len(further) >= 4
+    assert outcome.extent == {MEASUREMENTS: (33, 33)}
+    assert len(outcome.rows) == 33 + len(further)
+
+
+def test_a_plan_that_the_budget_cuts_is_not_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measured(spread=0.5)
+    monkeypatch.setattr(gang, "measure", measured)
+    monkeypatch.setattr(gang, "trial_events", lambda *given: None)
+    until = Deadline(measured.now + 40.0, lambda: measured.now)
+    outcome = run_gangs(cast(Any, None), Throughput(), planned(), 7, None, lambda line: None, until)
+    assert len(measured.trials) <= 2
+    (tried, number) = outcome.extent[MEASUREMENTS]
+    assert tried < number == 33
+
+
 @pytest.mark.parametrize(("count", "more"), [(5, 9), (8, 9), (9, 12), (12, 15)])
 def test_fewer_further_repeats_leave_the_interval_as_wide(count: int, more: int) -> None:
     assert repeats_of_a_narrower_interval(count) == more
@@ -132,7 +181,7 @@ def test_measurements_that_picks_rest_on_come_first_and_have_most_of_the_time(na
     assert set(repeats.values()) == {5}
     assert {each.backend for each in repeats} == set(backends())
     found = shares(trials)
-    assert found[0] == pytest.approx(0.85)
+    assert found[0] == pytest.approx(0.9)
     assert sum(found) == pytest.approx(1.0)
     others = {replace(each, repeat=0) for trial in trials[1:] for each in trial.configurations}
     assert not others & set(repeats)

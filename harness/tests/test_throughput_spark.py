@@ -89,9 +89,13 @@ def test_a_log_of_laps_has_every_event_once_in_each_lap_and_none_at_an_earlier_t
         assert len({row[1] for row in mine}) == len(mine)
 
 
-def test_nothing_is_left_behind(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laps_that_are_given_are_made_and_nothing_is_left_behind(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    outcome = measured(spark, Grid("count", EVENTS, backends=TWO[:1]))
+    trial = replace(one_trial(Grid("count", EVENTS, backends=TWO[:1])), laps=(2,))
+    outcome = measure(spark, trial, trial_events(spark, trial, 1), say=quiet)
+    assert [(row["laps"], row["records"]) for row in outcome.rows] == [(2, 2 * EVENTS - EVENTS // 10)]
     trials = [OpeningTrial(TWO[:1], Durability.CHANGELOG, 1_000, 1, 1)]
     openings = run_trials(spark, Opening(), trials, tmp_path / "run")
     assert outcome.problems == openings.problems == []

@@ -23,7 +23,7 @@ RECORDS_PER_S = 100_000
 EVENTS_OF_A_DATA_SET = 340_000
 TRIAL_S = 10.0
 """Seconds of a trial before its first measurement ends: Spark makes the events. With less time none begins."""
-PICKS_SHARE = 0.85
+PICKS_SHARE = 0.9
 """The part of the time that belongs to measurements that picks rest on."""
 
 
