@@ -6,11 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.folders import quick_folder
 from harness.io_trace.library import recorder_library
 from harness.processes.fork_server import ForkServer
 from harness.tests.file_order import place
 from harness.tests.shared_jvm import SharedJvm
 from stores.errors import ConfigError
+from stores.tests.quick_folder import keep_temporary_files_in_memory
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    keep_temporary_files_in_memory()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,7 +31,7 @@ def fork_server() -> Iterator[ForkServer]:
         recorder_library()
     except ConfigError as error:
         pytest.skip(str(error))
-    with ForkServer() as fork_server:
+    with ForkServer(within=quick_folder()) as fork_server:
         yield fork_server
 
 

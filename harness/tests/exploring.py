@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from harness.experiments.iofaults.case import Case
 from harness.experiments.iofaults.subsets import EXPLORERS, all_points
 from harness.experiments.iofaults.workshop import Row, Workshop
+from harness.processes.fork_server import ForkServer
 
 
-def rows_of(case: Case, points: range, seed: int, only: str = "") -> Iterator[Row]:
+def rows_of(
+    case: Case, points: range, seed: int, only: str = "", *, fork_server: ForkServer | None = None
+) -> Iterator[Row]:
     """The rows of ``points``; ``only`` picks one of the trials at a point."""
-    with Workshop(case, seed) as shop:
+    with Workshop(case, seed, fork_server) as shop:
         yield from EXPLORERS[case.fault](shop, points, only)
 
 
-def points_of(case: Case, seed: int) -> range:
+def points_of(case: Case, seed: int, fork_server: ForkServer | None = None) -> range:
     """Every point there is."""
-    with Workshop(case, seed) as shop:
+    with Workshop(case, seed, fork_server) as shop:
         return all_points(shop)

@@ -56,9 +56,9 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("harness.experiments.iofaults.workshop.KEPT", tmp_path / "recordings")
 
 
-def explore(case: Case, places: int, width: int = 1) -> list[Row]:
+def explore(fork_server: ForkServer, case: Case, places: int, width: int = 1) -> list[Row]:
     """Rows of ``width`` points in a row, at so many ``places``, one of them at the end."""
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         points = all_points(shop)
         subsets = [points[len(points) * (place + 1) // places - width :][:width] for place in range(places)]
         return [row for some in subsets for row in EXPLORERS[case.fault](shop, some, "")]
@@ -69,10 +69,10 @@ def broken(rows: list[Row]) -> list[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str) -> None:
+def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str, fork_server: ForkServer) -> None:
     # "PROCESS" comes last of the three: a kill has most to show there.
     level = max(level for subject, level in subjects() if subject == name)
-    rows = explore(Case(name, level, "kill", commits=COMMITS), places=7)
+    rows = explore(fork_server, Case(name, level, "kill", commits=COMMITS), places=7)
     assert len(rows) == 7
     assert broken(rows) == []
 
@@ -82,25 +82,29 @@ def test_a_kill_anywhere_leaves_a_commit_that_was_promised(name: str) -> None:
     ("kind", "name"),
     [("window", "sqlite-native"), ("session", "lmdb-indexed-batch"), ("timestamped-key-value", "rocksdb-dual-store")],
 )
-def test_typed_stores_whose_records_expire_keep_the_same_promises(kind: str, name: str, fault: str) -> None:
+def test_typed_stores_whose_records_expire_keep_the_same_promises(
+    kind: str, name: str, fault: str, fork_server: ForkServer
+) -> None:
     case = Case(name, "DISK", fault, records=kind, commits=COMMITS, states_per_position=2)
-    rows = explore(case, places=4)
+    rows = explore(fork_server, case, places=4)
     assert len(rows) >= 4
     assert {row["records"] for row in rows} == {kind}
     assert broken(rows) == []
 
 
 @pytest.mark.parametrize(("fault", "variant"), [("kill", ""), ("damage", "missing")])
-def test_a_task_whose_store_is_upgraded_twice_in_its_background_keeps_its_promises(fault: str, variant: str) -> None:
+def test_a_task_whose_store_is_upgraded_twice_in_its_background_keeps_its_promises(
+    fault: str, variant: str, fork_server: ForkServer
+) -> None:
     """The second swap comes at a commit. Without its changelog the upgraded store is not passed off as whole."""
-    rows = explore(Case(ONLINE_UPGRADE, "DISK", fault, variant), places=20)
+    rows = explore(fork_server, Case(ONLINE_UPGRADE, "DISK", fault, variant), places=20)
     assert len(rows) == 20
     assert broken(rows) == []
 
 
 @pytest.mark.parametrize("name", [RELOCATION, LAYOUT_CHANGE])
-def test_a_missing_file_of_stores_that_move_is_detected_or_harmless(name: str) -> None:
-    with Workshop(Case(name, "DISK", "damage", "missing"), SEED) as shop:
+def test_a_missing_file_of_stores_that_move_is_detected_or_harmless(name: str, fork_server: ForkServer) -> None:
+    with Workshop(Case(name, "DISK", "damage", "missing"), SEED, fork_server) as shop:
         rows = list(EXPLORERS["damage"](shop, all_points(shop), ""))
     assert Found.DETECTED in {row["result"] for row in rows}
     assert broken(rows) == []
@@ -120,10 +124,10 @@ def test_a_kind_of_store_that_a_subject_does_not_have_is_refused(name: str, kind
         Case(name, "DISK", "kill", records=kind)
 
 
-def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_damage() -> None:
+def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_damage(fork_server: ForkServer) -> None:
     """The store was closed cleanly before, when its meta pages must fit, and the offset import is repeated."""
     case = Case(OFFSET_IMPORTS[0], "DISK", "kill", commits=COMMITS)
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
         moved = next(effect.index for effect in recording if effect.target.endswith("/005"))
         page = next(effect.index for effect in recording if effect.index > moved and effect.synchronous)
@@ -132,16 +136,16 @@ def test_a_kill_between_the_commit_of_an_offset_import_and_its_checksum_is_no_da
 
 
 @pytest.mark.parametrize("name", AT_DISK)
-def test_power_loss_at_disk_takes_no_acknowledged_commit(name: str) -> None:
+def test_power_loss_at_disk_takes_no_acknowledged_commit(name: str, fork_server: ForkServer) -> None:
     case = Case(name, "DISK", "power", commits=COMMITS, states_per_position=3)
-    rows = explore(case, places=4, width=4)
+    rows = explore(fork_server, case, places=4, width=4)
     assert len(rows) >= 4
     assert broken(rows) == []
 
 
-def test_power_that_goes_again_during_recovery_takes_nothing_more() -> None:
+def test_power_that_goes_again_during_recovery_takes_nothing_more(fork_server: ForkServer) -> None:
     case = Case("sqlite-indexed-batch", "DISK", "power_twice", commits=2)
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         acknowledged = next(effect.index for effect in shop.recording() if effect.text == "ack 1")
         rows = list(EXPLORERS["power_twice"](shop, range(acknowledged, acknowledged + 1), ""))
     assert len(rows) >= 10
@@ -149,19 +153,21 @@ def test_power_that_goes_again_during_recovery_takes_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("name", ["sqlite-indexed-batch", CHANGELOG, CHECKPOINT])
-def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str) -> None:
+def test_what_is_built_on_a_failed_sync_does_not_fall_with_it(name: str, fork_server: ForkServer) -> None:
     case = Case(name, "DISK", "failed_sync", commits=3)
-    rows = explore(case, places=4)
+    rows = explore(fork_server, case, places=4)
     assert len(rows) >= 10
     assert broken(rows) == []
-    again = list(rows_of(case, range(rows[-1]["point"], rows[-1]["point"] + 1), SEED, rows[-1]["only"]))
+    again = list(
+        rows_of(case, range(rows[-1]["point"], rows[-1]["point"] + 1), SEED, rows[-1]["only"], fork_server=fork_server)
+    )
     assert [row["description"] for row in again] == [rows[-1]["description"]]
 
 
-def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same() -> None:
+def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same(fork_server: ForkServer) -> None:
     """The bounds come from the positions at which the first state is legal, and not from its own position."""
     case = Case(CHECKPOINT, "DISK", "power_twice", commits=3)
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         points = all_points(shop)
         rows = list(EXPLORERS["power_twice"](shop, points[len(points) // 2 :][:6], ""))
         row = next(row for row in rows if json.loads(row["only"])[1] + 1 < json.loads(row["only"])[2])
@@ -174,9 +180,9 @@ def test_power_that_goes_again_is_repeated_alone_and_held_to_the_same() -> None:
     assert row["acknowledged"] < 3
 
 
-def test_a_store_torn_by_power_loss_says_so_and_is_restored() -> None:
+def test_a_store_torn_by_power_loss_says_so_and_is_restored(fork_server: ForkServer) -> None:
     case = Case("lmdb-indexed-batch", "PROCESS", "power", commits=COMMITS, states_per_position=3)
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         recording = shop.recording()
         opened = next(effect.index for effect in recording if effect.text == "ack 1")
         rows = list(EXPLORERS["power"](shop, range(opened, opened + 4), ""))
@@ -185,15 +191,15 @@ def test_a_store_torn_by_power_loss_says_so_and_is_restored() -> None:
 
 
 @pytest.mark.parametrize("variant", ["EIO once", "ENOSPC lasting", "SHORT once"])
-def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str) -> None:
-    rows = explore(Case("sqlite-indexed-batch", "DISK", "error", variant, commits=COMMITS), places=8)
+def test_a_failing_call_at_disk_loses_and_invents_nothing(variant: str, fork_server: ForkServer) -> None:
+    rows = explore(fork_server, Case("sqlite-indexed-batch", "DISK", "error", variant, commits=COMMITS), places=8)
     found = {row["result"] for row in rows}
     assert len(rows) == 8
     assert not found & {Found.LOST, Found.TORN, Found.PHANTOM, Found.DEADLY, Found.HANGING, Found.HARNESS_ERROR}
 
 
-def test_a_killed_recovery_is_recovered_from_in_turn() -> None:
-    with Workshop(Case("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED) as shop:
+def test_a_killed_recovery_is_recovered_from_in_turn(fork_server: ForkServer) -> None:
+    with Workshop(Case("rocksdb-dual-store", "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         last = next(effect.index for effect in shop.recording() if effect.text == "attempt 2") + 3
         rows = list(islice(EXPLORERS["kill_twice"](shop, range(last, last + 1), ""), 12))
         again = [int(row["only"]) for row in rows]
@@ -207,33 +213,39 @@ def test_a_killed_recovery_is_recovered_from_in_turn() -> None:
     assert (alone["result"], alone["state"]) == (following["result"], following["state"])
 
 
-def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_killed() -> None:
-    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED) as shop:
+def test_of_kills_that_leave_the_same_the_last_is_the_one_whose_recovery_is_killed(fork_server: ForkServer) -> None:
+    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         synced = next(effect for effect in shop.recording() if effect.kind is Kind.SYNC)
         around = range(synced.index, synced.index + 2)
         points = [{row["point"] for row in EXPLORERS["kill_twice"](shop, some, "")} for some in (around[:1], around)]
     assert points == [{synced.index + 1}] * 2
 
 
-def test_a_recovery_that_dies_by_itself_is_no_planned_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recovery_that_dies_by_itself_is_no_planned_kill(
+    monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
+) -> None:
     died = Outcome(None, signal.SIGSEGV, False, None, "", "")
     monkeypatch.setattr(Workshop, "recover", lambda *given, **named: died)
-    rows = list(islice(rows_of(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(6, 7), SEED), 3))
+    rows = list(
+        islice(
+            rows_of(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), range(6, 7), SEED, fork_server=fork_server), 3
+        )
+    )
     assert [(row["result"], row["expected"]) for row in rows] == [(Found.DEADLY, False)]
 
 
-def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise() -> None:
+def test_a_writer_that_gives_up_though_nothing_failed_breaks_a_promise(fork_server: ForkServer) -> None:
     ended = Outcome(0, None, False, {"gave_up": True, "fired": 0, "effects": 9, "error": "ConfigError: no"}, "", "")
-    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED) as shop:
+    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
         promises = shop.promises(Life(ended, ("open 0",), killed=False), shop.demanded("kill"))
         assert promises.broken is not None
         assert promises.broken[0] is Found.UNUSABLE
         assert shop.promises(Life(ended, ("open 0",), killed=True), shop.demanded("kill")).broken is None
 
 
-def test_a_find_in_a_full_folder_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_find_in_a_full_folder_is_no_verdict(monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer) -> None:
     case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant="unsynced-rename")
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         lost = next(row for row in EXPLORERS["power"](shop, all_points(shop), "") if row["result"] == Found.LOST)
         usage = shutil.disk_usage(shop.root)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4096))
@@ -253,7 +265,7 @@ def test_memory_is_worked_in_only_where_it_has_room(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery_is(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
 ) -> None:
     def late(shop: Workshop, plan: Plan, recording: Path | None = None) -> Life:
         life = writer(shop, plan, recording)
@@ -265,7 +277,7 @@ def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery
 
     writer, lives, often = Workshop.writer, list[Life](), 1
     monkeypatch.setattr(Workshop, "writer", late)
-    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED) as shop:
+    with Workshop(Case(CHECKPOINT, "DISK", "kill_twice", commits=2), SEED, fork_server) as shop:
         rows = list(EXPLORERS["kill_twice"](shop, range(6, 7), ""))
         assert (len(lives), broken(rows)) == (2, [])
         lives, often = [], 2
@@ -275,7 +287,7 @@ def test_a_writer_that_was_too_late_once_is_killed_once_more_before_its_recovery
 
 @pytest.mark.parametrize(("instead", "arguments"), [("spin", {}), ("sleep", {"seconds": 1000})])
 def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
-    monkeypatch: pytest.MonkeyPatch, instead: str, arguments: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, instead: str, arguments: dict[str, Any], fork_server: ForkServer
 ) -> None:
     def run(fork_server: ForkServer, function: str, given: Mapping[str, Any], **how: Any) -> Outcome:
         if function == "harness.experiments.iofaults.verifier:run":
@@ -283,7 +295,7 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
         return really(fork_server, function, given, **how)
 
     really = ForkServer.run
-    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED) as shop:
+    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2), SEED, fork_server) as shop:
         shop.undisturbed()
         monkeypatch.setattr(ForkServer, "run", run)
         monkeypatch.setattr(shop, "_deadline_s", 0.1)
@@ -291,18 +303,21 @@ def test_a_store_that_spins_and_one_that_sleeps_for_ever_both_hang(
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
-def test_a_subset_has_the_rows_it_has_among_all() -> None:
+def test_a_subset_has_the_rows_it_has_among_all(fork_server: ForkServer) -> None:
     case = Case(CHECKPOINT, "DISK", "kill", commits=3)
-    points = points_of(case, SEED)
-    whole = list(rows_of(case, points, SEED))
+    points = points_of(case, SEED, fork_server)
+    whole = list(rows_of(case, points, SEED, fork_server=fork_server))
     half = len(points) // 2
-    assert whole == [*rows_of(case, points[:half], SEED), *rows_of(case, points[half:], SEED)]
+    assert whole == [
+        *rows_of(case, points[:half], SEED, fork_server=fork_server),
+        *rows_of(case, points[half:], SEED, fork_server=fork_server),
+    ]
     assert [row["point"] for row in whole] == list(points)
 
 
-def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str], fork_server: ForkServer) -> None:
     case = Case(CHECKPOINT, "DISK", "power", commits=3, mutant="unsynced-rename")
-    row = next(row for row in explore(case, places=6, width=3) if row["result"] == Found.LOST)
+    row = next(row for row in explore(fork_server, case, places=6, width=3) if row["result"] == Found.LOST)
     asked = row["repeat"].removeprefix("python -m harness repeat iofaults ").strip("'")
     assert read_asked(asked).only == row["only"]
     assert main(["repeat", "iofaults", asked]) == 1
@@ -310,14 +325,16 @@ def test_the_command_of_a_row_repeats_it_alone(capsys: pytest.CaptureFixture[str
 
 
 def test_a_command_without_a_point_repeats_the_whole_case_and_tells_what_is_wrong(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], fork_server: ForkServer
 ) -> None:
     for mutant, status in (("", 0), ("unsynced-rename", 1)):
         case = Case(CHECKPOINT, "DISK", "power", commits=2, mutant=mutant, states_per_position=2)
         assert main(shlex.split(repeat_command(case, None, SEED))[3:]) == status
         *wrong, last = capsys.readouterr().out.splitlines()
         assert bool(wrong) == bool(status)
-        assert int(last.split()[0]) == len(list(rows_of(case, points_of(case, SEED), SEED)))
+        assert int(last.split()[0]) == len(
+            list(rows_of(case, points_of(case, SEED, fork_server), SEED, fork_server=fork_server))
+        )
 
 
 @pytest.mark.parametrize(
@@ -355,8 +372,8 @@ def test_a_case_comes_back_from_its_json() -> None:
         Case(CHECKPOINT, "DISK", "power", "no-such-model")
 
 
-def test_a_verifier_without_a_verdict_is_a_harness_error() -> None:
-    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED) as shop:
+def test_a_verifier_without_a_verdict_is_a_harness_error(fork_server: ForkServer) -> None:
+    with Workshop(Case(CHECKPOINT, "DISK", "kill", commits=2, mutant="unsynced-rename"), SEED, fork_server) as shop:
         promises = shop.promises(shop.writer(["Nothing"]), shop.demanded("kill"))
         shop.case = replace(shop.case, mutant="")
         object.__setattr__(shop.case, "mutant", "no such mutant")
@@ -364,9 +381,11 @@ def test_a_verifier_without_a_verdict_is_a_harness_error() -> None:
     assert (verdict.found, verdict.expected) == (Found.HARNESS_ERROR, False)
 
 
-def test_a_trial_that_is_too_late_twice_found_something_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_is_too_late_twice_found_something_hanging(
+    monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
+) -> None:
     monkeypatch.setattr("harness.experiments.iofaults.workshop.DEADLINE_S", 0.0)
-    [row] = rows_of(Case(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED)
+    [row] = rows_of(Case(CHECKPOINT, "DISK", "kill", commits=2), range(1), SEED, fork_server=fork_server)
     assert (row["result"], row["expected"]) == (Found.HANGING, False)
 
 
@@ -398,10 +417,10 @@ def test_a_trial_that_can_not_be_made_here_is_one_sentence_and_no_verdict(
 
 
 def test_a_recording_that_is_not_whole_or_of_another_writer_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fork_server: ForkServer
 ) -> None:
     case = Case(CHECKPOINT, "DISK", "power", commits=2, recording=str(tmp_path / "whole"))
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         assert shop.recording()
     raw = (tmp_path / "whole").read_bytes()
     cut, garbled = replace(case, recording=str(tmp_path / "cut")), replace(case, recording=str(tmp_path / "garbled"))
@@ -440,9 +459,9 @@ def test_a_plan_is_given_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS["damage"])
-def test_each_damage_changes_one_file_and_is_checked(variant: str) -> None:
+def test_each_damage_changes_one_file_and_is_checked(variant: str, fork_server: ForkServer) -> None:
     case = Case("sqlite-indexed-batch", "DISK", "damage", variant, commits=COMMITS)
-    with Workshop(case, SEED) as shop:
+    with Workshop(case, SEED, fork_server) as shop:
         whole, tree = all_points(shop), final_tree(shop)
         for planned in plan(variant, tree, SEED):
             damaged = damage(variant, tree, planned)
@@ -456,10 +475,12 @@ def test_each_damage_changes_one_file_and_is_checked(variant: str) -> None:
 
 
 @pytest.mark.parametrize("page", [0, 1])
-def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(page: int) -> None:
+def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
+    page: int, fork_server: ForkServer
+) -> None:
     """Bit 1 of the transaction ID of either meta page changes which of the two is the newer one."""
     commits = COMMITS + 2
-    with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED) as shop:
+    with Workshop(Case("lmdb-indexed-batch", "DISK", "damage", "flipped", commits=commits), SEED, fork_server) as shop:
         tree = final_tree(shop)
         [path] = [path for path in tree.files if path.endswith("data.mdb")]
         damaged = damage("flipped", tree, Damage(path, 8 * (page * 4096 + 144) + 1))
@@ -474,13 +495,15 @@ def test_a_bit_that_takes_lmdb_back_by_one_commit_is_detected_when_it_is_opened(
     assert (verdict.found, verdict.detected_at) == (Found.DETECTED, "open")
 
 
-def test_where_no_file_is_left_what_is_opened_must_be_new() -> None:
-    with Workshop(Case(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED) as shop:
+def test_where_no_file_is_left_what_is_opened_must_be_new(fork_server: ForkServer) -> None:
+    with Workshop(Case(CHECKPOINT, "DISK", "damage", "missing", commits=COMMITS), SEED, fork_server) as shop:
         (row,) = EXPLORERS["damage"](shop, range(1), "")
     assert (row["result"], row["state"], row["acknowledged"]) == (Found.VALID, 0, 0)
 
 
-def test_what_only_verifying_detects_is_read_without_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_verifying_detects_is_read_without_it_as_well(
+    monkeypatch: pytest.MonkeyPatch, fork_server: ForkServer
+) -> None:
     asked = []
 
     def verdict(
@@ -490,7 +513,7 @@ def test_what_only_verifying_detects_is_read_without_it_as_well(monkeypatch: pyt
         return Finding(Found.DETECTED, None, True, "", "verify") if verify else Finding(Found.DEADLY, None, False)
 
     monkeypatch.setattr(Workshop, "verdict", verdict)
-    with Workshop(Case(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED) as shop:
+    with Workshop(Case(CHECKPOINT, "DISK", "damage", "flipped", commits=COMMITS), SEED, fork_server) as shop:
         (row,) = EXPLORERS["damage"](shop, range(1), "")
     assert asked == [True, False]
     assert (row["result"], row["expected"], row["noticed"], row["unverified"]) == ("detected", True, "verify", "deadly")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from harness import cli
@@ -19,7 +17,6 @@ from harness.experiments.iofaults.plan import PlannedMutant, case_of, in_turn, s
 from harness.experiments.iofaults.subjects import CHECKPOINT
 from harness.experiments.iofaults.subsets import EXPLORERS, Subset, all_points
 from harness.experiments.iofaults.workshop import Workshop
-from harness.folders import quick_folder
 from harness.mutants.registry import IO_FAULTS, patch
 from harness.processes.fork_server import ForkServer
 from stores.errors import ConfigError
@@ -97,12 +94,6 @@ def detected_in(commit: int, mutant: str, subject: str, fork_server: ForkServer)
 
 def test_every_mutant_is_tried_here() -> None:
     assert set(RESULTS) == set(IO_FAULTS)
-
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with ForkServer(within=quick_folder()) as shared:
-        yield shared
 
 
 @pytest.mark.parametrize("mutant", IO_FAULTS)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, settings
 
-from stores.tests.quick_folder import QUICK_FOLDER
+from stores.tests.quick_folder import QUICK_FOLDER, keep_temporary_files_in_memory
 
 settings.register_profile(
     "short", max_examples=25, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    keep_temporary_files_in_memory()
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(randbelow(1 << 32))
 
