@@ -30,6 +30,7 @@ PROFILES := smoke default night full
 BIN := .venv/bin
 VENV_PYTHON := $(BIN)/python
 STAMP := .venv/.complete
+PYTEST = $(VENV_PYTHON) -m pytest --durations 15 --durations-min 1 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # A venv is tied to its folder and to the interpreter that it was made with: where either has gone, it is made anew.
 ifneq ($(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$$PWD" ] && $(BIN)/python -c 'print("runs")' 2>/dev/null),runs)
@@ -48,7 +49,7 @@ option = $(if $(strip $(2)),$(1) $(call quoted,$(2)))
 SOME = $(call option,--seed,$(SEED)) $(call option,--backends,$(BACKENDS))
 OWN_EVENTS = $(call option,--events,$(EVENTS)) $(call option,--key,$(KEY)) $(call option,--time,$(TIME)) $(if $(filter-out 0,$(DROP_BAD)),--drop-bad)
 
-.PHONY: help setup java test test-kafka test-spark kafka kafka-stop soak bench report compare scenario many-stores lint docs clean clean-runs
+.PHONY: help setup java test test-long test-kafka test-spark kafka kafka-stop soak bench report compare scenario many-stores lint docs clean clean-runs
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS=$$'\t' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -57,8 +58,11 @@ help: ## list these targets
 
 setup: $(STAMP) ## make .venv with exactly the versions of constraints.txt
 
-test: $(STAMP) java ## run every test of stores and harness, two files at a time; ARGS="-k name" passes on to pytest
-	@$(VENV_PYTHON) -m pytest -m "not kafka and not stateful" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(STAMP) java ## test stores and harness, two files at a time; ARGS="-k name" passes on to pytest
+	@$(PYTEST) -m "not long and not kafka and not stateful" $(ARGS)
+
+test-long: $(STAMP) java ## run the tests that make test leaves out: a cluster, real file systems, whole suites of packages
+	@$(PYTEST) -m long $(ARGS)
 
 test-kafka: $(STAMP) ## run the tests that need a Kafka broker, on one that they start themselves; needs Java and Maven; ARGS as above
 	@$(VENV_PYTHON) -m pytest -m kafka $(ARGS)

@@ -9,31 +9,43 @@ from __future__ import annotations
 from typing import Final
 
 LONG_FILES: Final = (
-    "harness/tests/test_iofaults.py",
-    "stores/tests/tasks/stores/test_typed_kills.py",
-    "harness/tests/test_killed_executors.py",
     "harness/tests/test_throughput_spark.py",
-    "harness/tests/test_iofaults_spark.py",
-    "harness/tests/test_session.py",
     "harness/tests/test_stateful.py",
-    "harness/tests/test_trials_spark.py",
     "harness/tests/test_cli.py",
-    "harness/tests/test_events.py",
+    "harness/tests/test_iofaults.py",
+    "harness/tests/test_session.py",
+    "harness/tests/test_third_party_strategy.py",
+    "harness/tests/test_iofaults_spark.py",
+    "harness/tests/test_trials_spark.py",
+    "stores/tests/tasks/stores/test_typed_kills.py",
+    "stores/tests/tasks/stores/test_damage.py",
     "harness/tests/test_iofaults_mutants.py",
-    "harness/tests/test_trials.py",
+    "harness/tests/test_events.py",
     "harness/tests/test_benchmarks.py",
     "harness/tests/test_scenario.py",
-    "harness/tests/test_effects.py",
+    "stores/tests/conformance/test_kills.py",
+    "stores/tests/conformance/test_full_disk.py",
+    "stores/tests/conformance/test_snapshots.py",
+    "stores/tests/conformance/test_threads.py",
+    "stores/tests/conformance/test_upgrades.py",
+    "stores/tests/conformance/test_model.py",
+    "stores/tests/test_third_party_backend.py",
+    "harness/tests/test_trials.py",
     "harness/tests/test_report.py",
     "harness/tests/test_readers.py",
     "stores/tests/tasks/stores/test_upgrade_kills.py",
-    "stores/tests/tasks/directory/test_layout_change.py",
-    "stores/tests/tasks/stores/test_damage.py",
-    "stores/tests/tasks/test_kills.py",
-    "stores/tests/tasks/stores/test_upgrades.py",
     "stores/tests/tasks/test_memory_budget.py",
+    "stores/tests/tasks/test_kills.py",
+    "stores/tests/tasks/test_on_error.py",
+    "stores/tests/strategies/test_spills.py",
+    "stores/tests/strategies/test_dual_store.py",
+    "harness/tests/test_killed_executors.py",
+    "harness/tests/test_real_filesystems.py",
+    "harness/tests/test_examples.py",
 )
-"""Files of more than about 20 seconds, the longest first. The order need not be exact: the short files even it out."""
+"""Files of more than about ten seconds, the longest first, and then those with tests of ``make test-long``.
+
+The order need not be exact: the short files even it out."""
 
 _PLACES = {name: place for place, name in enumerate(LONG_FILES)}
 

@@ -59,6 +59,7 @@ def test_an_example_runs_and_prints_what_it_promises(tmp_path: Path, program: st
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_example_of_a_report_measures_its_events_on_two_backends(tmp_path: Path) -> None:
     ended = run(tmp_path, str(EXAMPLES / "event_log_report.py"))
     assert ended.returncode == 0, ended.stderr

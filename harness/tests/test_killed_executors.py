@@ -1,6 +1,7 @@
 """On a cluster that loses executors, jobs and trials of all kinds complete; the tests share one cluster and session.
 
-Workers of Spark that are killed, without a cluster, are in ``test_trials_spark`` and ``test_iofaults_spark``.
+Workers of Spark that are killed, without a cluster, are in ``test_trials_spark`` and ``test_iofaults_spark``, which
+``make test`` runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from harness.tests.exploring import points_of, rows_of
 from harness.tests.shared_jvm import SharedJvm
 
 SCHEMA = "id long, parent string, code string"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 def running_below(folder: Path) -> list[str]:

@@ -1,4 +1,7 @@
-"""A power cut on a real file system leaves a crash state of the model: ext4 and xfs, in images that root mounts."""
+"""A power cut on a real file system leaves a crash state of the model: ext4 and xfs, in images that root mounts.
+
+``make test`` tries one seed on ext4, ``make test-long`` all seeds and stores.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,7 @@ def objections_to(made: Crash, counts: Counter[str], promises: str) -> list[str]
     return objections
 
 
+@pytest.mark.long
 @EVERY_FILE_SYSTEM
 def test_what_a_power_cut_leaves_of_plain_calls_is_a_state_of_the_model(
     fork_server: ForkServer, folder: Path, kind: FileSystem
@@ -108,6 +112,7 @@ def store_checked(
     return objections_to(made, counts, f"{case.subject} at {case.level}, seed {seed}, {plan}"), verdicts
 
 
+@pytest.mark.long
 @EVERY_FILE_SYSTEM
 def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
     fork_server: ForkServer, folder: Path, kind: FileSystem
@@ -128,6 +133,7 @@ def test_a_store_on_a_file_system_whose_power_is_cut_keeps_what_it_promised(
     assert broken == []
 
 
+@pytest.mark.long
 @EVERY_FILE_SYSTEM
 def test_a_store_that_does_not_sync_is_detected_by_a_real_power_cut(
     fork_server: ForkServer, folder: Path, kind: FileSystem

@@ -176,7 +176,8 @@ def test_a_master_that_does_not_exist_is_a_config_error(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+# Ctrl-C in ``make test``: see ``test_cli``.
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(tmp_path: Path, ending: signal.Signals) -> None:
     (tmp_path / "job.py").write_text(JOB)
     started = tmp_path / "started"

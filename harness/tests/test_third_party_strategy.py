@@ -51,22 +51,23 @@ def run(python: Path, folder: Path, *arguments: str, **more: str) -> subprocess.
     )
 
 
-def planned(python: Path, folder: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def planned(python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The crash matrix of their backend, every trial of it admitted."""
-    done = run(python, folder, "-c", PLAN)
+    done = run(python, tmp_path_factory.mktemp("plan"), "-c", PLAN)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_the_crash_matrix_kills_a_strategy_at_each_failpoint_that_it_declares(python: Path, tmp_path: Path) -> None:
-    faults = [fault_of(json.loads(text)["fault"]) for text in planned(python, tmp_path)]
+def test_the_crash_matrix_kills_a_strategy_at_each_failpoint_that_it_declares(planned: list[str]) -> None:
+    faults = [fault_of(json.loads(text)["fault"]) for text in planned]
     killed = {step.failpoint for fault in faults for step in steps(fault) if isinstance(step, Kill)}
     assert killed >= {NOTED, APPLIED, OPENED, REPEATED}
     assert not {name for name in killed if name.startswith(("dual_store.", "native."))}
 
 
-def test_a_recovery_is_killed_twice_where_its_declaration_says_so(python: Path, tmp_path: Path) -> None:
-    faults = [fault_of(json.loads(text)["fault"]) for text in planned(python, tmp_path)]
+def test_a_recovery_is_killed_twice_where_its_declaration_says_so(planned: list[str]) -> None:
+    faults = [fault_of(json.loads(text)["fault"]) for text in planned]
     for failpoint in (OPENED, REPEATED):
         [fault] = [fault for fault in faults if isinstance(fault, KillInRecovery) and Kill(failpoint) in fault.again]
         assert isinstance(fault.first, Kill)
@@ -75,8 +76,8 @@ def test_a_recovery_is_killed_twice_where_its_declaration_says_so(python: Path, 
 
 
 @pytest.mark.parametrize("failpoint", [NOTED, APPLIED, OPENED, REPEATED])
-def test_a_trial_of_their_strategy_ends_valid(python: Path, tmp_path: Path, failpoint: str) -> None:
-    text = next(text for text in planned(python, tmp_path) if failpoint in text)
+def test_a_trial_of_their_strategy_ends_valid(python: Path, tmp_path: Path, planned: list[str], failpoint: str) -> None:
+    text = next(text for text in planned if failpoint in text)
     done = run(python, tmp_path, "-m", "harness", "repeat", "crash", text)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -91,6 +92,7 @@ def test_a_scenario_that_kills_at_each_failpoint_of_a_part_has_theirs(
     assert done.stdout.splitlines()[-1] == "theirs holds (seed 1)."
 
 
+@pytest.mark.long
 def test_a_bench_measures_their_backend_and_reports_it(python: Path, tmp_path: Path, shared_jvm: SharedJvm) -> None:
     arguments = ("--profile", "smoke", "--backends", THEIRS, "--only", "store,opening,crash", "--runs", "runs")
     done = run(python, tmp_path, "-m", "harness", "bench", *arguments, **shared_jvm.variables)

@@ -102,11 +102,14 @@ def test_laps_that_are_given_are_made_and_nothing_is_left_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("workload", ["flights", "flights_by_hour", "aircraft_sessions"])
-def test_the_flights_end_as_spark_sql_computes(spark: SparkSession, workload: str) -> None:
-    outcome = measured(spark, Grid(workload, EVENTS, backends=TWO))
+@pytest.mark.parametrize(
+    ("workload", "backend"), [("flights", TWO[0]), ("flights_by_hour", TWO[1]), ("aircraft_sessions", TWO[1])]
+)
+def test_the_flights_end_as_spark_sql_computes(spark: SparkSession, workload: str, backend: str) -> None:
+    """The backends themselves are compared with Spark SQL above: the state of a workload is the same in each."""
+    outcome = measured(spark, Grid(workload, EVENTS, backends=(backend,)))
     assert outcome.problems == []
-    assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
+    assert [row["end_state"] for row in outcome.rows] == ["equal"]
 
 
 def test_a_users_own_events_end_as_spark_sql_computes(spark: SparkSession, tmp_path: Path) -> None:
@@ -114,9 +117,9 @@ def test_a_users_own_events_end_as_spark_sql_computes(spark: SparkSession, tmp_p
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("user", "page"), *((f"u{number % 7}", f"p,{number}") for number in range(500))])
     source = events.event_log(spark, EventLog(str(path), key="user"), 2)
-    outcome = measure(spark, one_trial(Grid("event_log", None, backends=TWO)), source, say=quiet)
+    outcome = measure(spark, one_trial(Grid("event_log", None, backends=TWO[1:])), source, say=quiet)
     assert outcome.problems == []
-    assert [row["end_state"] for row in outcome.rows] == ["equal", "equal"]
+    assert [row["end_state"] for row in outcome.rows] == ["equal"]
 
 
 def test_a_state_that_differs_in_one_key_is_found(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +129,9 @@ def test_a_state_that_differs_in_one_key_is_found(spark: SparkSession, monkeypat
         return state.where(F.col("key") != F.lit(bytes(last)))
 
     monkeypatch.setattr(gang, "expected_state", wrong)
-    outcome = measured(spark, Grid("count", EVENTS, backends=TWO))
-    assert [row["end_state"] for row in outcome.rows] == ["different", "different"]
-    assert len(outcome.problems) == 2
+    outcome = measured(spark, Grid("count", EVENTS, backends=TWO[1:]))
+    assert [row["end_state"] for row in outcome.rows] == ["different"]
+    assert len(outcome.problems) == 1
 
 
 def test_a_measurement_that_fails_is_a_problem_and_the_others_go_on(spark: SparkSession) -> None:

@@ -59,9 +59,17 @@ def conformance(folder: Path, environment: dict[str, str], *arguments: str) -> s
     )
 
 
-def test_the_suite_passes_for_a_backend_that_keeps_its_promises(tmp_path: Path) -> None:
+SOME = ("-k", "test_transactions or test_offsets or test_typed_values or test_arguments")
+"""Quick files of the suite. The first of them detects the defects of the backends below."""
+SOME_OF_KILLS = ("-k", "test_kills or test_marks or test_opening")
+"""The files that kill a backend at its failpoints."""
+EXTENTS = pytest.mark.parametrize("part", [True, pytest.param(False, marks=pytest.mark.long)], ids=["part", "whole"])
+
+
+@EXTENTS
+def test_the_suite_passes_for_a_backend_that_keeps_its_promises(tmp_path: Path, part: bool) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    done = conformance(tmp_path, install(tmp_path, ""))
+    done = conformance(tmp_path, install(tmp_path, ""), *(SOME if part else ()))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout
 
@@ -76,11 +84,20 @@ def test_the_suite_holds_an_engine_with_one_data_family_to_a_refusal(tmp_path: P
     assert "skipped" not in done.stdout
 
 
-def test_the_suite_passes_for_a_strategy_with_a_commit_protocol_of_its_own(tmp_path: Path) -> None:
+@EXTENTS
+def test_the_suite_passes_for_a_strategy_with_a_commit_protocol_of_its_own(tmp_path: Path, part: bool) -> None:
     """Each failpoint that it declares is killed at, and reached again by opening where it is one of recovery."""
     python = install_package(tmp_path / "venv", Path(journaled_store.__file__), "their-journaled", "BACKEND")
     done = subprocess.run(
-        [python, "-m", "stores.tests.conformance", "--backend", "their-journaled", "-q"],
+        [
+            python,
+            "-m",
+            "stores.tests.conformance",
+            "--backend",
+            "their-journaled",
+            "-q",
+            *(SOME_OF_KILLS if part else ()),
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
