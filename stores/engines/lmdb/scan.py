@@ -32,7 +32,9 @@ class Reading:
 
 
 class LmdbScan(Scan):
-    """A cursor of a shared snapshot. When the map must grow, the remaining pairs are read into memory."""
+    """A cursor of a shared snapshot, opened by the first fetch. When the map must grow, the remaining pairs are read
+    into memory.
+    """
 
     _snapshot: Snapshot[Reading] | None = None
 
@@ -47,19 +49,17 @@ class LmdbScan(Scan):
         *,
         reverse: bool,
     ) -> None:
+        """Begin the scan. It is already counted as a user of ``snapshot``, which shows its moment."""
         start, end, end_open, family = bounds
-        self._path, self._codec, self._snapshots = path, codec, snapshots
+        self._path, self._codec, self._snapshots, self._stored = path, codec, snapshots, stored
         self._size = _FETCH_FIRST
         self._rest: list[tuple[bytes, bytes]] = []
         self._lock = RLock()
         self._start, self._end, self._end_open, self._reverse = start, end, end_open, reverse
-        # Set now: if one of the next lines raises, the finalizer gives the snapshot back.
+        self._cursor: Any = None
         self._snapshot = snapshot
-        reading = snapshot.reading
-        self._due = reading.entries[family] if start is None and end is None else None
+        self._due = snapshot.reading.entries[family] if start is None and end is None else None
         """The number of remaining pairs, if it is known."""
-        self._cursor = reading.txn.cursor(stored)
-        self._pairs = pairs_from(self._cursor, start, end, end_open=end_open, reverse=reverse)
 
     def fetch(self) -> list[tuple[bytes, bytes]]:
         with self._lock:
@@ -69,6 +69,8 @@ class LmdbScan(Scan):
             if self._snapshot is None:
                 return []
             try:
+                if self._cursor is None:
+                    self._seek(self._snapshot.reading)
                 chunk, ended = take(self._pairs, self._size)
             except lmdb.Error as error:
                 raise reading_error(error) from error
@@ -87,6 +89,10 @@ class LmdbScan(Scan):
                 self._release()
             return self._codec.decode_scanned(within)
 
+    def _seek(self, reading: Reading) -> None:
+        self._cursor = reading.txn.cursor(self._stored)
+        self._pairs = pairs_from(self._cursor, self._start, self._end, end_open=self._end_open, reverse=self._reverse)
+
     def detach(self) -> None:
         """Read the remaining pairs into memory and release the snapshot."""
         with self._lock:
@@ -99,8 +105,9 @@ class LmdbScan(Scan):
     def _release(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
-            self._pairs = iter(())
-            self._cursor.close()
+            if self._cursor is not None:
+                self._pairs = iter(())
+                self._cursor.close()
             self._snapshots.release(snapshot)
 
     def close(self) -> None:
