@@ -18,6 +18,7 @@ from stores.config import StoreConfig
 from stores.errors import ConfigError, StoreError, StoreIncompatibleError
 from stores.records import INT64, STR, TimestampedKeyValue
 from stores.spark import Context, Rows, stateful
+from stores.spark.table import StateTable
 
 COUNTS = StoreConfig("rocksdb", records=TimestampedKeyValue(key=STR, value=INT64))
 SCHEMA = "plane string, at timestamp"
@@ -87,6 +88,15 @@ def latest(spark: SparkSession, sink: Path) -> dict[str, int]:
     return {row["plane"]: row["count"] for row in rows}
 
 
+def as_table(spark: SparkSession, folder: Path, **options: Any) -> dict[str, int]:
+    """The counts in the state, read as a table."""
+    spark.dataSource.register(StateTable)
+    rows = spark.read.format("txstores").options(**options).load(str(folder / "state")).collect()
+    assert {row["store"] for row in rows} == {"counts"}
+    assert all(row["timestamp"] is not None and row["window_start"] is None for row in rows)
+    return {row["key"]: int(row["value"]) for row in rows}
+
+
 def to_files(frame: DataFrame, folder: Path) -> None:
     """Run the query until it has read all files."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
@@ -101,6 +111,9 @@ def test_a_query_with_a_file_sink_equals_spark_sql(spark: SparkSession, events: 
     to_files(counted(stream(spark, events), tmp_path), tmp_path)
     assert latest(spark, tmp_path / "sink") == by_sql(spark, events)
     assert VersionLog.open(tmp_path / "state").newest_complete() == FILES - 1
+    assert as_table(spark, tmp_path) == by_sql(spark, events)
+    first = spark.read.schema(SCHEMA).parquet(f"{events}/0").groupBy("plane").count().collect()
+    assert as_table(spark, tmp_path, version=0) == {row["plane"]: row["count"] for row in first}
 
 
 @pytest.mark.stateful

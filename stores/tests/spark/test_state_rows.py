@@ -1,0 +1,107 @@
+"""The state as rows, and the command that looks at it: what the log has at a version, in all partitions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stores.changelog.files import VersionLog
+from stores.config import StoreConfig
+from stores.errors import OffsetOutOfRangeError, SerdeMismatchError
+from stores.records import BYTES, FLOAT64, INT64, JSON, STR, KeyValue, Session, TimestampedKeyValue, Window, Windowed
+from stores.records.record_kind import RecordKind
+from stores.spark.__main__ import main
+from stores.spark.context import Context
+from stores.spark.rows import Rows
+from stores.spark.state_rows import rows_of
+from stores.tests.spark.counting import compute, plan
+
+KINDS: dict[str, RecordKind | None] = {
+    "bytes": None,
+    "floats": KeyValue(key=BYTES, value=FLOAT64),
+    "named": TimestampedKeyValue(key=STR, value=JSON),
+    "sessions": Session(key=STR, value=INT64, retention_ms=1000),
+    "windows": Window(key=STR, value=INT64, size_ms=10, retention_ms=1000, timestamped=True),
+}
+
+
+def process(rows: Rows, context: Context) -> Iterator[Any]:
+    if context.version == 2:
+        context.store("bytes").put(b"\x01", None)
+        return
+    context.store("bytes").put(b"\x01", b"\x02")
+    context.store("floats").put(b"\x01", context.version + 0.5)
+    context.store("named").put("a", {"b": [1]}, 3000)
+    context.store("sessions").put(Windowed("a\x00", 1000, 3000), -5)
+    context.store("windows").put("a\x00", 7, 20, 25)
+    yield "N1", 1
+
+
+def state(folder: Path) -> VersionLog:
+    stores = {name: StoreConfig("lmdb", records=kind) for name, kind in KINDS.items()}
+    described = {
+        name: {"kind": "bytes"} if kind is None else {"kind": kind.kind, **kind.description()}
+        for name, kind in KINDS.items()
+    }
+    VersionLog.open_or_create(folder / "state", {"partitions": 2})
+    log = VersionLog.open(folder / "state")
+    given = plan(folder, process, stores=stores)
+    for version in range(3):
+        compute(given, version, ["N1"])
+    return VersionLog(log._folder, log.id, {"partitions": 2, "stores": described}, log._retention)
+
+
+def time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def test_each_kind_of_store_has_rows_with_its_key_value_and_times(tmp_path: Path) -> None:
+    rows = [row[1:] for row in rows_of(state(tmp_path), 0, 1)]
+    assert rows == [
+        ("bytes", "01", "02", None, None, None),
+        ("floats", "01", "1.5", None, None, None),
+        ("named", "a", json.dumps({"b": [1]}), time(3000), None, None),
+        ("sessions", "a\x00", "-5", None, time(1000), time(3000)),
+        ("windows", "a\x00", "7", time(25), time(20), time(30)),
+    ]
+
+
+def test_rows_are_those_of_the_version_and_the_store_that_are_asked_for(tmp_path: Path) -> None:
+    log = state(tmp_path)
+    assert [row[3] for row in rows_of(log, 0, 0, "floats")] == ["0.5"]
+    assert [row[3] for row in rows_of(log, 0, 2, "floats")] == ["1.5"]
+    assert list(rows_of(log, 0, 2, "bytes")) == []
+    with pytest.raises(OffsetOutOfRangeError):
+        list(rows_of(log, 0, 3))
+    with pytest.raises(OffsetOutOfRangeError):
+        list(rows_of(log, 1, 0))
+
+
+def test_bytes_of_another_type_are_an_error_of_ours(tmp_path: Path) -> None:
+    log = state(tmp_path)
+    wrong = {"partitions": 2, "stores": {**log.description["stores"], "bytes": {"kind": "key-value", "value": "int64"}}}  # type: ignore[dict-item]
+    with pytest.raises(SerdeMismatchError):
+        list(rows_of(VersionLog(log._folder, log.id, wrong, log._retention), 0, 1))
+
+
+def test_inspect_prints_versions_and_refuses_a_folder_without_a_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state(tmp_path)
+    assert main(["inspect", str(tmp_path / "state")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "none" in lines[0]
+    assert [line.split()[:4] for line in lines[-2:]] == [["0", "0", "2", "0"], ["1", "none", "none", "3"]]
+    assert main(["inspect", str(tmp_path / "local")]) == 2
+    ended = subprocess.run(
+        [sys.executable, "-m", "stores.spark", "inspect", str(tmp_path / "none")], capture_output=True, check=False
+    )
+    assert ended.returncode == 2
+    assert b"Traceback" not in ended.stderr
