@@ -43,6 +43,27 @@ def test_a_wrong_column_is_answered_with_the_nearest(tmp_path: Path, name: str) 
         assert f"did you mean {'tailnum' if time is None else 'when'!r}?" in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["e.csv", "e.csv.gz", "e.jsonl", "e.parquet"])
+def test_a_column_without_any_time_is_refused_with_its_first_value(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "e.parquet":
+        pyarrow.parquet.write_table(pa.table({"k": ["a", "b"], "w": ["", "noon"], "t": ["x", "15:04"]}), path)
+    else:
+        write(
+            path, "k,w,t\na,,x\nb,noon,15:04\n" if ".csv" in name else '{"k":"a","w":"noon","t":"x"}\n{"t":"15:04"}\n'
+        )
+    check_columns(EventLog(str(path), "k", "t"))
+    with pytest.raises(EventLogColumnError, match=r"'w' of .* holds no times, but noon"):
+        check_columns(EventLog(str(path), "k", "w"))
+
+
+def test_a_parquet_column_of_another_type_is_left_to_spark(tmp_path: Path) -> None:
+    table = pa.table({"k": ["a"], "t": pa.array([0], pa.timestamp("us")), "f": [1.5]})
+    pyarrow.parquet.write_table(table, tmp_path / "e.parquet")
+    for time in ("t", "f"):
+        check_columns(EventLog(str(tmp_path / "e.parquet"), "k", time))
+
+
 def test_the_command_answers_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

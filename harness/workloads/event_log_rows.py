@@ -12,9 +12,9 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -23,12 +23,15 @@ import pyarrow.parquet
 from pyarrow.lib import ArrowException
 
 from harness.workloads.event_log import EventLog, EventLogColumnError, EventLogFormat
+from harness.workloads.event_time import is_event_time
 from harness.workloads.suggestion import nearest
 
 ROWS_LOOKED_AT = 1_000
 """The rows of a file of JSON lines in which a column must show: each row names its own columns."""
 EXCERPT_CHARACTERS = 60
 COLUMNS_SHOWN = 30
+_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error, csv.Error, ArrowException)
+"""The errors that reading a damaged file may raise."""
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
 
 
@@ -48,6 +51,8 @@ class BadRow:
 def check_columns(log: EventLog) -> None:
     """Check that the log has the columns for key and time, as far as this machine can see without Spark.
 
+    A column for the time is refused if none of the first rows has a time in it.
+
     Raises: EventLogColumnError; and as ``EventLog.format``.
     """
     form = log.format()
@@ -55,6 +60,51 @@ def check_columns(log: EventLog) -> None:
     for name, role in ((log.key, "key"), (log.time, "time")):
         if name is not None and columns and name not in columns:
             raise missing_column(log.path, name, role, columns)
+    if log.time is not None and columns:
+        _check_times(log, form)
+
+
+def _check_times(log: EventLog, form: EventLogFormat) -> None:
+    found = list(islice(_values(log, str(log.time), form), ROWS_LOOKED_AT))
+    if found and not any(map(is_event_time, found)):
+        raise EventLogColumnError(
+            f"column {log.time!r} of {log.path} holds no times, but {listed([str(found[0])])}: name a column with "
+            "milliseconds since 1970, or with a date and time such as 2013-01-31T15:04:05Z"
+        )
+
+
+def _values(log: EventLog, column: str, form: EventLogFormat) -> Iterator[object]:
+    """Yield the values of a column that are not empty, until a file cannot be read; Spark says why."""
+    with suppress(*_UNREADABLE):
+        for file in _files(log):
+            if form is EventLogFormat.PARQUET:
+                for batch in pyarrow.parquet.ParquetFile(file).iter_batches(ROWS_LOOKED_AT, columns=[column]):
+                    if not _is_textual(batch.schema.field(column).type):
+                        return
+                    yield from filter(None, batch.column(0).to_pylist())
+            else:
+                for row in _rows(file, form):
+                    if row.get(column) not in (None, ""):
+                        yield row[column]
+
+
+def _is_textual(type_: pyarrow.DataType) -> bool:
+    return bool(pyarrow.types.is_string(type_) or pyarrow.types.is_large_string(type_))
+
+
+def _rows(file: Path, form: EventLogFormat) -> Iterator[Mapping[str, object]]:
+    with _opened(file) as lines:
+        if form is EventLogFormat.CSV:
+            reader = csv.reader(lines)
+            header = next(reader, [])
+            for row in reader:
+                yield dict(zip(header, row, strict=False))
+            return
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(line)
+                if isinstance(found, dict):
+                    yield found
 
 
 def missing_column(path: str, name: str, role: str, columns: list[str]) -> EventLogColumnError:
@@ -119,21 +169,9 @@ def _reason(log: EventLog, row: dict[str, object]) -> str:
         return f"it has no {log.key!r}"
     if "\N{REPLACEMENT CHARACTER}" in str(key):
         return f"its {log.key!r} is not UTF-8"
-    if log.time is not None and not _is_time(row.get(log.time)):
+    if log.time is not None and not is_event_time(row.get(log.time)):
         return f"its {log.time!r} is not a time"
     return ""
-
-
-def _is_time(value: object) -> bool:
-    text = str(value).strip()
-    try:
-        int(text)
-    except ValueError:
-        try:
-            datetime.fromisoformat(text)
-        except ValueError:
-            return False
-    return True
 
 
 def _columns(log: EventLog, form: EventLogFormat) -> list[str]:
@@ -142,7 +180,7 @@ def _columns(log: EventLog, form: EventLogFormat) -> list[str]:
     for file in _files(log):
         try:
             found.update(dict.fromkeys(_columns_of(file, form)))
-        except (OSError, EOFError, UnicodeError, zlib.error, csv.Error, ArrowException):
+        except _UNREADABLE:
             return []  # Spark says what is wrong with the file.
         if form is EventLogFormat.CSV:
             break  # Spark compares the headers of the other files with that of the first.
