@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sqlite3
 import subprocess
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
@@ -16,11 +15,13 @@ import psutil
 
 from harness.java import find_java
 from stores.errors import ConfigError
+from stores.files import sqlite_library
 from stores.registry import Backend, backends, open_store
 
 PACKAGES = (
     "rocksdict",
     "lmdb",
+    "apsw",
     "sqlite-utils",
     "pyspark",
     "pyarrow",
@@ -43,7 +44,11 @@ def environment(work: Path) -> dict[str, Any]:
         "kernel": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "java": _java(),
-        "libraries": {"RocksDB": _rocksdb(), "LMDB": _lmdb(), "SQLite": sqlite3.sqlite_version},
+        "libraries": {
+            "RocksDB": _rocksdb(),
+            "LMDB": _lmdb(),
+            "SQLite": f"{sqlite_library.VERSION} ({sqlite_library.NAME})",
+        },
         "packages": {name: found for name in PACKAGES if (found := _package(name)) is not None},
         "backends": {name: _backend(name, backend) for name, backend in sorted(backends().items())},
     }

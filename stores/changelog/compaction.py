@@ -14,13 +14,13 @@ Source: Kafka, "Log Compaction" and ``LogCleaner`` (``min.cleanable.dirty.ratio`
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import ceil
 from time import perf_counter
 
 from stores.changelog.interface import IsExpired
+from stores.files.sqlite_library import Connection
 
 STEP_S = 0.05
 """The time limit of a step."""
@@ -56,12 +56,12 @@ class Compaction:
         self._pass: _Pass | None = None
         self._seen_end = -1
 
-    def share(self, reader: sqlite3.Connection, start: int, end: int) -> float:
+    def share(self, reader: Connection, start: int, end: int) -> float:
         """Return the share of the partition's records that no pass has compacted yet: 0 for none, 1 for all."""
         kept, dirty = self._kept_and_dirty(reader, start, end)
         return dirty / (kept + dirty) if dirty else 0.0
 
-    def due_at(self, reader: sqlite3.Connection, start: int, end: int) -> int:
+    def due_at(self, reader: Connection, start: int, end: int) -> int:
         """Return the lowest end of the log at which a pass is due; 0 during a pass."""
         if self._pass is not None:
             return 0
@@ -69,7 +69,7 @@ class Compaction:
         dirty_share = min(self._dirty_ratio, 1 - 2**-20)
         return end - dirty + max(self._records_min, 1, ceil(kept * dirty_share / (1 - dirty_share)))
 
-    def step(self, writer: sqlite3.Connection, start: int, end: int, is_expired: IsExpired | None = None) -> int:
+    def step(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None = None) -> int:
         """Continue the pass, or begin one; return the number of removed records."""
         try:
             return self._step(writer, start, end, is_expired)
@@ -78,7 +78,7 @@ class Compaction:
             self._pass = None
             raise
 
-    def _step(self, writer: sqlite3.Connection, start: int, end: int, is_expired: IsExpired | None) -> int:
+    def _step(self, writer: Connection, start: int, end: int, is_expired: IsExpired | None) -> int:
         if self._pass is None:
             self._pass = _Pass(max(self._clean_offset(writer)[0], start), end)
         appended = end - self._seen_end if self._seen_end >= 0 else 0
@@ -94,7 +94,7 @@ class Compaction:
             left -= _ROWS
         return removed
 
-    def _note(self, writer: sqlite3.Connection, under_way: _Pass, start: int) -> None:
+    def _note(self, writer: Connection, under_way: _Pass, start: int) -> None:
         rows = writer.execute(
             "select offset, key from record where topic_id = :topic and partition = :partition and offset >= :at "
             f"and offset < :end and transaction_id not in ({ABORTED}) order by offset limit {_ROWS}",
@@ -109,7 +109,7 @@ class Compaction:
         if full or not rows:
             under_way.sweeping, under_way.at = True, start
 
-    def _sweep(self, writer: sqlite3.Connection, under_way: _Pass, start: int, is_expired: IsExpired | None) -> int:
+    def _sweep(self, writer: Connection, under_way: _Pass, start: int, is_expired: IsExpired | None) -> int:
         rows = writer.execute(
             f"select offset, key, transaction_id in ({ABORTED}) from record where topic_id = :topic "
             f"and partition = :partition and offset >= :at and offset < :end order by offset limit {_ROWS}",
@@ -139,14 +139,14 @@ class Compaction:
             )
         return len(superseded)
 
-    def _kept_and_dirty(self, reader: sqlite3.Connection, start: int, end: int) -> tuple[int, int]:
+    def _kept_and_dirty(self, reader: Connection, start: int, end: int) -> tuple[int, int]:
         clean, kept = self._clean_offset(reader)
         if clean <= start:
             return 0, end - start
         # Truncation may have removed some of what was kept.
         return min(kept, clean - start), max(end - clean, 0)
 
-    def _clean_offset(self, reader: sqlite3.Connection) -> tuple[int, int]:
+    def _clean_offset(self, reader: Connection) -> tuple[int, int]:
         row = reader.execute(
             "select clean_offset, kept_records from cleaning where topic_id = :topic and partition = :partition",
             self._where,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -19,6 +18,7 @@ from stores.errors import ChangelogError, StoreLockedError
 from stores.files.locks import is_lock_file, take_in_time
 from stores.files.plain_files import StrangeFileError, make_file, read_head, sync_folder
 from stores.files.sqlite_file import HEADER_BYTES, write_ahead
+from stores.files.sqlite_library import connect, run_script
 from stores.interface import Durability
 
 _BESIDE = {
@@ -33,7 +33,7 @@ Source: SQLite, "Temporary Files Used By SQLite", "WAL-mode File Format", "Datab
 def create_unless_there(path: Path) -> None:
     """Create an empty changelog at ``path`` unless a file exists there; a crash leaves all of it or nothing.
 
-    Raises: OSError, sqlite3.Error; ChangelogError if a foreign file has a name that is needed, or another process has
+    Raises: OSError, SQLite's errors; ChangelogError if a foreign file has a name that is needed, or another process has
     held the lock for half a minute.
     """
     if os.path.lexists(path):
@@ -104,11 +104,13 @@ def _put(new: Path, path: Path) -> None:
 
 
 def _build(path: Path) -> None:
-    connection = sqlite3.connect(path, isolation_level=None)
+    connection = connect(path)
     try:
         connection.execute("pragma page_size = 16384")
-        connection.executescript(
-            f"begin; {SCHEMA} pragma application_id = {APPLICATION_ID}; pragma user_version = {SCHEMA_VERSION}; commit;"
+        run_script(
+            connection,
+            f"begin; {SCHEMA} pragma application_id = {APPLICATION_ID}; "
+            f"pragma user_version = {SCHEMA_VERSION}; commit;",
         )
         write_ahead(connection, Durability.DISK)
     finally:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stores.changelog.creation import create_unless_there, sync_file
 from stores.changelog.schema import check_file, check_schema
+from stores.changelog.writer_lock import WriterLock
 from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError, StoreClosedError
 from stores.files.plain_files import sync_folder
 from stores.files.sqlite_file import keep_log, write_ahead
+from stores.files.sqlite_library import READ_ONLY, Connection, Error, connect, error_name, roll_back
 from stores.interface import Durability
 from stores.process.forks import BELONGS_TO_PARENT, never_free, watch
 
@@ -32,8 +33,8 @@ class LogFile:
         self._timeout_s = timeout_s
         self._durability = durability
         self._lock = threading.RLock()
-        self._readers: list[sqlite3.Connection] = []
-        self._idle_readers: list[sqlite3.Connection] = []
+        self._readers: list[Connection] = []
+        self._idle_readers: list[Connection] = []
         self.is_open = True
         self._forked = False
         with self._chained("open"):
@@ -51,7 +52,13 @@ class LogFile:
                         sync_file(path)
                 _open_here.files.add(self)
             try:
-                self.writer = self._connect()
+                self._writing = WriterLock(path, timeout_s)
+                try:
+                    with self._writing.held():
+                        self.writer = self._connect()
+                except BaseException:
+                    self._writing.close()
+                    raise
             except BaseException:
                 with _open_here.lock:
                     _open_here.files.discard(self)
@@ -62,7 +69,7 @@ class LogFile:
         watch(self, LogFile._disown)
 
     @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> Iterator[Connection]:
         """Run the block in an SQLite transaction, which is committed at its end and rolled back after an error.
 
         Raises: CommitInDoubtError if the commit itself failed. Readers do not see it then, but it may be complete in
@@ -71,19 +78,22 @@ class LogFile:
         with self._lock, self._chained("write to"):
             self.check_open()
             writer = self.writer
+            self._writing.acquire()
             try:
                 writer.execute("begin immediate")
                 yield writer
                 self._commit(writer)
             except BaseException:
-                writer.rollback()
+                roll_back(writer)
                 raise
+            finally:
+                self._writing.release()
 
-    def _commit(self, writer: sqlite3.Connection) -> None:
+    def _commit(self, writer: Connection) -> None:
         try:
             writer.execute("commit")
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+        except Error as error:
+            if error_name(error).startswith("SQLITE_BUSY"):
                 raise
             raise CommitInDoubtError(
                 f"it is unknown whether the changelog {self.path} has the last commit: {error}. Check the disk, then "
@@ -91,7 +101,7 @@ class LogFile:
             ) from error
 
     @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
+    def read(self) -> Iterator[Connection]:
         """Lend a read-only connection to the block."""
         with self._chained("read"):
             with self._lock:
@@ -106,9 +116,20 @@ class LogFile:
         """Close every connection; a read in progress ends with StoreClosedError."""
         with self._lock, self._chained("close"):
             self.is_open = False
-            # The writer goes last: the last connection to close checkpoints the WAL.
-            for connection in (*self._readers, self.writer):
-                connection.close()
+            # If another process holds the lock for the whole time, it has a connection, and so none of these is the
+            # last one, which checkpoints.
+            alone = False
+            with suppress(ChangelogTimeoutError):
+                self._writing.acquire()
+                alone = True
+            try:
+                # The writer goes last: the last connection to close checkpoints the WAL.
+                for connection in (*self._readers, self.writer):
+                    connection.close()
+                if alone:
+                    self._writing.remove_file()
+            finally:
+                self._writing.close()
 
     def check_open(self) -> None:
         """Check that the file is open. Raises: StoreClosedError."""
@@ -119,18 +140,13 @@ class LogFile:
 
     def _disown(self) -> None:
         never_free([self._lock, self.writer, *self._readers])
+        self._writing.close()
         self._lock = threading.RLock()
         self._readers, self._idle_readers = [], []
         self.is_open, self._forked = False, True
 
-    def _connect(self) -> sqlite3.Connection:
-        writer = sqlite3.connect(
-            self.path,
-            timeout=self._timeout_s,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=4 * ROWS_PER_INSERT,
-        )
+    def _connect(self) -> Connection:
+        writer = connect(self.path, timeout_s=self._timeout_s, cached_statements=4 * ROWS_PER_INSERT)
         try:
             check_schema(self.path, writer)
             write_ahead(writer, self._durability)
@@ -141,20 +157,14 @@ class LogFile:
                 keep_log(writer, self.path)
             else:
                 writer.execute("begin immediate")  # a file that can't be written fails here, not at the first commit
-                writer.rollback()
+                roll_back(writer)
         except BaseException:
             writer.close()
             raise
         return writer
 
-    def _open_reader(self) -> sqlite3.Connection:
-        reader = sqlite3.connect(
-            f"{self.path.as_uri()}?mode=ro",
-            uri=True,
-            timeout=self._timeout_s,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+    def _open_reader(self) -> Connection:
+        reader = connect(self.path, READ_ONLY, timeout_s=self._timeout_s)
         self._readers.append(reader)
         return reader
 
@@ -163,17 +173,17 @@ class LogFile:
         """Turn errors of SQLite and the system into a ChangelogError that names the file and says what to do."""
         try:
             yield
-        except sqlite3.Error as error:
+        except UnicodeDecodeError as error:
+            # A name in the schema is damaged.
+            raise ChangelogError(f"cannot {deed} the changelog {self.path}. {_ADVICE['SQLITE_CORRUPT']}") from error
+        except Error as error:
             self.check_open()
-            name = getattr(error, "sqlite_errorname", "")
+            name = error_name(error)
             advice = next(
                 (advice for prefix, advice in _ADVICE.items() if name.startswith(prefix)), _ADVICE["SQLITE_IOERR"]
             )
             kind = ChangelogTimeoutError if name.startswith("SQLITE_BUSY") else ChangelogError
             raise kind(f"cannot {deed} the changelog {self.path}: {error}. {advice}") from error
-        except UnicodeDecodeError as error:
-            # A name in the schema is damaged.
-            raise ChangelogError(f"cannot {deed} the changelog {self.path}. {_ADVICE['SQLITE_CORRUPT']}") from error
         except OSError as error:
             raise ChangelogError(
                 f"cannot {deed} the changelog {self.path}: {error.strerror}. {_ADVICE['SQLITE_CANTOPEN']}"

@@ -6,12 +6,12 @@ Print its contents with ``sqlite3 FILE "select * from records"``, ``... from par
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
 
 from stores.errors import ChangelogError
 from stores.files.plain_files import read_head
 from stores.files.sqlite_file import HEADER_BYTES, missing_bytes
+from stores.files.sqlite_library import Connection, roll_back
 
 APPLICATION_ID = 0x6C6F6731
 """Spells "log1" in the file's header; ``file`` and ``pragma application_id`` show it."""
@@ -120,7 +120,7 @@ def check_file(path: Path) -> None:
         )
 
 
-def check_schema(path: Path, connection: sqlite3.Connection) -> None:
+def check_schema(path: Path, connection: Connection) -> None:
     """Bring an older changelog to the present version. Raises: ChangelogError for a newer one, and for another file."""
     if connection.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
         raise ChangelogError(f"{path} is an SQLite file, but not a changelog; choose another path")
@@ -142,5 +142,5 @@ def check_schema(path: Path, connection: sqlite3.Connection) -> None:
                 connection.execute(f"pragma user_version = {SCHEMA_VERSION}")
             connection.execute("commit")
         except BaseException:
-            connection.rollback()
+            roll_back(connection)
             raise

@@ -1,15 +1,13 @@
 """The embedded changelog: one SQLite file that a human can read.
 
 One connection of a process writes, guarded by a lock; readers have connections of their own and see a snapshot, so
-neither waits for the other. SQLite 3.7.0 to 3.51.2 may corrupt a WAL if two *processes* write or checkpoint at the same
-moment: with such a release, let one process at a time write to a file.
+neither waits for the other. Processes write one after the other (``stores.changelog.writer_lock``).
 Source: KIP-98 (transactions, epochs, last stable offset); SQLite's release notes, 3.51.3.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from functools import cache
@@ -39,6 +37,7 @@ from stores.changelog.producer import (
 )
 from stores.errors import ChangelogError, ConfigError
 from stores.failpoints import reach
+from stores.files.sqlite_library import Connection, changes, roll_back
 from stores.files.store_directory import checked_path
 from stores.interface import Durability, TopicPartition
 
@@ -79,7 +78,7 @@ class SqliteChangelog(Changelog, LogWriter):
         self._due_at: dict[TopicPartition, int] = {}
         self._appended: dict[TopicPartition, int] = {}
         """The offset after the last record that was appended here."""
-        self._file = LogFile(checked_path(path), Durability(durability), timeout_s)
+        self._file = LogFile(checked_path(path), _level(durability), timeout_s)
         self.path = self._file.path
         self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()
         self._partition_ids: dict[TopicPartition, int] = {}
@@ -151,12 +150,14 @@ class SqliteChangelog(Changelog, LogWriter):
             where = {"topic": topic_id, "partition": partition.partition, "end": self._bounds(writer, partition)[1]}
             before_end = "topic_id = :topic and partition = :partition and offset < :end"
             aborted = f"transaction_id in ({ABORTED})"
-            removed = writer.execute(f"delete from record where {before_end} and {aborted}", where).rowcount
-            removed += writer.execute(
+            writer.execute(f"delete from record where {before_end} and {aborted}", where)
+            removed = changes(writer)
+            writer.execute(
                 f"""delete from record where {before_end} and key is not null and offset not in
                 (select max(offset) from record where {before_end} and key is not null group by key)""",
                 where,
-            ).rowcount
+            )
+            removed += changes(writer)
             if is_expired is not None:
                 keys = writer.execute(f"select offset, key from record where {before_end} and key is not null", where)
                 expired = [(offset,) for offset, key in keys.fetchall() if is_expired(key)]
@@ -200,10 +201,11 @@ class SqliteChangelog(Changelog, LogWriter):
         with self._file.write() as writer:
             start, end = self._bounds(writer, partition)
             check_truncation(partition, before_offset, start, end)
-            removed = writer.execute(
+            writer.execute(
                 "delete from record where topic_id = ? and partition = ? and offset < ?",
                 (topic_id, partition.partition, before_offset),
-            ).rowcount
+            )
+            removed = changes(writer)
             writer.execute(
                 "update topic_partition set start_offset = ? where topic_id = ? and partition = ?",
                 (before_offset, topic_id, partition.partition),
@@ -250,10 +252,11 @@ class SqliteChangelog(Changelog, LogWriter):
             if identity is not None:
                 self._check_epoch(writer, identity)
                 if transaction is None and not request.ends:
-                    transaction = writer.execute(
-                        "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN')",
+                    [transaction] = writer.execute(
+                        "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN') "
+                        "returning transaction_id",
                         (identity.transactional_id, identity.epoch),
-                    ).lastrowid
+                    ).fetchone()
             for partition, pending in request.records.items():
                 if pending:
                     last_offsets[partition] = self._insert(writer, partition, transaction, pending)
@@ -274,9 +277,7 @@ class SqliteChangelog(Changelog, LogWriter):
         with self._file.write() as writer:
             writer.execute("update log_transaction set state = 'ABORTED' where transaction_id = ?", (transaction,))
 
-    def _insert(
-        self, writer: sqlite3.Connection, partition: TopicPartition, transaction: int | None, pending: Pending
-    ) -> int:
+    def _insert(self, writer: Connection, partition: TopicPartition, transaction: int | None, pending: Pending) -> int:
         topic_id, number = self._topic_id(partition), partition.partition
         count = len(pending) // FIELDS_PER_RECORD
         [following] = writer.execute(
@@ -303,7 +304,7 @@ class SqliteChangelog(Changelog, LogWriter):
         self._appended[partition] = int(following)
         return int(following) - 1
 
-    def _check_epoch(self, writer: sqlite3.Connection, identity: Identity) -> None:
+    def _check_epoch(self, writer: Connection, identity: Identity) -> None:
         row = writer.execute(
             "select epoch from producer where transactional_id = ?", (identity.transactional_id,)
         ).fetchone()
@@ -332,9 +333,9 @@ class SqliteChangelog(Changelog, LogWriter):
                     yield Record(offset, key, value, timestamp_ms, _decoded(headers) if headers else ())
             finally:
                 if self._file.is_open:
-                    reader.rollback()
+                    roll_back(reader)
 
-    def _bounds(self, connection: sqlite3.Connection, partition: TopicPartition) -> tuple[int, int]:
+    def _bounds(self, connection: Connection, partition: TopicPartition) -> tuple[int, int]:
         """Return the start offset and the last stable offset: the first one of an open transaction, or the end."""
         topic_id = self._topic_id(partition)
         start, following, stable = connection.execute(
@@ -347,7 +348,7 @@ class SqliteChangelog(Changelog, LogWriter):
         ).fetchone()
         return start, following if stable is None else stable
 
-    def _forget_aborted(self, writer: sqlite3.Connection, topic_id: int, partition: int, end: int) -> None:
+    def _forget_aborted(self, writer: Connection, topic_id: int, partition: int, end: int) -> None:
         """Remove the entries of aborted transactions that have no records left."""
         writer.execute(
             f"delete from transaction_range where topic_id = ? and partition = ? and last_offset < ? "
@@ -394,3 +395,10 @@ def _encoded(headers: object) -> str | None:
 
 def _decoded(headers: str) -> Headers:
     return tuple((name, content.encode("latin-1")) for name, content in json.loads(headers))
+
+
+def _level(given: Durability | str) -> Durability:
+    try:
+        return Durability(given)
+    except ValueError as error:
+        raise ConfigError(f"no durability {given!r}; there are: {', '.join(Durability)}") from error

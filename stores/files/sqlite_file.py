@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from stores.files.sqlite_library import Connection
 from stores.interface import Durability
 
 _SYNCHRONOUS: Mapping[Durability, int] = {
@@ -36,11 +37,11 @@ class Deadline:
         return time.monotonic() > self._until
 
 
-def write_ahead(connection: sqlite3.Connection, durability: Durability) -> None:
+def write_ahead(connection: Connection, durability: Durability) -> None:
     """Put the file in WAL mode, with the syncs of ``durability``.
 
     The results are fetched and compared: a pragma without a fetch hides I/O errors, and the file stays in another mode.
-    Raises: sqlite3.Error, also if SQLite ignores the request.
+    Raises: SQLite's errors, also if SQLite ignores the request.
     """
     level = _SYNCHRONOUS[durability]
     [mode] = connection.execute("pragma journal_mode = wal").fetchone()
@@ -55,14 +56,14 @@ def write_ahead(connection: sqlite3.Connection, durability: Durability) -> None:
         raise sqlite3.OperationalError(f"synchronous stays {found}, not {level}: choose another SQLite")
 
 
-def keep_log(connection: sqlite3.Connection, file: Path) -> None:
+def keep_log(connection: Connection, file: Path) -> None:
     """Make the WAL of ``file`` durable as it is now. ``connection`` has the file open.
 
     If a process is killed after a failed sync, the WAL looks complete but the disk lacks a part of it: the kernel has
     marked these pages clean, and no later sync reports them. Later commits would be lost with them. So the WAL is
     written again and synced. Writers are locked out meanwhile. SQLite has no lock on the WAL file that closing it here
     would release.
-    Raises: sqlite3.Error, OSError. Source: fsync(2), "EIO"; SQLite's manual, "WAL-mode File Format", 4.3.
+    Raises: SQLite's errors, OSError. Source: fsync(2), "EIO"; SQLite's manual, "WAL-mode File Format", 4.3.
     """
     connection.execute("begin immediate")
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +49,7 @@ from stores.changelog.interface import Record
 from stores.changelog.sqlite import SqliteChangelog
 from stores.config import StoreConfig
 from stores.errors import ChangelogTimeoutError, ProducerFencedError
+from stores.files.sqlite_library import connect, roll_back
 from stores.interface import Durability, ProcessingGuarantee, TopicPartition
 from stores.registry import backend_named
 from stores.tasks.context import TaskContext
@@ -255,10 +255,10 @@ class Job:
 @contextmanager
 def occupied(changelog: Path) -> Iterator[None]:
     """Hold the changelog file's write lock during the block: a commit to it waits until its timeout."""
-    with closing(sqlite3.connect(changelog, isolation_level=None)) as other:
+    with closing(connect(changelog)) as other:
         other.execute("begin immediate")
         yield
-        other.rollback()
+        roll_back(other)
 
 
 def changelog_partition(store: str) -> TopicPartition:

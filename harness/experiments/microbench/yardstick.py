@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from stores import Durability
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.rocksdb import RocksDBEngine, database_options
 from stores.engines.sqlite import SqliteEngine
+from stores.files.sqlite_library import connect
 
 Pairs = Sequence[tuple[bytes, bytes]]
 
@@ -142,7 +142,7 @@ class PlainSqlite(Yardstick):
     """Sorted ``executemany`` in one transaction for each batch, with the settings of the stores."""
 
     def __init__(self, path: Path, durability: Durability) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db = connect(path)
         self._db.execute("pragma journal_mode=WAL").fetchone()
         synchronous = {Durability.CHANGELOG: "OFF", Durability.PROCESS: "NORMAL", Durability.DISK: "FULL"}[durability]
         self._db.execute(f"pragma synchronous={synchronous}")

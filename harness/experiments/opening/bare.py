@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,6 +14,7 @@ from rocksdict import Options, Rdict
 from stores.engines.lmdb import LmdbEngine
 from stores.engines.rocksdb import RocksDBEngine, database_options
 from stores.engines.sqlite import SqliteEngine
+from stores.files.sqlite_library import connect
 
 Open = Callable[[], Any]
 
@@ -71,7 +71,7 @@ def _lmdb(path: Path) -> Open:
 
 def _sqlite(path: Path) -> Open:
     def opening() -> Any:
-        opened = sqlite3.connect(path, isolation_level=None)
+        opened = connect(path)
         opened.execute(f"pragma cache_size=-{int(str(SqliteEngine.options['cache_size_bytes'])) >> 10}")
         # The first read recovers the WAL.
         tables = opened.execute("select name from sqlite_master where type = 'table' order by name").fetchall()

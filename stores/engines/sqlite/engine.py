@@ -10,7 +10,6 @@ also detects keys that are lost with their page; a lookup does not.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import repeat
@@ -43,15 +42,13 @@ from stores.engines.sqlite.tables import (
 from stores.engines.sqlite.transaction import SqliteTransaction
 from stores.errors import CommitFailedError, StoreCorruptedError, StoreUnavailableError
 from stores.files.sqlite_file import OPENING_S, STEPS_PER_LOOK, Deadline, keep_log, sync_log, write_ahead
+from stores.files.sqlite_library import READ_ONLY, UNCHANGING, VERSION_NUMBER, Connection, Error, connect, copy_whole
 from stores.interface import Durability
 from stores.ordered.ranges import ScanRange
 
 Answer = TypeVar("Answer")
 
 _POOL = 4
-_MAJOR, _MINOR, _PATCH = sqlite3.sqlite_version_info
-_VERSION_NUMBER = 1_000_000 * _MAJOR + 1_000 * _MINOR + _PATCH
-"""SQLite's own number of its version. Source: its manual, ``SQLITE_VERSION_NUMBER``."""
 
 
 class SqliteEngine(TransactionalEngine):
@@ -78,16 +75,16 @@ class SqliteEngine(TransactionalEngine):
     max_value_bytes = 900_000_000 - CHECKSUM_BYTES  # SQLite's limit for a whole row is 1,000,000,000 bytes
 
     def __init__(
-        self, file: Path, writer: sqlite3.Connection, mmap_size_bytes: int, durability: Durability, codec: ValueCodec
+        self, file: Path, writer: Connection, mmap_size_bytes: int, durability: Durability, codec: ValueCodec
     ) -> None:
         self._file, self._writer, self._mmap, self._durability = file, writer, mmap_size_bytes, durability
         self._codec = codec
-        self._access = "mode=ro"
+        self._access = READ_ONLY
         self._owner = get_ident()
         # Held during reads on the writing connection, and while it is closed: closing a connection during a call of
         # another thread crashes the process.
         self._using_writer = Lock()
-        self._pool: list[sqlite3.Connection] = []
+        self._pool: list[Connection] = []
         self._snapshots = Snapshots(self._acquire, self._release)
         # Re-entrant: a finalizer may give a connection back while one is being borrowed.
         self._lock = RLock()
@@ -102,7 +99,7 @@ class SqliteEngine(TransactionalEngine):
             new, unclean = not file.exists(), log.exists() and log.stat().st_size > 0
             if not new:
                 check_header(file)
-            writer = sqlite3.connect(file, isolation_level=None, check_same_thread=False, cached_statements=64)
+            writer = connect(file)
             try:
                 writer.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
                 writer.execute(f"pragma page_size={cast(int, options['page_size_bytes'])}")
@@ -124,7 +121,7 @@ class SqliteEngine(TransactionalEngine):
         except UnicodeDecodeError as error:
             # A name in the schema is damaged.
             raise damage(error, file) from error
-        except sqlite3.Error as error:
+        except Error as error:
             raise opening_error(error, file) from error
         except OSError as error:
             raise StoreUnavailableError(f"{file} can't be opened: {error.strerror}. Make it readable") from error
@@ -143,8 +140,8 @@ class SqliteEngine(TransactionalEngine):
         try:
             check_header(file)
             # Without a WAL the file is all there is. Then SQLite need not make one, for which it would need the folder.
-            access = "mode=ro" if live or _size(file.with_name(f"{FILE}-wal")) else "mode=ro&immutable=1"
-            reader = _connect(file, access)
+            access = READ_ONLY if live or _size(file.with_name(f"{FILE}-wal")) else UNCHANGING
+            reader = connect(file, access)
             try:
                 reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
                 codec = codec_of(checksums=has_checksums(reader, file), scans_checked=True)
@@ -159,7 +156,7 @@ class SqliteEngine(TransactionalEngine):
                 raise
         except UnicodeDecodeError as error:
             raise damage(error, file) from error
-        except sqlite3.Error as error:
+        except Error as error:
             raise opening_error(error, file) from error
         except FileNotFoundError as error:
             raise StoreCorruptedError(f"{file} is missing: wipe the store and restore it from its changelog") from error
@@ -169,9 +166,9 @@ class SqliteEngine(TransactionalEngine):
 
     def copy_to(self, folder: Path) -> None:
         try:
-            with closing(sqlite3.connect(folder / FILE)) as target:
-                self._writer.backup(target)
-        except sqlite3.Error as error:
+            with closing(connect(folder / FILE)) as target:
+                copy_whole(self._writer, target)
+        except Error as error:
             raise StoreUnavailableError(
                 f"{self._file} can't be copied to {folder}: {error}. Make room there"
             ) from error
@@ -181,7 +178,7 @@ class SqliteEngine(TransactionalEngine):
         opened = cls.open(path, Durability.DISK, options)
         try:
             opened._writer.execute("vacuum")
-        except sqlite3.Error as error:
+        except Error as error:
             raise writing_error(error, path / FILE) from error
         finally:
             opened.close()
@@ -194,7 +191,7 @@ class SqliteEngine(TransactionalEngine):
         try:
             # In a separate transaction. The table is not in use before the meta entry is written.
             self._writer.execute(schema(SECOND).replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"))
-        except sqlite3.Error as error:
+        except Error as error:
             raise writing_error(error, self._file) from error
 
     def select_families(self) -> None:
@@ -217,7 +214,7 @@ class SqliteEngine(TransactionalEngine):
                 reader = self._acquire()
                 row = reader.execute(statement, (key,)).fetchone()
                 self._release(reader)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
         return None if row is None else self._codec.decode(key, row[0])
 
@@ -231,7 +228,7 @@ class SqliteEngine(TransactionalEngine):
     def _get_all(self, keys: Sequence[bytes], statements: Iterable[str]) -> list[bytes | None]:
         """Return the values of ``keys``, each by its statement, all of one snapshot."""
 
-        def look(reader: sqlite3.Connection) -> list[bytes | None]:
+        def look(reader: Connection) -> list[bytes | None]:
             reader.execute("begin")
             try:
                 lookups = zip(keys, statements, strict=False)
@@ -242,7 +239,7 @@ class SqliteEngine(TransactionalEngine):
 
         try:
             found = self._query(look)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
         return self._codec.decode_many(keys, found)
 
@@ -251,7 +248,7 @@ class SqliteEngine(TransactionalEngine):
             snapshots, bounds = self._snapshots, ScanRange(start, end, end_open)
             snapshot = snapshots.acquire()
             return SqliteScan(self._file, self._codec, snapshots, snapshot, self._tables, bounds, reverse=reverse)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
 
     def scans(self, ranges: Sequence[ScanRange], *, reverse: bool = False) -> list[Scan]:
@@ -268,17 +265,17 @@ class SqliteEngine(TransactionalEngine):
                         return [self._scan(share(snapshot), each, reverse=reverse) for each in ranges]
                     finally:
                         held.close()
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
 
-    def _scan(self, snapshot: Snapshot[sqlite3.Connection], bounds: ScanRange, *, reverse: bool) -> SqliteScan:
+    def _scan(self, snapshot: Snapshot[Connection], bounds: ScanRange, *, reverse: bool) -> SqliteScan:
         """Return a scan that is a user of ``snapshot``."""
         return SqliteScan(self._file, self._codec, self._snapshots, snapshot, self._tables, bounds, reverse=reverse)
 
     def snapshot(self) -> EngineSnapshot:
         try:
             return SqliteSnapshot(self._file, self._codec, self._tables, self._acquire, self._release)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
 
     def has_records(self) -> bool:
@@ -286,11 +283,11 @@ class SqliteEngine(TransactionalEngine):
         statement = f"select 1 from {self._tables[0].name} limit 1"
         try:
             return self._query(lambda reader: reader.execute(statement).fetchone()) is not None
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
 
     def meta(self) -> dict[bytes, bytes]:
-        def look(reader: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+        def look(reader: Connection) -> list[tuple[bytes, bytes]]:
             # With a deadline, because opening calls this: a damaged tree may contain a cycle.
             reader.set_progress_handler(Deadline(OPENING_S), STEPS_PER_LOOK)
             try:
@@ -300,7 +297,7 @@ class SqliteEngine(TransactionalEngine):
 
         try:
             entries = self._query(look)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
         return dict(self._codec.decode_pairs(entries))
 
@@ -324,7 +321,7 @@ class SqliteEngine(TransactionalEngine):
                 if writer.in_transaction:
                     writer.execute("rollback")
                 raise
-        except sqlite3.Error as error:
+        except Error as error:
             raise writing_error(error, self._file) from error
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -333,7 +330,7 @@ class SqliteEngine(TransactionalEngine):
     def begin(self) -> Transaction:
         try:
             self._writer.execute("begin immediate")
-        except sqlite3.Error as error:
+        except Error as error:
             raise writing_error(error, self._file) from error
         return SqliteTransaction(self._file, self._writer, self._codec, self._snapshots, self._tables)
 
@@ -360,7 +357,7 @@ class SqliteEngine(TransactionalEngine):
 
         # Counting would read the whole table, and SQLite has no estimate without ANALYZE. So divide the file's size by
         # that of a sample.
-        def look(reader: sqlite3.Connection) -> int:
+        def look(reader: Connection) -> int:
             pages = reader.execute("pragma page_count").fetchone()[0]
             size = reader.execute("pragma page_size").fetchone()[0]
             sample = (
@@ -371,7 +368,7 @@ class SqliteEngine(TransactionalEngine):
 
         try:
             return self._query(look)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
 
     def verify(self) -> None:
@@ -382,7 +379,7 @@ class SqliteEngine(TransactionalEngine):
                 problems = [text for (text,) in reader.execute("pragma integrity_check(1)")]
             finally:
                 reader.close()
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
         if problems != ["ok"]:
             raise StoreCorruptedError(
@@ -399,14 +396,14 @@ class SqliteEngine(TransactionalEngine):
                 for name in ("page_size", "page_count", "freelist_count")
             )
             self._release(reader)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
         return {
             "database_bytes": pages * page_bytes,
             "free_bytes": free * page_bytes,
             "file_size_bytes": _size(self._file),
             "wal_file_size_bytes": _size(log),
-            "sqlite_version_number": _VERSION_NUMBER,
+            "sqlite_version_number": VERSION_NUMBER,
         }
 
     def close(self) -> None:
@@ -418,10 +415,10 @@ class SqliteEngine(TransactionalEngine):
                 connection.close()
             with self._using_writer:
                 self._writer.close()
-        except sqlite3.Error as error:
+        except Error as error:
             raise writing_error(error, self._file) from error
 
-    def _query(self, look: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def _query(self, look: Callable[[Connection], Answer]) -> Answer:
         """Return the result of ``look`` on committed data: on the writing connection, unless it may show other data."""
         if get_ident() == self._owner and not self._writer.in_transaction:
             with self._using_writer:
@@ -431,30 +428,24 @@ class SqliteEngine(TransactionalEngine):
         self._release(reader)
         return answer
 
-    def _acquire(self) -> sqlite3.Connection:
+    def _acquire(self) -> Connection:
         with self._lock:
             if self._pool:
                 return self._pool.pop()
         return self._connect()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> Connection:
         """Return a read-only connection, which sees committed data."""
-        reader = _connect(self._file, self._access)
+        reader = connect(self._file, self._access)
         reader.execute(f"pragma mmap_size={self._mmap}").fetchall()
         return reader
 
-    def _release(self, reader: sqlite3.Connection) -> None:
+    def _release(self, reader: Connection) -> None:
         with self._lock:
             if len(self._pool) < _POOL:
                 self._pool.append(reader)
                 return
         reader.close()
-
-
-def _connect(file: Path, access: str) -> sqlite3.Connection:
-    """Return a connection with ``access``, the parameters of SQLite's URI."""
-    uri = f"{file.absolute().as_uri()}?{access}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def _size(file: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from threading import RLock
@@ -10,8 +9,9 @@ from threading import RLock
 from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Scan, take
 from stores.engines.snapshots import Snapshot, Snapshots
-from stores.engines.sqlite.errors import reading_error
+from stores.engines.sqlite.errors import READING_ERRORS, reading_error
 from stores.engines.sqlite.tables import Table, selection
+from stores.files.sqlite_library import Connection
 from stores.ordered.ranges import ScanRange
 
 _FETCH_FIRST, _FETCH = 32, 512
@@ -20,14 +20,14 @@ _FETCH_FIRST, _FETCH = 32, 512
 class SqliteScan(Scan):
     """A statement on a connection that scans share. The first scan begins its snapshot, and the last one ends it."""
 
-    _snapshot: Snapshot[sqlite3.Connection] | None = None
+    _snapshot: Snapshot[Connection] | None = None
 
     def __init__(
         self,
         file: Path,
         codec: ValueCodec,
-        snapshots: Snapshots[sqlite3.Connection],
-        snapshot: Snapshot[sqlite3.Connection],
+        snapshots: Snapshots[Connection],
+        snapshot: Snapshot[Connection],
         tables: Sequence[Table],
         bounds: ScanRange,
         *,
@@ -49,7 +49,7 @@ class SqliteScan(Scan):
             try:
                 with self._snapshot.lock:
                     chunk, ended = take(self._rows, self._size)
-            except (sqlite3.Error, TypeError) as error:
+            except READING_ERRORS as error:
                 raise reading_error(error, self._file) from error
             if ended:
                 self.close()

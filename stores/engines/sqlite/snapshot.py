@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from stores.engines.snapshots import Snapshot, Snapshots
 from stores.engines.sqlite.errors import reading_error
 from stores.engines.sqlite.scan import SqliteScan
 from stores.engines.sqlite.tables import Table
+from stores.files.sqlite_library import Connection, Error
 from stores.ordered.ranges import ScanRange
 
 
@@ -26,12 +26,12 @@ class SqliteSnapshot(EngineSnapshot):
         file: Path,
         codec: ValueCodec,
         tables: Sequence[Table],
-        acquire: Callable[[], sqlite3.Connection],
-        release: Callable[[sqlite3.Connection], None],
+        acquire: Callable[[], Connection],
+        release: Callable[[Connection], None],
     ) -> None:
         self._file, self._codec, self._tables = file, codec, tables
 
-        def begin() -> sqlite3.Connection:
+        def begin() -> Connection:
             reader = acquire()
             try:
                 reader.execute("begin")
@@ -43,19 +43,19 @@ class SqliteSnapshot(EngineSnapshot):
                 raise
             return reader
 
-        def end(reader: sqlite3.Connection) -> None:
+        def end(reader: Connection) -> None:
             reader.execute("rollback")
             release(reader)
 
-        self._transactions: Snapshots[sqlite3.Connection] = Snapshots(begin, end)
-        self._snapshot: Snapshot[sqlite3.Connection] | None = self._transactions.acquire()
+        self._transactions: Snapshots[Connection] = Snapshots(begin, end)
+        self._snapshot: Snapshot[Connection] | None = self._transactions.acquire()
 
     def get(self, key: bytes, family: int = 0) -> bytes | None:
         snapshot = self._open()
         try:
             with snapshot.lock:
                 row = snapshot.reading.execute(self._tables[family].lookup, (key,)).fetchone()
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
         return None if row is None else self._codec.decode(key, row[0])
 
@@ -64,7 +64,7 @@ class SqliteSnapshot(EngineSnapshot):
         shared = transactions.share(self._open())
         try:
             return SqliteScan(self._file, self._codec, transactions, shared, self._tables, bounds, reverse=reverse)
-        except sqlite3.Error as error:
+        except Error as error:
             raise reading_error(error, self._file) from error
 
     def meta(self) -> Mapping[bytes, bytes]:
@@ -76,6 +76,6 @@ class SqliteSnapshot(EngineSnapshot):
             with snapshot.lock:
                 self._transactions.release(snapshot)
 
-    def _open(self) -> Snapshot[sqlite3.Connection]:
+    def _open(self) -> Snapshot[Connection]:
         assert self._snapshot is not None, "a closed snapshot is not used"
         return self._snapshot

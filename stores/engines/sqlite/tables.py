@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from stores.engines.checksum import ValueCodec
 from stores.engines.engine import Writes
 from stores.errors import StoreCorruptedError, StoreIncompatibleError
 from stores.files.sqlite_file import HEADER_BYTES, missing_bytes
+from stores.files.sqlite_library import Connection
 from stores.ordered.ranges import ScanRange
 
 FILE = "store.db"
@@ -39,14 +39,14 @@ class Table:
 DATA, META, RECORDS = Table("data"), Table("meta"), Table(SECOND)
 
 
-def create(writer: sqlite3.Connection, *, checksums: bool) -> None:
+def create(writer: Connection, *, checksums: bool) -> None:
     for statement in _TABLES.values():
         writer.execute(statement)
     writer.execute(f"pragma user_version={_VERSIONS[checksums]}")
 
 
-def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
-    """Return whether the store was created with checksums. Raises: StoreCorruptedError, sqlite3.Error."""
+def has_checksums(writer: Connection, file: Path) -> bool:
+    """Return whether the store was created with checksums. Raises: StoreCorruptedError, SQLite's errors."""
     tables = dict(writer.execute("select name, sql from sqlite_schema").fetchall())
     [version] = writer.execute("pragma user_version").fetchone()
     for checksums, expected in _VERSIONS.items():
@@ -57,20 +57,20 @@ def has_checksums(writer: sqlite3.Connection, file: Path) -> bool:
     )
 
 
-def has_table(reader: sqlite3.Connection, name: str) -> bool:
-    """Return whether there is a table ``name`` with a store's schema. Raises: sqlite3.Error."""
+def has_table(reader: Connection, name: str) -> bool:
+    """Return whether there is a table ``name`` with a store's schema. Raises: SQLite's errors."""
     return reader.execute("select 1 from sqlite_schema where sql = ?", (schema(name),)).fetchone() is not None
 
 
-def families(reader: sqlite3.Connection) -> list[str]:
-    """Return the data tables of a store's file. Raises: sqlite3.Error."""
+def families(reader: Connection) -> list[str]:
+    """Return the data tables of a store's file. Raises: SQLite's errors."""
     return ["data", SECOND] if has_table(reader, SECOND) else ["data"]
 
 
-def check_own(writer: sqlite3.Connection, file: Path) -> None:
+def check_own(writer: Connection, file: Path) -> None:
     """Refuse a file with foreign tables or triggers: a trigger would change writes, and wiping would remove a table.
 
-    SQLite's own statistics tables are allowed. Raises: StoreIncompatibleError, sqlite3.Error.
+    SQLite's own statistics tables are allowed. Raises: StoreIncompatibleError, SQLite's errors.
     """
     foreign = [
         f"the {kind} {name}"
@@ -114,7 +114,7 @@ def selection(tables: Sequence[Table], selected: ScanRange, *, reverse: bool) ->
     return f"select key, value from {tables[family].name} {where}order by key {'desc' if reverse else 'asc'}", bounds
 
 
-def delete_range(writer: sqlite3.Connection, table: Table, start: bytes | None, end: bytes | None) -> None:
+def delete_range(writer: Connection, table: Table, start: bytes | None, end: bytes | None) -> None:
     # Two statements: for one with an OR, SQLite would read all keys from the start on.
     if end is None:
         writer.execute(f"delete from {table.name} where key >= ?", (start or b"",))
@@ -122,7 +122,7 @@ def delete_range(writer: sqlite3.Connection, table: Table, start: bytes | None, 
         writer.execute(f"delete from {table.name} where key >= ? and key <= ?", (start or b"", end))
 
 
-def apply(writer: sqlite3.Connection, table: Table, layer: Writes, codec: ValueCodec) -> None:
+def apply(writer: Connection, table: Table, layer: Writes, codec: ValueCodec) -> None:
     writes = layer.writes
     if None in writes.values():
         gone = [(key,) for key, value in writes.items() if value is None]

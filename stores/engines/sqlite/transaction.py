@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from stores.engines.snapshots import Snapshots
 from stores.engines.sqlite.errors import aborted, reading_error, writing_error
 from stores.engines.sqlite.tables import META, Table, apply, delete_range, selection
 from stores.errors import CommitFailedError, StoreError
+from stores.files.sqlite_library import Connection, Error
 from stores.ordered.ranges import ScanRange
 
 
@@ -21,9 +21,9 @@ class SqliteTransaction(Transaction):
     def __init__(
         self,
         file: Path,
-        writer: sqlite3.Connection,
+        writer: Connection,
         codec: ValueCodec,
-        snapshots: Snapshots[sqlite3.Connection],
+        snapshots: Snapshots[Connection],
         tables: Sequence[Table],
     ) -> None:
         self._file, self._writer, self._codec = file, writer, codec
@@ -33,7 +33,7 @@ class SqliteTransaction(Transaction):
         self._check_open()
         try:
             row = self._writer.execute(self._tables[family].lookup, (key,)).fetchone()
-        except sqlite3.Error as error:
+        except Error as error:
             raise self._failed(error) from error
         return None if row is None else self._codec.decode(key, row[0])
 
@@ -51,7 +51,7 @@ class SqliteTransaction(Transaction):
                 rows.close()
         except TypeError as error:
             raise reading_error(error, self._file) from error
-        except sqlite3.Error as error:
+        except Error as error:
             raise self._failed(error) from error
         return self._codec.decode_scanned(chunk), ended
 
@@ -63,14 +63,14 @@ class SqliteTransaction(Transaction):
                 self._writer.execute(table.delete, (key,))
             else:
                 self._writer.execute(table.replace, (key, self._codec.encode(key, value)))
-        except sqlite3.Error as error:
+        except Error as error:
             raise self._failed(error) from error
 
     def delete_range(self, start: bytes | None, end: bytes | None, family: int = 0) -> None:
         self._check_open()
         try:
             delete_range(self._writer, self._tables[family], start, end)
-        except sqlite3.Error as error:
+        except Error as error:
             raise self._failed(error) from error
 
     def commit(self, meta: Mapping[bytes, bytes | None]) -> None:
@@ -82,21 +82,21 @@ class SqliteTransaction(Transaction):
                 self._writer.execute("commit")
             finally:
                 self._snapshots.end_writing()
-        except sqlite3.Error as error:
+        except Error as error:
             raise self._failed(error) from error
 
     def abort(self) -> None:
         try:
             if self._writer.in_transaction:
                 self._writer.execute("rollback")
-        except sqlite3.Error as error:
+        except Error as error:
             raise writing_error(error, self._file) from error
 
     def _check_open(self) -> None:
         if not self._writer.in_transaction:
             raise aborted("its writes are gone", self._file)
 
-    def _failed(self, error: sqlite3.Error) -> StoreError:
+    def _failed(self, error: Exception) -> StoreError:
         translated = writing_error(error, self._file)
         if isinstance(translated, CommitFailedError) and not translated.reopen and not self._writer.in_transaction:
             return aborted(error, self._file)

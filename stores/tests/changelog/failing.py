@@ -34,7 +34,7 @@ class Failing:
         return getattr(self._writer, name)
 
     def __enter__(self) -> Self:
-        self._log._file.writer = self  # type: ignore[assignment]
+        self._log._file.writer = self
         return self
 
     def __exit__(

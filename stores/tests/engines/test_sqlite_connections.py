@@ -14,6 +14,7 @@ import pytest
 
 from stores import Durability
 from stores.engines.sqlite import SqliteEngine
+from stores.files import sqlite_library
 from stores.registry import backend_named, open_store
 
 
@@ -36,7 +37,7 @@ def test_a_connection_of_a_reader_can_neither_write_nor_checkpoint(tmp_path: Pat
     before = digests(tmp_path / "s")
     reader = engine._acquire()
     for statement in ("delete from data", "pragma wal_checkpoint(truncate)", "vacuum", "pragma user_version=7"):
-        with pytest.raises(sqlite3.OperationalError):
+        with pytest.raises(sqlite_library.Error):
             reader.execute(statement).fetchall()
     assert digests(tmp_path / "s") == before
     engine._release(reader)
@@ -77,4 +78,6 @@ def test_a_closed_store_has_a_checkpoint_and_no_wal(tmp_path: Path) -> None:
 def test_a_store_says_which_sqlite_it_uses(tmp_path: Path, backend: str) -> None:
     with open_store(backend_named(backend).name, tmp_path / "s") as store:
         number = store.engine_metrics()["sqlite_version_number"]
-    assert (number // 1_000_000, number // 1_000 % 1_000, number % 1_000) == sqlite3.sqlite_version_info
+    assert (number // 1_000_000, number // 1_000 % 1_000, number % 1_000) == tuple(
+        int(part) for part in sqlite_library.VERSION.split(".")
+    )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +27,28 @@ from stores.changelog.sqlite import SqliteChangelog
 from stores.engines.sqlite import SqliteEngine
 from stores.engines.sqlite import engine as sqlite
 from stores.files.sqlite_file import write_ahead
+from stores.files.sqlite_library import connect, run_script
 
 BACKEND = "sqlite-indexed-batch"
 FULL = {Durability.CHANGELOG: 0, Durability.PROCESS: 1, Durability.DISK: 2}
 
 
-def deaf(pragma: str) -> type[sqlite3.Connection]:
+class Deaf:
     """A connection that silently ignores every setting of ``pragma``, as SQLite does if it can't apply one."""
 
-    class Deaf(sqlite3.Connection):
-        def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:
-            if pragma in statement and "=" in statement:
-                statement = f"pragma {pragma}"
-            return super().execute(statement, *given)
+    def __init__(self, pragma: str, *given: Any, **named: Any) -> None:
+        self._pragma, self._connection = pragma, connect(*given, **named)
 
-    return Deaf
+    def execute(self, statement: str, *given: Any) -> Any:
+        if self._pragma in statement and "=" in statement:
+            statement = f"pragma {self._pragma}"
+        return self._connection.execute(statement, *given)
+
+    def executescript(self, script: str) -> None:
+        run_script(self._connection, script)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
 
 @pytest.mark.parametrize("pragma", ["journal_mode", "synchronous"])
@@ -51,9 +59,9 @@ def test_a_mode_that_is_not_taken_is_an_error(tmp_path: Path, monkeypatch: pytes
         connection = sqlite3.connect(database)
         assert connection.execute("pragma journal_mode = delete").fetchone() == ("delete",)
         connection.close()
-    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, factory=deaf(pragma), **named))
+        for module in ("engines.sqlite.engine", "changelog.log_file", "changelog.creation"):
+            patched.setattr(f"stores.{module}.connect", partial(Deaf, pragma))
         with pytest.raises(StoreUnavailableError):
             open_store(BACKEND, tmp_path / "store", durability=Durability.PROCESS)
         with pytest.raises(ChangelogError):
@@ -136,7 +144,8 @@ if {path.name!r} == "store":
     store.put(b"key", b"value")
     store.commit()
 else:
-    SqliteChangelog({str(path)!r}).create_topic("topic")
+    log = SqliteChangelog({str(path)!r})
+    log.create_topic("topic")
 os._exit(0)
 """
     subprocess.run(

@@ -1,0 +1,129 @@
+"""The SQLite that all files of this package are opened with: that of apsw where it is installed, else Python's own.
+
+SQLite 3.7.0 to 3.51.2 may corrupt a WAL if two connections write or checkpoint at the same moment. apsw (the extra
+``sqlite``) has a newer one in its wheel, and takes less time for writes, lookups and scans. pysqlite3 takes the
+time of Python's own, and gives no extended error codes, which tell a failed sync from other errors.
+
+A process must open a file with one SQLite only: closing a file with one releases the locks that the other holds on it.
+Source: SQLite, "How To Corrupt An SQLite Database File", 2.2.1; "Write-Ahead Logging", "The WAL-Reset Bug".
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+VARIABLE = "TXSTORES_SQLITE"
+"""The environment variable that names the library: ``apsw`` or ``sqlite3``."""
+NAMES = ("apsw", "sqlite3")
+
+_wanted = os.environ.get(VARIABLE, "")
+if _wanted and _wanted not in NAMES:
+    raise ImportError(f"{VARIABLE} is {_wanted!r}: set it to one of {', '.join(NAMES)}, or not at all")
+_apsw: Any = None
+if _wanted != "sqlite3":
+    try:
+        import apsw as _apsw
+    except ImportError:
+        if _wanted:
+            raise ImportError(f"{VARIABLE} is apsw, which is not installed: it is the extra 'sqlite'") from None
+
+NAME = "sqlite3" if _apsw is None else "apsw"
+VERSION: str = sqlite3.sqlite_version if _apsw is None else _apsw.sqlite_lib_version()
+_MAJOR, _MINOR, _PATCH = (int(part) for part in VERSION.split("."))
+VERSION_NUMBER = 1_000_000 * _MAJOR + 1_000 * _MINOR + _PATCH
+"""SQLite's own number of its version. Source: its manual, ``SQLITE_VERSION_NUMBER``."""
+
+Error: tuple[type[Exception], ...] = (
+    (sqlite3.Error,) if _apsw is None else (_apsw.Error, sqlite3.Error, UnicodeDecodeError)
+)
+"""The exceptions of the library, for ``except``. apsw's is a UnicodeDecodeError for text that is no UTF-8."""
+
+READ_ONLY = "mode=ro"
+UNCHANGING = "mode=ro&immutable=1"
+"""Access to a file that nobody changes meanwhile, which needs no WAL."""
+READ_WRITE = "mode=rwc"
+
+
+class Cursor(Protocol):
+    """The rows of a statement."""
+
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def close(self) -> None: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+
+
+class Connection(Protocol):
+    """The common part of the connections of both libraries: in autocommit mode, for one thread at a time."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+    def execute(self, statement: str, parameters: Any = ..., /) -> Cursor: ...
+    def executemany(self, statement: str, parameters: Iterable[Any], /) -> Cursor: ...
+    def set_progress_handler(self, handler: Callable[[], bool] | None, steps: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+def connect(file: Path, access: str = READ_WRITE, *, timeout_s: float = 5.0, cached_statements: int = 64) -> Connection:
+    """Return a connection to ``file``. Raises: ``Error``, OSError."""
+    address = f"{file.absolute().as_uri()}?{access}"
+    if _apsw is None:
+        return sqlite3.connect(
+            address,
+            uri=True,
+            timeout=timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=cached_statements,
+        )
+    writes = _apsw.SQLITE_OPEN_READWRITE | _apsw.SQLITE_OPEN_CREATE
+    flags = _apsw.SQLITE_OPEN_URI | (writes if access == READ_WRITE else _apsw.SQLITE_OPEN_READONLY)
+    opened = _apsw.Connection(address, flags=flags, statementcachesize=cached_statements)
+    opened.set_busy_timeout(int(timeout_s * 1000))
+    connection: Connection = opened
+    return connection
+
+
+def roll_back(connection: Connection) -> None:
+    """End the transaction of ``connection``, if it has one, without its writes. Raises: ``Error``."""
+    if connection.in_transaction:
+        connection.execute("rollback")
+
+
+def run_script(connection: Any, script: str) -> None:
+    """Run several statements. Raises: ``Error``."""
+    if _apsw is None:
+        connection.executescript(script)
+    else:
+        connection.execute(script)
+
+
+def changes(connection: Connection) -> int:
+    """Return the number of rows that the last insert, update or delete has changed."""
+    number: int = connection.execute("select changes()").fetchone()[0]
+    return number
+
+
+def copy_whole(source: Any, target: Any) -> None:
+    """Copy the committed data of ``source``'s file into that of ``target``. Raises: ``Error``."""
+    if _apsw is None:
+        source.backup(target)
+        return
+    with target.backup("main", source, "main") as copying:
+        while not copying.done:
+            copying.step(-1)
+
+
+def error_name(error: BaseException) -> str:
+    """Return SQLite's name of an error with its extended code, such as SQLITE_IOERR_FSYNC; "" if it has none."""
+    name: str = getattr(error, "sqlite_errorname", "")
+    code = getattr(error, "extendedresult", None)
+    if name or _apsw is None or code is None:
+        return name
+    names = (_apsw.mapping_extended_result_codes, _apsw.mapping_result_codes)
+    return next((str(mapping[code]) for mapping in names if code in mapping), "")
