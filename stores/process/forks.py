@@ -39,9 +39,16 @@ def never_free(thing: object) -> None:
 
 
 def _disown_all() -> None:
+    failures = []
     for opened, disown in list(_disown.items()):
-        disown(opened)
+        # One that fails must not leave the child the locks of all others: their parent could not give them up.
+        try:
+            disown(opened)
+        except Exception as error:
+            failures.append(error)
     _disown.clear()
+    if failures:
+        raise failures[0]
 
 
 os.register_at_fork(after_in_child=_disown_all)

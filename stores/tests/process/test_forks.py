@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from stores import open_store
+from stores.process import forks
 from stores.registry import backends
 
 DEADLINE_S = 60
@@ -181,3 +183,22 @@ def test_a_child_is_refused_an_engine_whose_threads_it_does_not_have(path: Path)
 
 def test_a_changelog_is_closed_for_the_child_and_goes_on_in_the_parent(path: Path) -> None:
     run(CHANGELOG, path)
+
+
+def test_what_a_child_can_not_give_up_does_not_keep_it_from_giving_up_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Opened:
+        closed = False
+
+    def close(opened: Opened) -> None:
+        opened.closed = True
+
+    def fail(opened: Opened) -> None:
+        raise OSError("it is half open")
+
+    monkeypatch.setattr(forks, "_disown", WeakKeyDictionary())
+    before, broken, after = Opened(), Opened(), Opened()
+    for opened, disown in ((before, close), (broken, fail), (after, close)):
+        forks.watch(opened, disown)
+    with pytest.raises(OSError):
+        forks._disown_all()
+    assert [opened.closed for opened in (before, broken, after)] == [True, False, True]
