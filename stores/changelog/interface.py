@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from stores.interface import Closeable, TopicPartition
 
@@ -106,12 +106,25 @@ class Changelog(Closeable):
     ChangelogTimeoutError if it does not answer in time; StoreClosedError after close; TypeError.
     """
 
+    compacts_itself: ClassVar[bool] = False
+    """True for a log that compacts its topics when it likes, such as Kafka's: ``compact`` only checks the partition."""
+
     @abstractmethod
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         """Create ``topic`` with ``partitions`` (1 or more) unless it exists with the same number.
 
         Raises: ChangelogError if it has another number, ValueError for an empty name or fewer than one.
         """
+
+    def create_store_topic(self, topic: str, partitions: int, *, retention_ms: int | None = None) -> None:
+        """Create the changelog topic of a store unless it exists.
+
+        The store needs each record for ``retention_ms`` from its timestamp on; None for ever. Raises: as
+        ``create_topic``; a log whose topics have settings also refuses a topic that would lose records of the store, or
+        has fewer partitions.
+        """
+        if topic not in self.topics():
+            self.create_topic(topic, partitions)
 
     @abstractmethod
     def topics(self) -> Mapping[str, int]:

@@ -68,6 +68,11 @@ class RecordKind(ABC):
         """
         return None
 
+    @property
+    def log_retention_ms(self) -> int | None:
+        """The time for which its changelog needs a record, from the record's timestamp on; None for ever."""
+        return None
+
     def over(self, store: KeyValueStore) -> TypedStore:
         """Return the typed store over ``store``. Closing one of them closes both.
 

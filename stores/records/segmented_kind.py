@@ -60,6 +60,10 @@ class SegmentedKind(RecordKind):
         values = self.values(self.codec(store.name), store)
         return SegmentConverter(store, self.retention, self.keys, values, sequenced=self.sequenced)
 
+    @property
+    def log_retention_ms(self) -> int | None:
+        return self.retention_ms
+
     def expired_records(self, store: KeyValueStore) -> Callable[[bytes], bool]:
         mark, keys, retention = marks_of(store).mark, self.keys, self.retention
 

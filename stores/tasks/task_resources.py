@@ -47,9 +47,7 @@ class TaskResources:
         # As many partitions as the largest input topic has, so that each task has its own. Source: Kafka Streams, which
         # takes the largest number of partitions among the inputs of the sub-topology.
         count = max([self._task_id.partition + 1, *(existing.get(partition.topic, 0) for partition in self._inputs)])
-        for partition in self._stores.partitions:
-            if partition.topic not in existing:
-                self._changelog.create_topic(partition.topic, count)
+        self._stores.create_topics(self._changelog, count)
         self._stores.open()
 
     def close(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from stores.changelog.interface import Producer
+from stores.changelog.interface import Changelog, Producer
 from stores.errors import ChangelogError, StoreCorruptedError, StoreError
 from stores.failpoints import Part, declare, reach
 from stores.interface import IsolationLevel, Position, PositionBound, TopicPartition
@@ -63,6 +63,11 @@ class StoreGroup:
     def partitions(self) -> list[TopicPartition]:
         """The changelog partitions of the stores."""
         return [store.partition for store in self._stores]
+
+    def create_topics(self, changelog: Changelog, partitions: int) -> None:
+        """Create the changelog topics that do not exist. Raises: as ``Changelog.create_store_topic``."""
+        for store in self._stores:
+            changelog.create_store_topic(store.partition.topic, partitions, retention_ms=store.log_retention_ms)
 
     def open(self) -> None:
         """Open each store. A damaged checkpoint file has no offset for any. Raises: as ``open_store``."""

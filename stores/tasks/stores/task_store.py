@@ -101,6 +101,12 @@ class TaskStore:
         self._stream_time = CommittedStreamTime(partition, changelog)
 
     @property
+    def log_retention_ms(self) -> int | None:
+        """The time for which the changelog needs a record of the store; None for ever."""
+        records = self._config.records
+        return None if records is None else records.log_retention_ms
+
+    @property
     def checkpointed(self) -> bool:
         """True if the checkpoint file alone has the store's offset."""
         return self.store.persistent and not self.store.manages_offsets

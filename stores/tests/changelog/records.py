@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stores.changelog.interface import Changelog, Producer
+from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.producer import PENDING_RECORDS_MAX
 from stores.changelog.sqlite import SqliteChangelog
 from stores.interface import TopicPartition
@@ -19,6 +20,11 @@ def put(log: Changelog, *pairs: tuple[bytes | None, bytes | None], partition: To
         for key, value in pairs:
             producer.send(partition, key, value)
         producer.flush()
+
+
+def marks(log: Changelog) -> int:
+    """Return the control records at the end of a transaction, in each of its partitions: Kafka's brokers write one."""
+    return 1 if isinstance(log, KafkaChangelog) else 0
 
 
 def send_many(producer: Producer, count: int, value: bytes = b"v") -> None:

@@ -58,7 +58,14 @@ def test_a_read_that_is_not_run_to_its_end_does_not_stop_writers(log: Changelog)
     assert log.start_offset(A) == 3_000
 
 
+def skip_unless_it_compacts_at_once(log: Changelog) -> None:
+    if log.compacts_itself:
+        assert log.compact(A) == 0
+        pytest.skip("this log compacts its topics when it likes")
+
+
 def test_compaction_keeps_the_last_committed_record_of_each_key_at_its_offset(log: Changelog) -> None:
+    skip_unless_it_compacts_at_once(log)
     put(log, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (None, b"no key"), (b"b", None), (None, b"no key"))
     assert log.compact(A) == 2
     assert pairs(log) == [(2, b"a", b"2"), (3, None, b"no key"), (4, b"b", None), (5, None, b"no key")]
@@ -69,6 +76,7 @@ def test_compaction_keeps_the_last_committed_record_of_each_key_at_its_offset(lo
 
 
 def test_compaction_never_lets_an_open_or_aborted_record_replace_a_committed_one(log: Changelog) -> None:
+    skip_unless_it_compacts_at_once(log)
     put(log, (b"0", b"committed"))
     with log.producer("aborts") as aborts, log.producer("open") as still_open:
         aborts.begin()

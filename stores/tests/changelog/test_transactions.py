@@ -8,9 +8,13 @@ import pytest
 
 from stores import failpoints
 from stores.changelog.interface import Changelog
+from stores.changelog.kafka import KafkaChangelog
 from stores.changelog.producer import AFTER_COMMIT, BEFORE_COMMIT, PENDING_RECORDS_MAX
+from stores.errors import ChangelogError
 from stores.interface import TopicPartition
-from stores.tests.changelog.records import MANY, A, B, pairs, put
+from stores.tests.changelog.records import MANY, A, B, marks, pairs, put
+
+INPUT = TopicPartition("b", 0)
 
 
 class Crash(Exception):
@@ -27,13 +31,27 @@ def test_a_commit_spans_partitions_and_input_offsets(log: Changelog) -> None:
         producer.begin()
         producer.send(A, b"k", b"1")
         producer.send(B, b"k", b"2")
-        producer.send_offsets("group", {TopicPartition("elsewhere", 3): 7})
+        producer.send_offsets("group", {INPUT: 7})
         assert (pairs(log, A), pairs(log, B), log.committed_offsets("group")) == ([], [], {})
         assert producer.commit() == {A: 0, B: 0}
     assert pairs(log, A) == [(0, b"k", b"1")]
     assert pairs(log, B) == [(0, b"k", b"2")]
-    assert log.committed_offsets("group") == {TopicPartition("elsewhere", 3): 7}
+    assert log.committed_offsets("group") == {INPUT: 7}
     assert log.committed_offsets("other") == {}
+
+
+def test_input_offsets_of_a_topic_elsewhere_are_committed_unless_the_log_has_to_know_it(log: Changelog) -> None:
+    elsewhere = TopicPartition("elsewhere", 3)
+    with log.producer("p") as producer:
+        producer.begin()
+        producer.send_offsets("group", {elsewhere: 7})
+        if isinstance(log, KafkaChangelog):
+            with pytest.raises(ChangelogError):
+                producer.commit()
+            producer.abort()
+        else:
+            producer.commit()
+            assert log.committed_offsets("group") == {elsewhere: 7}
 
 
 def test_an_abort_discards_records_and_input_offsets(log: Changelog) -> None:
@@ -62,7 +80,7 @@ def test_an_aborted_record_is_never_read_however_long_its_transaction(log: Chang
         last = producer.commit()[A]
     assert pairs(log) == [(last, b"k", b"committed")]
     assert last >= MANY - PENDING_RECORDS_MAX
-    assert log.end_offset(A) == last + 1
+    assert log.end_offset(A) == last + 1 + marks(log)
 
 
 def test_a_long_transaction_shows_nothing_until_its_commit_and_then_all_of_it(log: Changelog) -> None:
@@ -89,7 +107,7 @@ def test_the_end_is_the_first_offset_of_the_oldest_open_transaction(log: Changel
         assert pairs(log) == [(0, b"k", b"before")]
         assert log.end_offset(B) == 0
         long.abort()
-        assert log.end_offset(A) == short_last + 1
+        assert log.end_offset(A) == short_last + 1 + 2 * marks(log)
         assert pairs(log) == [(0, b"k", b"before"), (short_last, b"k", b"short")]
 
 
@@ -103,7 +121,10 @@ def test_transactions_of_several_producers_interleave_in_one_partition(log: Chan
     for producer in producers:
         producer.commit()
     records = pairs(log)
-    assert [offset for offset, _, _ in records] == list(range(3 * MANY))
+    offsets = [offset for offset, _, _ in records]
+    assert offsets == sorted(set(offsets))
+    assert (len(offsets), offsets[0]) == (3 * MANY, 0)
+    assert offsets[-1] <= 3 * MANY - 1 + 2 * marks(log)
     assert sorted(key or b"" for _, key, _ in records) == sorted(
         b"%d" % number for number in range(MANY) for _ in range(3)
     )

@@ -1,0 +1,178 @@
+"""The changelog in Apache Kafka: one topic for each store, compacted by the brokers."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from confluent_kafka.cimpl import NewTopic
+
+from stores.changelog.arguments import (
+    check_name,
+    check_readable,
+    check_topic,
+    check_truncation,
+    checked_partition,
+)
+from stores.changelog.interface import Changelog, IsExpired, Record
+from stores.changelog.kafka.client_settings import ClientSettings
+from stores.changelog.kafka.cluster import Cluster
+from stores.changelog.kafka.reader import PartitionReader
+from stores.changelog.kafka.store_topics import check_store_topic, store_topic_settings
+from stores.changelog.kafka.writer import KafkaProducer, KafkaWriter
+from stores.errors import ChangelogError, ConfigError, StoreClosedError
+from stores.interface import TopicPartition
+
+TIMEOUT_S = 30.0
+READERS_MAX = 32
+"""The most readers that wait for the next read of their partition. Each is a client with threads of its own."""
+
+
+class KafkaChangelog(Changelog):
+    """A changelog in the Kafka cluster at ``bootstrap.servers``. May be used from any thread, each producer from one.
+
+    ``settings`` are those of the client, by its own names (librdkafka's CONFIGURATION.md), TLS and SASL among them.
+    Their secrets are in no message, log or ``repr``. ``timeout_s`` is the time in which each call is tried again; then
+    ChangelogTimeoutError is raised. ``replication_factor`` and ``topic_settings`` are those of topics that it creates;
+    -1 is the brokers' default. Closing it closes its producers.
+
+    Raises: ConfigError for a setting that does not exist or can't be given; ChangelogTimeoutError if no broker answers;
+    ChangelogError if the brokers refuse the client. Source: KIP-98, KIP-129, KIP-447.
+    """
+
+    compacts_itself: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        replication_factor: int = -1,
+        topic_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 1_000_000:
+            raise ConfigError(f"timeout_s is more than 0 and at most 1000000 seconds, not {timeout_s!r}")
+        if type(replication_factor) is not int or not (replication_factor == -1 or replication_factor >= 1):
+            raise ConfigError(
+                f"replication_factor is 1 or more, or -1 for the brokers' own, not {replication_factor!r}"
+            )
+        self._replication_factor = replication_factor
+        self._topic_settings = dict(topic_settings or {})
+        self._cluster = Cluster(ClientSettings(settings), timeout_s)
+        self._producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._readers: dict[TopicPartition, PartitionReader] = {}
+
+    def __repr__(self) -> str:
+        return f"<KafkaChangelog at {self._cluster.settings.servers}>"
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        check_topic(topic, partitions)
+        self._create(topic, partitions, self._topic_settings)
+
+    def create_store_topic(self, topic: str, partitions: int, *, retention_ms: int | None = None) -> None:
+        check_topic(topic, partitions)
+        settings = {**self._topic_settings, **store_topic_settings(retention_ms)}
+        existing = self._cluster.topics().get(topic)
+        if existing is None and self._create(topic, partitions, settings):
+            return
+        check_store_topic(topic, self._cluster.topic_settings(topic), retention_ms)
+        if existing is not None and existing < partitions:
+            raise ChangelogError(
+                f"topic {topic!r} has {existing} partitions, and the application needs {partitions}: it keeps the "
+                "stores of earlier partitions, so give the application another name, or its inputs fewer partitions"
+            )
+
+    def topics(self) -> Mapping[str, int]:
+        return self._cluster.topics()
+
+    def producer(self, transactional_id: str | None = None) -> KafkaProducer:
+        self._cluster.check_open()
+        if transactional_id is not None:
+            check_name("transactional id", transactional_id)
+        producer = KafkaProducer(KafkaWriter(self._cluster, transactional_id), transactional_id)
+        self._producers.add(producer)
+        return producer
+
+    def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
+        start, end = self._cluster.bounds(partition)
+        check_readable(partition, from_offset, start, end)
+        return self._read(checked_partition(partition), from_offset, end)
+
+    def start_offset(self, partition: TopicPartition) -> int:
+        return self._cluster.bounds(partition)[0]
+
+    def end_offset(self, partition: TopicPartition) -> int:
+        return self._cluster.bounds(partition)[1]
+
+    def committed_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        return self._cluster.group_offsets(group)
+
+    def compact(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
+        """Check the partition only: Kafka's brokers compact their topics themselves. Return 0."""
+        self._cluster.check_partition(partition)
+        return 0
+
+    def truncate(self, partition: TopicPartition, before_offset: int) -> int:
+        start, end = self._cluster.bounds(partition)
+        check_truncation(partition, before_offset, start, end)
+        self._cluster.truncate(partition, before_offset)
+        return before_offset - start
+
+    def close(self) -> None:
+        try:
+            for producer in list(self._producers):
+                producer.close()
+        finally:
+            with self._lock:
+                readers, self._readers = self._readers, {}
+            for reader in readers.values():
+                reader.close()
+            self._cluster.close()
+
+    def _create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> bool:
+        existing = self._cluster.topics().get(topic)
+        if existing is None:
+            new = NewTopic(topic, partitions, self._replication_factor, config=dict(settings))
+            if self._cluster.create(new):
+                return True
+            existing = self._cluster.topics()[topic]
+        if existing != partitions:
+            raise ChangelogError(f"topic {topic!r} has {existing} partitions, not {partitions}")
+        return False
+
+    def _read(self, partition: TopicPartition, from_offset: int, end: int) -> Iterator[Record]:
+        if from_offset >= end:
+            return
+        with self._lock:
+            reader = self._readers.pop(partition, None)
+        if reader is None:
+            reader = PartitionReader(self._cluster, partition, from_offset)
+        else:
+            reader.move(from_offset)
+        try:
+            for record in reader.records(end):
+                self._cluster.check_open()
+                yield record
+        except GeneratorExit:
+            self._keep(partition, reader)
+            raise
+        except BaseException:
+            reader.close()
+            raise
+        self._keep(partition, reader)
+
+    def _keep(self, partition: TopicPartition, reader: PartitionReader) -> None:
+        """Keep a reader for the next read of its partition, or close it."""
+        with self._lock:
+            try:
+                self._cluster.check_open()
+                keep = partition not in self._readers and len(self._readers) < READERS_MAX
+            except StoreClosedError:
+                keep = False
+            if keep:
+                self._readers[partition] = reader
+        if not keep:
+            reader.close()

@@ -1,0 +1,125 @@
+"""The client's own settings: passed on as they are, without those that the changelog itself decides."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from stores.errors import ConfigError
+
+OWN: Mapping[str, str] = {
+    "transactional.id": "the task gives it",
+    "enable.idempotence": "it is always on",
+    "acks": "it is always all",
+    "group.id": "the task gives it",
+    "isolation.level": "it is always read_committed",
+    "enable.auto.commit": "offsets are committed with the records",
+    "enable.auto.offset.store": "offsets are committed with the records",
+    "enable.partition.eof": "a restore ends by it",
+    "auto.offset.reset": "an offset that is gone is an error",
+    "delivery.report.only.error": "a commit needs the offsets of records",
+    "error_cb": "errors are raised",
+    "on_delivery": "a commit waits for its records",
+    "logger": "the client's messages go to the logger stores.changelog.kafka.client",
+}
+"""The settings that a caller can't give, and why."""
+
+_SECRET_WORDS = ("password", "secret", "token", "jaas", "key.pem", "oauthbearer.config", "oauthbearer.assertion")
+_HIDDEN = "(hidden)"
+
+_KNOWN = (
+    "bootstrap.servers",
+    "client.id",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "sasl.password",
+    "sasl.oauthbearer.config",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+    "socket.timeout.ms",
+    "socket.keepalive.enable",
+    "metadata.max.age.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "retry.backoff.ms",
+    "message.max.bytes",
+    "batch.size",
+    "batch.num.messages",
+    "linger.ms",
+    "compression.type",
+    "compression.level",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.kbytes",
+    "transaction.timeout.ms",
+    "message.timeout.ms",
+    "delivery.timeout.ms",
+    "request.timeout.ms",
+    "fetch.max.bytes",
+    "fetch.wait.max.ms",
+    "max.partition.fetch.bytes",
+    "queued.max.messages.kbytes",
+    "queued.min.messages",
+    "session.timeout.ms",
+    "statistics.interval.ms",
+    "debug",
+)
+"""Frequent settings of the client, from which the nearest to a misspelt one is named. Source: librdkafka's
+CONFIGURATION.md."""
+
+
+class ClientSettings:
+    """The settings that all clients of one changelog share. Its ``repr`` has names only, and no values of secrets."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Take the caller's settings. Raises: ConfigError, TypeError."""
+        for name in settings:
+            if not isinstance(name, str):
+                raise TypeError(f"the name of a setting is a str, not {type(name).__name__}")
+            if name in OWN:
+                raise ConfigError(f"the setting {name} can't be given: {OWN[name]}")
+        if not settings.get("bootstrap.servers"):
+            raise ConfigError("the setting bootstrap.servers is missing: it has the addresses of Kafka's brokers")
+        self._settings = dict(settings)
+
+    @property
+    def servers(self) -> str:
+        """The addresses of the brokers, as they were given."""
+        return str(self._settings["bootstrap.servers"])
+
+    def with_own(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of one client: the caller's, and ``own``."""
+        return {**self._settings, **own}
+
+    def without_secrets(self, text: str) -> str:
+        """Return a message of the client without the value of any secret that may be in it."""
+        for name, value in self._settings.items():
+            if _is_secret(name) and isinstance(value, str) and value:
+                text = text.replace(value, _HIDDEN)
+        return text
+
+    def nearest(self, name: str) -> str:
+        """Return a suggestion for a setting that the client doesn't know, or nothing."""
+        near = difflib.get_close_matches(name, _KNOWN, n=1)
+        return f": did you mean {near[0]}?" if near else ""
+
+    def __repr__(self) -> str:
+        shown = {name: _HIDDEN if _is_secret(name) else value for name, value in sorted(self._settings.items())}
+        return f"ClientSettings({shown})"
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in _SECRET_WORDS)

@@ -1,0 +1,300 @@
+"""The Kafka cluster as a changelog sees it: topics, the bounds of partitions, and the offsets of groups."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import confluent_kafka
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+
+from stores.changelog.arguments import checked_partition
+from stores.changelog.kafka.client_errors import error_of, is_refused, is_unanswered, translated
+from stores.changelog.kafka.client_settings import ClientSettings
+from stores.errors import ChangelogError, ChangelogTimeoutError, ConfigError, StoreClosedError
+from stores.interface import TopicPartition
+
+_Answer = TypeVar("_Answer")
+
+_client_log = logging.getLogger("stores.changelog.kafka.client")
+_PAUSE_S = 0.05
+"""The pause between two attempts."""
+_SLICE_S = 1.0
+"""The time of one attempt to reach a broker: between two, a refusal of credentials is detected."""
+VISIBLE_S = 1.0
+"""The time to wait for the marker of an own commit in a partition to which others write as well."""
+
+READER = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "queued.max.messages.kbytes": 16_384,
+}
+
+
+class Cluster:
+    """Questions to the brokers, each answered within ``timeout_s``. For any thread.
+
+    Raises, all methods: ChangelogTimeoutError, ChangelogError, and StoreClosedError after ``close``.
+    """
+
+    def __init__(self, settings: ClientSettings, timeout_s: float) -> None:
+        """Connect. Raises: ConfigError for an invalid setting, ChangelogError if the brokers refuse the client."""
+        self.settings, self.timeout_s = settings, timeout_s
+        self._lock = threading.Lock()
+        self._closed = False
+        self._partitions: dict[str, int] = {}
+        self._record_bytes_max: dict[str, int] = {}
+        self._unseen: dict[TopicPartition, int] = {}
+        self._groups: dict[str, confluent_kafka.Consumer] = {}
+        self._refusal: KafkaError | None = None
+        self._admin = self.client(AdminClient, {})
+        self._asking = self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
+        try:
+            self._reach()
+        except BaseException:
+            self.close()
+            raise
+
+    def client(
+        self,
+        kind: Callable[[dict[str, Any]], _Answer],
+        own: Mapping[str, Any],
+        on_error: Callable[[KafkaError], None] | None = None,
+    ) -> _Answer:
+        """Return a client of this kind with the shared settings and its own. Raises: ConfigError.
+
+        ``on_error`` gets the errors that it reports besides those of calls.
+        """
+
+        def heard(error: KafkaError) -> None:
+            self._on_error(error)
+            if on_error is not None:
+                on_error(error)
+
+        settings = self.settings.with_own({**own, "error_cb": heard, "logger": _client_log})
+        try:
+            return kind(settings)
+        except KafkaException as error:
+            text = self.settings.without_secrets(error_of(error).str())
+            name = text.partition('"')[2].partition('"')[0]
+            near = self.settings.nearest(name) if "No such configuration" in text else ""
+            refused = ConfigError(f"the Kafka client does not take its settings: {text}{near}")
+        except (TypeError, ValueError) as error:
+            refused = ConfigError(
+                f"the Kafka client does not take its settings: {self.settings.without_secrets(str(error))}"
+            )
+        raise refused
+
+    def asked(self, doing: str, ask: Callable[[float], _Answer]) -> _Answer:
+        """Return what ``ask`` answers, which gets the seconds left; ask again until the time is up."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            self.check_open()
+            try:
+                return ask(max(deadline - time.monotonic(), _PAUSE_S))
+            except KafkaException as exception:
+                error = error_of(exception)
+                if not is_unanswered(error) or time.monotonic() >= deadline:
+                    raise self.failure(error, doing) from None
+            time.sleep(_PAUSE_S)
+
+    def failure(self, error: KafkaError, doing: str) -> ChangelogError:
+        """Return our error for the client's, without secrets."""
+        refusal = self._refusal if is_unanswered(error) else None
+        return translated(refusal or error, doing, self.settings.servers, self.settings.without_secrets)
+
+    def topics(self) -> dict[str, int]:
+        """Return the number of partitions by topic, without Kafka's own topics."""
+        metadata = self.asked("asking for the topics", lambda left_s: self._admin.list_topics(timeout=left_s))
+        return {
+            name: len(topic.partitions)
+            for name, topic in sorted(metadata.topics.items())
+            if not name.startswith("__") and topic.error is None
+        }
+
+    def create(self, new: Any) -> bool:
+        """Create a topic; return False if it exists. The cluster knows it when this returns."""
+
+        def ask(left_s: float) -> bool:
+            try:
+                self._admin.create_topics([new], request_timeout=left_s)[new.topic].result()
+            except KafkaException as error:
+                if error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return False
+                raise
+            return True
+
+        made = self.asked(f"creating the topic {new.topic!r}", ask)
+        deadline = time.monotonic() + self.timeout_s
+        while new.topic not in self.topics():
+            if time.monotonic() > deadline:
+                raise ChangelogTimeoutError(f"the brokers do not know the new topic {new.topic!r} in time")
+            time.sleep(_PAUSE_S)
+        return made
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """Return the settings of a topic, by Kafka's names."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+
+        def ask(left_s: float) -> dict[str, Any]:
+            answer: dict[str, Any] = self._admin.describe_configs([resource], request_timeout=left_s)[resource].result()
+            return answer
+
+        entries = self.asked(f"asking for the settings of topic {topic!r}", ask)
+        return {name: str(entry.value) for name, entry in entries.items()}
+
+    def record_bytes_max(self, topic: str) -> int:
+        """Return the most bytes that a batch of the topic may have (``max.message.bytes``)."""
+        known = self._record_bytes_max.get(topic)
+        if known is None:
+            known = self._record_bytes_max[topic] = int(self.topic_settings(topic)["max.message.bytes"])
+        return known
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        """Check that the partition exists. Raises: TypeError; ChangelogError if it doesn't."""
+        self.check_open()
+        topic, number = checked_partition(partition)
+        count = self._partitions.get(topic, 0)
+        if not 0 <= number < count:
+            self._partitions = self.topics()
+            count = self._partitions.get(topic, 0)
+        if not count:
+            raise ChangelogError(f"Kafka at {self.settings.servers} has no topic {topic!r}: create it")
+        if not 0 <= number < count:
+            raise ChangelogError(f"topic {topic!r} has the partitions 0 to {count - 1}, not {number}")
+
+    def bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return the first offset, and the last stable offset. The latter is after this process's own commits."""
+        self.check_partition(partition)
+        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
+        doing = f"asking for the offsets of {partition.topic}-{partition.partition}"
+
+        def ask(left_s: float) -> tuple[int, int]:
+            start, end = self._asking.get_watermark_offsets(theirs, timeout=left_s)
+            return int(start), int(end)
+
+        bounds = self.asked(doing, ask)
+        committed = self._unseen.get(partition)
+        if committed is not None:
+            began = time.monotonic()
+            while bounds[1] <= committed:
+                waited_s = time.monotonic() - began
+                # Where others have open transactions, the last stable offset may stay before this commit.
+                if waited_s > VISIBLE_S and self._written_end(theirs, doing) > committed + 1:
+                    break
+                if waited_s > self.timeout_s:
+                    raise ChangelogTimeoutError(f"{doing}: a commit of this process does not become visible in time")
+                time.sleep(_PAUSE_S / 10)
+                bounds = self.asked(doing, ask)
+            self._unseen.pop(partition, None)
+        return bounds
+
+    def committed(self, last_offsets: Mapping[TopicPartition, int]) -> None:
+        """Remember a commit of this process: brokers make it visible in each partition a moment after it."""
+        self._unseen.update(last_offsets)
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a group, after any open commit of offsets is decided (KIP-447)."""
+
+        def ask(left_s: float) -> dict[TopicPartition, int]:
+            [future] = self._admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=left_s
+            ).values()
+            offsets = {}
+            for entry in future.result().topic_partitions:
+                if entry.error is not None:
+                    raise KafkaException(entry.error)
+                if entry.offset >= 0:
+                    offsets[TopicPartition(entry.topic, entry.partition)] = int(entry.offset)
+            return offsets
+
+        return self.asked(f"asking for the offsets of group {group!r}", ask)
+
+    def commit_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets of a group outside of any transaction."""
+        theirs = as_theirs(offsets)
+
+        def ask(left_s: float) -> None:
+            for entry in self.group_member(group).commit(offsets=theirs, asynchronous=False):
+                if entry.error is not None:
+                    raise KafkaException(entry.error)
+
+        self.asked(f"committing the offsets of group {group!r}", ask)
+
+    def group_member(self, group: str) -> confluent_kafka.Consumer:
+        """Return the consumer that speaks for the group: that of ``join``, else one that is no member of it."""
+        with self._lock:
+            consumer = self._groups.get(group)
+            if consumer is None:
+                own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+                consumer = self._groups[group] = self.client(confluent_kafka.Consumer, own)
+            return consumer
+
+    def truncate(self, partition: TopicPartition, before_offset: int) -> None:
+        """Delete the records before an offset."""
+        theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
+
+        def ask(left_s: float) -> None:
+            answers: dict[Any, Future[Any]] = self._admin.delete_records([theirs], request_timeout=left_s)
+            for future in answers.values():
+                future.result()
+
+        self.asked(f"truncating {partition.topic}-{partition.partition}", ask)
+
+    def check_open(self) -> None:
+        """Raises: StoreClosedError after ``close``."""
+        if self._closed:
+            raise StoreClosedError("the changelog is closed: open another one")
+
+    def close(self) -> None:
+        """Release the clients. May be called more than once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            groups, self._groups = self._groups, {}
+        for consumer in (self._asking, *groups.values()):
+            consumer.close()
+
+    def _written_end(self, theirs: confluent_kafka.TopicPartition, doing: str) -> int:
+        """Return the offset after the last record, of whatever transaction."""
+
+        def ask(left_s: float) -> int:
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            [future] = self._admin.list_offsets(
+                {theirs: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=left_s
+            ).values()
+            return int(future.result().offset)
+
+        return self.asked(doing, ask)
+
+    def _reach(self) -> None:
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self._admin.list_topics(timeout=min(_SLICE_S, self.timeout_s))
+                return
+            except KafkaException as exception:
+                self._admin.poll(0)
+                error = self._refusal or error_of(exception)
+                if is_refused(error) or not is_unanswered(error) or time.monotonic() >= deadline:
+                    raise self.failure(error, "connecting") from None
+
+    def _on_error(self, error: KafkaError) -> None:
+        # Called on a thread that waits for the client. Other errors are those of the call that fails.
+        if is_refused(error):
+            self._refusal = error
+
+
+def as_theirs(offsets: Mapping[TopicPartition, int]) -> list[confluent_kafka.TopicPartition]:
+    """Return offsets as the client takes them."""
+    return [
+        confluent_kafka.TopicPartition(topic, number, offset) for (topic, number), offset in sorted(offsets.items())
+    ]

@@ -1,0 +1,243 @@
+"""One producer's way into Kafka: records in batches of the client, input offsets, and the commit.
+
+The client sends in the background. A commit waits once: for all its records, then for the end of its transaction.
+Source: KIP-98, KIP-447, KIP-588; librdkafka, "Transactional producer".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any, cast
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from stores.changelog.interface import Headers
+from stores.changelog.kafka.client_errors import error_of, is_fenced, is_unanswered
+from stores.changelog.kafka.cluster import Cluster, as_theirs
+from stores.changelog.kafka.record_headers import sent_headers
+from stores.changelog.producer import (
+    AFTER_COMMIT,
+    BEFORE_COMMIT,
+    FIELDS_PER_RECORD,
+    AppendRequest,
+    BufferedProducer,
+    Identity,
+    LogWriter,
+    Pending,
+)
+from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtError
+from stores.failpoints import reach
+from stores.interface import TopicPartition
+
+RECORD_OVERHEAD_BYTES = 128
+"""More than a batch of one record has besides key, value and headers.
+
+Source: Kafka, "Record Batch": 61 bytes, and up to 60 for the record."""
+_TRANSACTION = 1
+"""The number of the open transaction: a producer of Kafka has one at a time."""
+
+_Delivered = Callable[[KafkaError | None, Any], None]
+
+
+class KafkaWriter(LogWriter):
+    """The client of one producer. For one thread.
+
+    After an error before the commit, ``append`` can be called again with the same request, and goes on where it was.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str | None) -> None:
+        """Connect; with an ID, wait until the older producer's transaction is decided. Raises: as ``Cluster.asked``."""
+        self._cluster, self._timeout_s = cluster, cluster.timeout_s
+        own: dict[str, Any] = {"enable.idempotence": True}
+        if transactional_id is not None:
+            own["transactional.id"] = transactional_id
+        self._doing = f"the producer {transactional_id!r}" if transactional_id else "a producer without an ID"
+        self._fatal: KafkaError | None = None
+        self._client = cluster.client(confluent_kafka.Producer, own, self._on_error)
+        self._begun = False
+        self._taken: dict[TopicPartition, int] = {}
+        """The number of fields of each pending list that the client has taken, if an append has failed."""
+        self._last_offsets: dict[TopicPartition, int] = {}
+        self._failed: list[tuple[TopicPartition, KafkaError]] = []
+        if transactional_id is not None:
+            cluster.asked(f"{self._doing} begins", self._client.init_transactions)
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        self._cluster.check_partition(partition)
+
+    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+        self._cluster.check_open()
+        transactional = request.identity is not None
+        try:
+            if transactional and not self._begun:
+                self._client.begin_transaction()
+                self._begun = True
+            for partition, pending in request.records.items():
+                self._produce(partition, pending, transactional=transactional)
+            if request.ends:
+                self._end(request, transactional=transactional)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if error.fatal():
+                self._fatal = error
+            elif error.code() == KafkaError._FATAL and self._fatal is not None:
+                error = self._fatal  # Later calls do not say which error it was.
+            raise self._cluster.failure(error, self._doing) from None
+        self._taken.clear()
+        if not request.ends:
+            return _TRANSACTION, {}
+        self._begun = False
+        last_offsets, self._last_offsets = self._last_offsets, {}
+        self._cluster.committed(last_offsets)
+        return None, last_offsets
+
+    def abort(self, transaction: int) -> None:
+        self.abort_open()
+
+    def abort_open(self) -> None:
+        """Abort the open transaction, or drop the records that are not sent yet.
+
+        Raises: ChangelogTimeoutError if the brokers do not answer in time; call it again.
+        """
+        if self._begun:
+            try:
+                self._cluster.asked(f"{self._doing} aborts", self._client.abort_transaction)
+            except ChangelogTimeoutError:
+                raise
+            except ChangelogError:
+                pass  # Fenced, or failed for good: the next producer of the ID has aborted it, or is going to.
+        elif self._taken or self._failed:
+            self._client.purge()
+            self._client.poll(0)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the open transaction, and tell the brokers nothing."""
+        self._begun = False
+        self._taken.clear()
+        self._last_offsets.clear()
+        self._failed.clear()
+
+    def _produce(self, partition: TopicPartition, pending: Pending, *, transactional: bool) -> None:
+        topic, number = partition
+        at, end = self._taken.get(partition, 0), len(pending)
+        bytes_max = self._cluster.record_bytes_max(topic) - RECORD_OVERHEAD_BYTES
+        # In a transaction any record that is not delivered fails the commit; so only the last one is asked after.
+        asked_from = end - FIELDS_PER_RECORD if transactional else 0
+        produce, delivered = self._client.produce, self._delivered
+        try:
+            while at < end:
+                key = cast("bytes | None", pending[at])
+                value = cast("bytes | None", pending[at + 1])
+                timestamp_ms = cast(int, pending[at + 2])
+                headers = cast("Headers | None", pending[at + 3])
+                if len(key or b"") + len(value or b"") > bytes_max:
+                    raise _too_large(topic, len(key or b"") + len(value or b""), bytes_max)
+                sent = sent_headers(timestamp_ms, headers) if headers or not timestamp_ms else None
+                callback = delivered if at >= asked_from else None
+                try:
+                    if sent:
+                        produce(topic, value, key, number, callback, callback, timestamp_ms, sent)
+                    else:
+                        produce(topic, value, key, number, callback, callback, timestamp_ms)
+                except BufferError:
+                    self._await_room()
+                    continue
+                at += FIELDS_PER_RECORD
+        finally:
+            self._taken[partition] = at
+        self._client.poll(0)
+
+    def _await_room(self) -> None:
+        """Wait until the client has delivered a part of its queue."""
+        held, deadline = len(self._client), time.monotonic() + self._timeout_s
+        while len(self._client) >= held:
+            self._client.poll(0.05)
+            if time.monotonic() > deadline:
+                raise ChangelogTimeoutError(f"{self._doing}: the brokers take no records in time")
+
+    def _end(self, request: AppendRequest, *, transactional: bool) -> None:
+        by_group = groupby(sorted(request.group_offsets.items()), key=lambda entry: entry[0][0])
+        offsets = {group: {partition: offset for (_, partition), offset in entries} for group, entries in by_group}
+        for of_group in offsets.values():
+            for partition in of_group:
+                self._cluster.check_partition(
+                    partition
+                )  # The client would ask for an unknown one until its time is up.
+        if transactional:
+            for group, of_group in offsets.items():
+                metadata = self._cluster.group_member(group).consumer_group_metadata()
+                self._client.send_offsets_to_transaction(as_theirs(of_group), metadata, self._timeout_s)
+        self._flush(transactional=transactional)
+        if not transactional:
+            for group, of_group in offsets.items():
+                self._cluster.commit_group_offsets(group, of_group)
+            return
+        reach(BEFORE_COMMIT)
+        self._commit()
+        reach(AFTER_COMMIT)
+
+    def _flush(self, *, transactional: bool) -> None:
+        left = self._client.flush(self._timeout_s)
+        if self._failed:
+            partition, error = self._failed[0]
+            reason = self._cluster.failure(error, f"a record of {partition.topic}-{partition.partition}")
+            if transactional:
+                raise reason
+            raise CommitInDoubtError(f"some records may not be in the changelog: {reason}")
+        if left and transactional:
+            raise ChangelogTimeoutError(f"{self._doing}: {left} records were not acknowledged in time")
+        if left:
+            raise CommitInDoubtError(f"{self._doing}: it is unknown whether {left} records are in the changelog")
+
+    def _commit(self) -> None:
+        try:
+            self._client.commit_transaction(self._timeout_s)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if is_fenced(error) or error.txn_requires_abort():
+                raise
+            failure = self._cluster.failure(error, f"{self._doing} commits")
+            if not is_unanswered(error) and not error.fatal():
+                raise failure from None
+            raise CommitInDoubtError(
+                f"it is unknown whether Kafka has the commit: open another producer of the same ID ({failure})"
+            ) from None
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = error
+
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+        partition = TopicPartition(message.topic(), message.partition())
+        if error is not None:
+            self._failed.append((partition, error))
+        else:
+            self._last_offsets[partition] = message.offset()
+
+
+class KafkaProducer(BufferedProducer):
+    """A producer of a Kafka changelog. It holds records for a moment, so that the client gets them in one go."""
+
+    def __init__(self, writer: KafkaWriter, transactional_id: str | None) -> None:
+        # The broker keeps the epoch.
+        super().__init__(writer, None if transactional_id is None else Identity(transactional_id, 0))
+        self._writer = writer
+
+    def abort(self) -> None:
+        self._check_open()
+        if self._in_doubt and self._identity is not None:
+            self._writer.forget()  # Only the next producer can decide it.
+        else:
+            self._writer.abort_open()
+        self._finish()
+
+
+def _too_large(topic: str, record_bytes: int, bytes_max: int) -> ChangelogError:
+    return ChangelogError(
+        f"a record of {record_bytes} bytes is too large for topic {topic!r}, which takes {bytes_max} bytes of key and "
+        "value: raise max.message.bytes of the topic, or send smaller records"
+    )

@@ -1,0 +1,3 @@
+"""The broker of the session."""
+
+from stores.tests.kafka.shared_broker import broker  # noqa: F401

@@ -1,0 +1,100 @@
+"""A counting task over Kafka, in a process that may be killed, and an independent reader of what it has written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker
+from stores.changelog.producer import BufferedProducer
+from stores.tasks import StreamTask
+from stores.tests.kafka.fresh import fresh_changelog
+from stores.tests.tasks.setup import AT_LEAST_ONCE, EXACTLY_ONCE, counting_task, expected_outputs, feed
+
+KEYS = [number % 4 for number in range(12)]
+RECORDS_PER_COMMIT = 3
+
+_READ = """
+import json, sys
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+address, topic = sys.argv[1:]
+reader = Consumer({"bootstrap.servers": address, "group.id": "independent", "isolation.level": "read_committed",
+                   "enable.auto.commit": False, "enable.partition.eof": True})
+reader.assign([TopicPartition(topic, 0, 0)])
+found = []
+while True:
+    message = reader.poll(30)
+    assert message is not None, "no answer"
+    if message.error() is None:
+        found.append([message.key().decode(), message.value().decode()])
+    elif message.error().code() == KafkaError._PARTITION_EOF:
+        break
+    else:
+        raise SystemExit(str(message.error()))
+print(json.dumps(found))
+"""
+"""It shares no code with the library."""
+
+Pairs = list[tuple[bytes | None, bytes | None]]
+
+
+def prepared(folder: Path, broker: Broker) -> None:
+    """Put the input into fresh topics, and the broker's address into the folder."""
+    (folder / "address").write_text(broker.address)
+    with fresh_changelog(broker) as log:
+        feed(log, KEYS)
+
+
+def changelog(folder: Path, timeout_s: float = 30.0) -> KafkaChangelog:
+    return KafkaChangelog({"bootstrap.servers": (folder / "address").read_text()}, timeout_s=timeout_s)
+
+
+def task_over(folder: Path, log: KafkaChangelog, *, exactly_once: bool = True) -> StreamTask:
+    guarantee = EXACTLY_ONCE if exactly_once else AT_LEAST_ONCE
+    return counting_task(folder, log, guarantee=guarantee, commit_every_records=RECORDS_PER_COMMIT)
+
+
+def work(folder: Path, *, exactly_once: bool = True) -> None:
+    """Count the whole input."""
+    with changelog(folder) as log, task_over(folder, log, exactly_once=exactly_once) as task:
+        task.run()
+
+
+def work_without_transactions(folder: Path) -> None:
+    """Count the whole input at least once: a broken variant of exactly once."""
+    work(folder, exactly_once=False)
+
+
+def work_with_offsets_first(folder: Path) -> None:
+    """Count with the order of commits turned round: input offsets are committed before the records."""
+    with changelog(folder) as log, pytest.MonkeyPatch.context() as patch:
+
+        def send_offsets(producer: BufferedProducer, group: str, offsets: dict[object, int]) -> None:
+            with log.producer() as plain:
+                original(plain, group, offsets)  # type: ignore[arg-type]
+
+        original = BufferedProducer.send_offsets
+        patch.setattr(BufferedProducer, "send_offsets", send_offsets)
+        with task_over(folder, log) as task:
+            task.run()
+
+
+def committed_outputs(folder: Path) -> Pairs:
+    """Return the committed outputs as another process reads them."""
+    command = [sys.executable, "-c", _READ, (folder / "address").read_text(), "output"]
+    read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert read.returncode == 0, read.stderr
+    return [(key.encode(), value.encode()) for key, value in json.loads(read.stdout)]
+
+
+def lost_and_repeated(outputs: Pairs) -> tuple[int, int]:
+    """Compare outputs with the model's; return how many of them are missing, and how many came besides."""
+    expected = expected_outputs(KEYS)
+    lost = sum(1 for pair in expected if pair not in outputs)
+    repeated = len(outputs) + lost - len(expected)
+    return lost, repeated

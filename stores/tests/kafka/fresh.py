@@ -1,0 +1,37 @@
+"""A changelog in the shared broker without anything of earlier tests."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker
+
+
+def fresh_changelog(broker: Broker) -> KafkaChangelog:
+    """Remove all topics and groups, and return a changelog."""
+    remove_all(broker)
+    return KafkaChangelog({"bootstrap.servers": broker.address})
+
+
+def remove_all(broker: Broker) -> None:
+    """Remove all topics but Kafka's own, and all groups."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    deadline = time.monotonic() + 30
+    while left := [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]:
+        assert time.monotonic() < deadline
+        for removal in admin.delete_topics(left).values():
+            _settle(removal)
+    groups = [group.group_id for group in admin.list_consumer_groups().result().valid]
+    if groups:
+        for removal in admin.delete_consumer_groups(groups).values():
+            _settle(removal)
+
+
+def _settle(removal: object) -> None:
+    with suppress(KafkaException):  # It is gone already, or is tried again.
+        removal.result(30)  # type: ignore[attr-defined]
