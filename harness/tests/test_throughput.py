@@ -211,6 +211,12 @@ def test_stores_that_a_kill_wipes_are_opened_once_and_apart_from_the_others() ->
     ]
 
 
+def test_a_trial_of_openings_that_is_cut_counts_those_that_it_made() -> None:
+    trial = OpeningTrial(("lmdb-indexed-batch", "sqlite-native"), Durability.CHANGELOG, 100, 5, 1)
+    assert Opening().extent(trial) == ("openings", 10)
+    assert [Opening().tried(trial, [{}] * made) for made in (0, 3, 10)] == [0, 3, 10]
+
+
 def test_a_changelog_survives_what_its_stores_survive() -> None:
     survives_more = [Durability.PROCESS, Durability.PROCESS, Durability.DISK]
     levels = [Durability.CHANGELOG, Durability.PROCESS, Durability.DISK]
