@@ -95,7 +95,9 @@ def test_laps_that_are_given_are_made_and_nothing_is_left_behind(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trial = replace(one_trial(Grid("count", EVENTS, backends=TWO[:1])), laps=(2,))
     outcome = measure(spark, trial, trial_events(spark, trial, 1), say=quiet)
-    assert [(row["laps"], row["records"]) for row in outcome.rows] == [(2, 2 * EVENTS - EVENTS // 10)]
+    (row,) = outcome.rows
+    assert row["laps"] == 2
+    assert 2 * EVENTS - EVENTS // 10 <= row["records"] < 2 * EVENTS
     trials = [OpeningTrial(TWO[:1], Durability.CHANGELOG, 1_000, 1, 1)]
     openings = run_trials(spark, Opening(), trials, tmp_path / "run")
     assert outcome.problems == openings.problems == []
