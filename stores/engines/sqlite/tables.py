@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from stores.engines.checksum import ValueCodec
@@ -103,15 +104,19 @@ def check_header(file: Path) -> None:
 def selection(tables: Sequence[Table], selected: ScanRange, *, reverse: bool) -> tuple[str, list[bytes]]:
     """Return the statement that selects a range, and its parameters."""
     start, end, end_open, family = selected
-    conditions, bounds = [], []
-    if start is not None:
-        conditions.append("key >= ?")
-        bounds.append(start)
-    if end is not None:
-        conditions.append("key < ?" if end_open else "key <= ?")
-        bounds.append(end)
+    bounds = [bound for bound in (start, end) if bound is not None]
+    end_sign = None if end is None else "<" if end_open else "<="
+    return _selection(tables[family].name, start is not None, end_sign, reverse), bounds
+
+
+@cache
+def _selection(table: str, has_start: bool, end_sign: str | None, reverse: bool) -> str:
+    # Cached for the reason of ``Table``: each scan asks for one of a few statements.
+    conditions = ["key >= ?"] if has_start else []
+    if end_sign is not None:
+        conditions.append(f"key {end_sign} ?")
     where = f"where {' and '.join(conditions)} " if conditions else ""
-    return f"select key, value from {tables[family].name} {where}order by key {'desc' if reverse else 'asc'}", bounds
+    return f"select key, value from {table} {where}order by key {'desc' if reverse else 'asc'}"
 
 
 def delete_range(writer: Connection, table: Table, start: bytes | None, end: bytes | None) -> None:
