@@ -19,10 +19,11 @@ from harness.answer.write import check_results, publish
 from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
 from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
 from harness.experiments.registry import experiments, kinds, stages
-from harness.folders import RUNS
+from harness.folders import ROOT, RUNS
 from harness.java import find_java
 from harness.local import run_local
 from harness.progress import Progress
+from harness.report.commit import commit_of
 from harness.report.coverage import FACT as COVERAGE
 from harness.report.environment import environment
 from harness.report.left_out import Extents, left_out, left_out_sentence
@@ -130,6 +131,7 @@ def bench(request: BenchRequest) -> int:
         "budget_s": request.budget_s,
         "started": f"{started:%Y-%m-%d %H:%M} UTC",
         "whole": request.is_whole,
+        "commit": commit_of(ROOT),
         **{f"{stage}_skipped": reason for stage, reason in skipped.items()},
     }
     run_folder = new_run(request.runs, request.profile, facts, started)

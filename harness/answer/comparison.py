@@ -8,15 +8,15 @@ a measure count as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from harness.answer.choice import BUSY_REPEATS
+from harness.answer.measures import MEASURES, Measure
 from harness.experiments.opening.figures import KEY as OPENING_KEY
-from harness.experiments.opening.figures import READY_AFTER_A_KILL
 from harness.experiments.registry import kinds
 from harness.experiments.throughput.figures import KEY as THROUGHPUT_KEY
 from harness.processes.load import is_busy
@@ -32,25 +32,6 @@ _MACHINE = ("cpu", "memory_bytes", "disk")
 Cell = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """A column of a kind of rows. ``same_work`` is True if it depends on the number of records."""
-
-    kind: str
-    name: str
-    words: str
-    shown: Callable[[float | None], str]
-    more_is_better: bool = False
-    same_work: bool = False
-
-
-_MEASURES = (
-    _Measure("throughput", "records_per_s", "records/s", text.count, more_is_better=True),
-    _Measure("throughput", "commit_p99_us", "commit, p99", text.latency),
-    _Measure("throughput", "peak_memory_bytes", "peak memory", text.size, same_work=True),
-    _Measure("throughput", "bytes_on_disk", "on disk", text.size, same_work=True),
-    _Measure("opening", "ready_s", READY_AFTER_A_KILL, text.duration),
-)
 _KEYS: Mapping[str, Sequence[str]] = {"throughput": THROUGHPUT_KEY, "opening": OPENING_KEY}
 
 
@@ -58,7 +39,7 @@ _KEYS: Mapping[str, Sequence[str]] = {"throughput": THROUGHPUT_KEY, "opening": O
 class Compared:
     """One measure of one cell in both runs. ``ratio`` is above 1 where B is better."""
 
-    measure: _Measure
+    measure: Measure
     cell: Cell
     a: float
     b: float
@@ -116,7 +97,7 @@ def compared(a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]], see
     for kind, names in _KEYS.items():
         of_a, of_b = (_cells(rows.get(kind, ()), names) for rows in (a, b))
         for cell in (cell for cell in of_a if cell in of_b):
-            for measure in (each for each in _MEASURES if each.kind == kind):
+            for measure in (each for each in MEASURES if each.kind == kind):
                 before, after = values(of_a[cell], measure.name), values(of_b[cell], measure.name)
                 if min(len(before), len(after)) < REPEATS_MIN or not min(*before, *after) > 0:
                     continue
@@ -126,7 +107,7 @@ def compared(a: Mapping[str, Sequence[Row]], b: Mapping[str, Sequence[Row]], see
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
     deviations = {
         measure: log_deviations(group for each, _, *groups, _ in pairs if each is measure for group in groups)
-        for measure in _MEASURES
+        for measure in MEASURES
     }
     return [
         Compared(

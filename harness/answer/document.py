@@ -12,7 +12,7 @@ from harness.report import text
 from harness.report.figures import Figures
 from harness.report.left_out import summary_of
 from harness.report.levels import MEANING
-from harness.report.page import Page, anchor, images
+from harness.report.page import BROWSER_PAGE, Page, anchor, images
 from harness.report.ratios import ratio_finding, ratio_table
 
 _READING = """\
@@ -50,6 +50,7 @@ def first_page(
             *([f"**{notice}**\n"] if notice else []),
             f"{origin(facts, environment)}\n",
             *([f"{cut}\n"] if (cut := summary_of(facts)) else []),
+            f"The same with plots that show values, filters and the history of runs: [index.html]({BROWSER_PAGE}).\n",
             f"Contents: {contents}. One page each: {measured}, [the machine]({MACHINE_FILE}).\n",
             choice_table(found).markdown(),
             "Each pick has the best median among the backends that can do it and kept every promise at that level in "

@@ -20,6 +20,13 @@ def origin(facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     )
 
 
+def machine_kind(environment: Mapping[str, Any]) -> str:
+    """Return the kind of a machine in one line: figures of different kinds are not compared."""
+    cpu, disk = environment["cpu"], environment["disk"]
+    memory_gib = round(environment["memory_bytes"] / 2**30)
+    return f"{cpu['cores']} cores, {cpu['model']}, {memory_gib} GiB, {disk['file_system']}"
+
+
 def run_of(facts: Mapping[str, Any]) -> str:
     """Return the profile, the seed and the time of a run."""
     return f"profile {facts['profile']}, seed {facts['seed']}, {facts['started']}"

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.answer.browser_page import browser_page
 from harness.answer.document import first_page
+from harness.answer.history import HISTORY_FILE, history_text, read_history, with_run
 from harness.answer.machine import MACHINE_FILE, machine_page, run_of
 from harness.answer.results import all_figures, all_pages
 from harness.answer.summary import summary_table
@@ -18,7 +20,7 @@ from harness.experiments.registry import kinds
 from harness.folders import ROOT, SOURCE
 from harness.report.drawing import Looks, draw
 from harness.report.figures import Figure
-from harness.report.page import FIRST_PAGE
+from harness.report.page import BROWSER_PAGE, FIRST_PAGE
 from harness.report.rows import FACTS_FILE, missing_columns, read_all, read_facts, replace_text
 from stores.errors import ConfigError
 
@@ -76,6 +78,7 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
     try:
         figures = all_figures(rows)
         pages = all_pages(figures, rows, facts)
+        history = with_run(read_history(results / HISTORY_FILE), figures, facts, environment)
     except Exception as error:
         missing = missing_columns(run_folder, kinds())
         if not missing:
@@ -94,6 +97,9 @@ def write_report(run_folder: Path, results: Path, readme: Path | None = None) ->
                 if page.body:
                     _write(made / page.file, page.markdown(f"{run_of(facts)}.", drawn))
             _write(made / MACHINE_FILE, machine_page(facts, environment))
+            _write(made / BROWSER_PAGE, browser_page(figures, pages, facts, environment, history))
+            if history:
+                _write(made / HISTORY_FILE, history_text(history))
             _write(made / FIGURES_FILE, _lines(figures))
             _write(made / ENVIRONMENT_FILE, json.dumps({"run": facts, **environment}, indent=2, sort_keys=True) + "\n")
             new = sorted(file.name for file in made.iterdir())

@@ -13,6 +13,8 @@ from harness.report.table import ROWS_SHOWN, Table
 
 FIRST_PAGE = "report.md"
 """The file of the page that answers, beside the pages of the experiments."""
+BROWSER_PAGE = "index.html"
+"""The file of the page for browsers, which has all of them."""
 HOW = "How it was measured"
 
 

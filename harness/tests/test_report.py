@@ -116,7 +116,7 @@ def test_the_same_rows_give_the_same_files_byte_for_byte(tmp_path: Path) -> None
     one, two = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two"))
     assert one == two
     pages = {f"{name}.md" for name in PAGES}
-    assert set(one) == PLOTS | pages | {"report.md", "figures.jsonl", "environment.json"}
+    assert set(one) == PLOTS | pages | {"report.md", "index.html", "figures.jsonl", "environment.json"}
 
 
 def test_an_experiment_that_was_not_measured_is_listed_as_missing_without_page_and_plot(tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""The page for browsers: the answers, checks, tables and plots of the report in one file, which needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from harness.answer.choice import Choice, busy_notice, choices
+from harness.answer.history import Line, timelines
+from harness.answer.machine import machine_page, origin
+from harness.answer.summary import choice_table, summary_table
+from harness.report.drawing import Plot
+from harness.report.figures import Figures
+from harness.report.left_out import summary_of
+from harness.report.levels import LEVELS, MEANING
+from harness.report.matrix import Matrix
+from harness.report.page import HOW, Finding, Page
+from harness.report.ratios import ratio_finding, ratio_table
+from harness.report.web.assemble import Section, assemble
+from harness.report.web.markdown import inline, to_html
+
+_TITLE = "Which backend, and why"
+_READING = """\
+Figures are medians, in brackets with the interval that contains the true median with a probability of 95 % (93.75 %
+for five repeats). A pick has the best median among the backends that kept every promise at that level in this run, and
+its interval overlaps with no other. *No difference* names all backends that the run cannot distinguish. Figures are
+compared within one durability level only.
+"""
+_NEVER_PROVEN = (
+    "Power loss is simulated from recordings of what a process did to its files. No machine was switched off.",
+    "Figures are those of one machine. On others the ratios are more alike than the numbers.",
+    "A check that found nothing in the trials of this run proves nothing about trials that were not made.",
+)
+
+
+def browser_page(
+    figures: Figures,
+    pages: Sequence[Page],
+    facts: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    history: Sequence[Line],
+) -> str:
+    """Return the page as HTML. ``history`` has the whole runs, also this one if it is whole."""
+    backends = environment["backends"]
+    found = choices(figures, backends)
+    names = [page.name for page in pages if page.body]
+    past = [Plot(*each) for each in timelines(history, environment)]
+    plots = [(page, [plot for plot in page.plots if plot.chart.data()]) for page in pages if page.body]
+    sections = [
+        Section("answer", "The answer", _answer(found, names)),
+        Section("proven", "What was proven", _proven(figures, pages, names)),
+        Section("not-proven", "What was not", _not_proven(found, figures, pages, facts, names)),
+        Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
+        Section("plots", "Plots", _plots([each for each in plots if each[1]], past)),
+        Section("ratios", "Ratios", _ratios(figures, names)),
+        Section("tables", "All tables", _tables(pages, names)),
+        Section("machine", "The machine", to_html(machine_page(facts, environment).partition("\n")[2], names)),
+    ]
+    shown = [plot for _, of_page in plots for plot in of_page] + past
+    data = {
+        "backends": sorted(backends),
+        "plots": [{"name": plot.name, "title": plot.title, **(plot.chart.data() or {})} for plot in shown],
+    }
+    return assemble(_TITLE, _head(found, figures, facts, environment), sections, data)
+
+
+def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    notes = [text for text in (busy_notice(found, figures), summary_of(facts)) if text]
+    parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
+    return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
+
+
+def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
+    table = to_html(choice_table(found).markdown().partition("\n\n")[2], names)
+    return (
+        f'<div class="answer">{table}</div>\n{to_html(_READING, names)}'
+        f"<h3>What a durability level means</h3>\n{to_html(MEANING, names)}"
+    )
+
+
+def _proven(figures: Figures, pages: Sequence[Page], names: Sequence[str]) -> str:
+    made = [(finding, page) for page in pages for finding in page.findings if finding.number]
+    items = [_item(finding, f"{page.name}.md", names) for finding, page in made]
+    ratio = ratio_finding(figures)
+    return _list([*items, *([_item(ratio._replace(section="Ratios"), "", names)] if ratio.number else [])])
+
+
+def _item(finding: Finding, file: str, names: Sequence[str]) -> str:
+    short = "" if finding.good == finding.number else ' class="short"'
+    return f"<li{short}>{inline(finding.sentence(file), names)}</li>"
+
+
+def _not_proven(
+    found: Sequence[Choice],
+    figures: Figures,
+    pages: Sequence[Page],
+    facts: Mapping[str, Any],
+    names: Sequence[str],
+) -> str:
+    undecided = [
+        f"{escape(choice.need)} ({choice.durability}): {inline(choice.answer)}."
+        for choice in found
+        if not choice.backend
+    ]
+    unchecked = [inline(finding.sentence(), names) for page in pages for finding in page.findings if not finding.number]
+    absent = [f"{escape(page.title)}: {inline(page.absent)}." for page in pages if not page.body]
+    cut = [inline(summary_of(facts))] if summary_of(facts) else []
+    lines = [*cut, *undecided, *unchecked, *absent, *map(escape, _NEVER_PROVEN)]
+    return _list([f'<li class="none">{line}</li>' for line in lines])
+
+
+def _list(items: Sequence[str]) -> str:
+    return '<ul class="counts">\n' + "\n".join(items) + "\n</ul>"
+
+
+def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
+    made = (summary_table(figures, backends, level) for level in LEVELS)
+    return "\n".join(to_html(table.markdown(), names) for table in made if table.rows)
+
+
+def _plots(plots: Sequence[tuple[Page, Sequence[Plot]]], past: Sequence[Plot]) -> str:
+    parts = ['<form id="filters" class="filters" aria-label="What the plots show"></form>']
+    for page, own in sorted(plots, key=lambda each: any(isinstance(plot.chart, Matrix) for plot in each[1])):
+        parts.append(f'<h3>{escape(page.title)}</h3>\n<p class="soft">{inline(page.shows[0])}</p>')
+        parts += [_place(plot) for plot in own]
+    if past:
+        parts.append(
+            '<h3 id="history">History</h3>\n<p class="soft">Whole runs on machines of this kind, the oldest at the '
+            "left. A star marks a commit with local changes.</p>"
+        )
+        parts += [_place(plot) for plot in past]
+    return "\n".join(parts)
+
+
+def _place(plot: Plot) -> str:
+    return f'<div class="plot"><h4>{escape(plot.title)}</h4><div id="plot-{plot.name}"></div></div>'
+
+
+def _ratios(figures: Figures, names: Sequence[str]) -> str:
+    return to_html(f"{ratio_finding(figures).sentence()}\n\n{ratio_table(figures).folded(0)}", names)
+
+
+def _tables(pages: Sequence[Page], names: Sequence[str]) -> str:
+    parts = []
+    for page in pages:
+        if page.body:
+            body = "\n".join(part for part in page.body if part)
+            source = f"{' '.join(page.shows)}\n\n{body}\n\n## {HOW}\n\n{page.method}"
+            content = to_html(source, names, page.name, deeper=2)
+            parts.append(f'<details id="{page.name}"><summary>{escape(page.title)}</summary>\n{content}</details>')
+    return f'<div class="pages">{"".join(parts)}</div>'

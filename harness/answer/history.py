@@ -1,0 +1,134 @@
+"""The history of whole runs: a file with a line for each, and its charts.
+
+A line has the figures that represent each level, with their intervals. Only whole runs have one. The report of a run
+that has a line already replaces that line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.answer.machine import machine_kind
+from harness.answer.measures import MEASURES, Measure
+from harness.experiments.opening.figures import largest_state
+from harness.experiments.throughput.figures import reference
+from harness.report import text
+from harness.report.commit import CHANGED
+from harness.report.figures import Figure, Figures
+from harness.report.interval import columns
+from harness.report.levels import LEVELS
+from harness.report.timeline import Point, Timeline, TimelinePanel
+from stores.errors import ConfigError
+
+HISTORY_FILE = "history.jsonl"
+_SAME_RUN = ("date", "profile", "seed", "machine")
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One figure of a line, in the units of ``figures.jsonl``. ``cell`` is what was measured, in words."""
+
+    measure: str
+    level: str
+    cell: str
+    backend: str
+    value: float
+    low: float | None
+    high: float | None
+
+
+def read_history(file: Path) -> list[Line]:
+    """Return the lines of the file, the oldest run first; none if there is no file.
+
+    Raises: ConfigError if it cannot be read.
+    """
+    if not file.exists():
+        return []
+    try:
+        lines = [dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        for line in lines:
+            _ = [line[name] for name in (*_SAME_RUN, "commit")], [_Entry(**entry) for entry in line["figures"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): correct it, or restore it from its repository") from error
+    return lines
+
+
+def with_run(
+    history: Iterable[Line], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]
+) -> list[Line]:
+    """Return the history with the line of a run in it. Without a whole run it stays as it is."""
+    known = list(history)
+    if not facts.get("whole"):
+        return known
+    line: Line = {
+        "date": facts["started"],
+        "commit": facts.get("commit") or "",
+        "machine": machine_kind(environment),
+        "profile": facts["profile"],
+        "seed": facts["seed"],
+        "figures": [asdict(entry) for entry in _entries(figures)],
+    }
+    others = [each for each in known if any(each[name] != line[name] for name in _SAME_RUN)]
+    return sorted([*others, line], key=lambda each: str(each["date"]))
+
+
+def history_text(history: Iterable[Line]) -> str:
+    """Return the content of the file."""
+    return "".join(f"{json.dumps(line)}\n" for line in history)
+
+
+def timelines(history: Sequence[Line], environment: Mapping[str, Any]) -> list[tuple[str, str, Timeline]]:
+    """Return a chart of each measure, with its name and title, from the runs on machines of the same kind."""
+    kind = machine_kind(environment)
+    runs = [line for line in history if line["machine"] == kind]
+    charts = [
+        (f"history-{measure.name}".replace("_", "-"), f"History: {measure.words}", _timeline(runs, measure))
+        for measure in MEASURES
+    ]
+    return [chart for chart in charts if chart[2].panels]
+
+
+def _entries(figures: Figures) -> Iterator[_Entry]:
+    for level in LEVELS:
+        at = reference(figures["throughput"], level)
+        opened = largest_state(figures["opening"], level)
+        cells: dict[str, tuple[str, list[Figure]]] = {
+            "throughput": (at.text if at else "", [each for each in figures["throughput"] if at and at.holds(each)]),
+            "opening": (f"{text.exact(opened[0]['records'])} records in the store" if opened else "", opened),
+        }
+        for measure in MEASURES:
+            cell, rows = cells[measure.kind]
+            for row in sorted(rows, key=lambda row: str(row["backend"])):
+                if row.get(measure.name) is not None:
+                    values = (row.get(name) for name in (measure.name, *columns(measure.name)))
+                    value, low, high = (None if each is None else float(f"{each:.6g}") for each in values)
+                    yield _Entry(measure.name, level, cell.replace("`", ""), row["backend"], value or 0.0, low, high)
+
+
+def _timeline(runs: Sequence[Line], measure: Measure) -> Timeline:
+    panels: dict[tuple[str, str], list[Point]] = {}
+    for line in runs:
+        step = _step(line)
+        for entry in (_Entry(**each) for each in line["figures"]):
+            if entry.measure == measure.name:
+                low, high = (None if end is None else end / measure.scale for end in (entry.low, entry.high))
+                point = Point(step, entry.backend, entry.value / measure.scale, low, high)
+                panels.setdefault((entry.level, entry.cell), []).append(point)
+    ordered = sorted(panels.items(), key=lambda item: LEVELS.index(item[0][0]) if item[0][0] in LEVELS else len(LEVELS))
+    return Timeline(
+        [TimelinePanel(f"{level}, {cell}", points, level) for (level, cell), points in ordered],
+        f"{measure.words}, {measure.unit}" if measure.words != measure.unit else measure.unit,
+        measure.unit,
+    )
+
+
+def _step(line: Line) -> str:
+    """Return the place of a run on the axis: its time, and the label for a tick after a bar."""
+    commit, date = str(line["commit"]), str(line["date"])
+    changed = "*" if commit.endswith(CHANGED) else ""
+    return f"{date}|{commit[:7] + changed if commit else date[:10]}"

@@ -1,0 +1,71 @@
+"""The Markdown of a report as parts of the page for browsers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from harness.report.page import FIRST_PAGE, anchor
+
+_INTERVAL = re.compile(r"(<td[^>]*>[^<()]+)(\([^<()]+ to [^<()]+\))(</td>)")
+_PAGE_LINK = re.compile(r"([\w-]+)\.md(?:#(.+))?$")
+
+
+def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0) -> str:
+    """Return Markdown as HTML. Links to the ``pages`` of a report, given by name, become links within one page.
+
+    ``name`` is the page that the text is of, and begins the identifiers of its titles; "" is the first page. Titles
+    are ``deeper`` by so many levels. Each table is in a box that scrolls by itself.
+    """
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    tokens = parser.parse(source)
+    for place, token in enumerate(tokens):
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{int(token.tag[1]) + deeper}"
+        if token.type == "heading_open":
+            token.attrSet("id", identifier(name, anchor(tokens[place + 1].content)))
+        for child in token.children or ():
+            _relink(child, pages, name)
+    rendered: str = parser.renderer.render(_boxed(tokens), parser.options, {})
+    return _INTERVAL.sub(r'\1<span class="interval">\2</span>\3', rendered)
+
+
+def inline(source: str, pages: Collection[str] = ()) -> str:
+    """Return one line of Markdown as HTML, without a paragraph around it."""
+    return to_html(source, pages).strip().removeprefix("<p>").removesuffix("</p>")
+
+
+def identifier(name: str, section: str = "") -> str:
+    """Return the identifier of a page, or of one of its sections, within the page for browsers."""
+    return "-".join(filter(None, (name, section)))
+
+
+def _relink(token: Token, pages: Collection[str], name: str) -> None:
+    href = token.attrGet("href") if token.type == "link_open" else None
+    if not isinstance(href, str):
+        return
+    if href.startswith("#"):
+        token.attrSet("href", f"#{identifier(name, href[1:])}")
+    elif (found := _PAGE_LINK.match(href)) and (found[1] in pages or f"{found[1]}.md" == FIRST_PAGE):
+        own = "" if f"{found[1]}.md" == FIRST_PAGE else found[1]
+        token.attrSet("href", f"#{identifier(own, found[2] or '') or 'top'}")
+
+
+def _boxed(tokens: Sequence[Token]) -> list[Token]:
+    boxed = []
+    for token in tokens:
+        if token.type == "table_open":
+            boxed.append(_html('<div class="scroll">\n'))
+        boxed.append(token)
+        if token.type == "table_close":
+            boxed.append(_html("</div>\n"))
+    return boxed
+
+
+def _html(content: str) -> Token:
+    attributes: dict[str, Any] = {"content": content}
+    return Token("html_block", "", 0, **attributes)

@@ -1,0 +1,99 @@
+"""The history has one line for each whole run, whatever is reported again, and no line for another run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.answer.history import HISTORY_FILE, read_history, timelines, with_run
+from harness.answer.results import all_figures
+from harness.answer.write import write_report
+from harness.experiments.registry import kinds
+from harness.report.commit import commit_of
+from harness.report.page import BROWSER_PAGE
+from harness.report.rows import new_run, write_rows
+from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
+from stores.errors import ConfigError
+
+
+def run_of(folder: Path, **facts: Any) -> Path:
+    run = new_run(folder / "runs", "default", FACTS | facts)
+    write_rows(run, "opening", made_up_rows()["opening"], kinds())
+    return run
+
+
+def test_a_whole_run_has_one_line_however_often_it_is_reported(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    first = run_of(tmp_path, whole=True, commit="1" * 40)
+    write_report(first, results)
+    once = (results / HISTORY_FILE).read_bytes()
+    write_report(first, results)
+    assert (results / HISTORY_FILE).read_bytes() == once
+    write_report(run_of(tmp_path, whole=True, started="2025-12-31 00:00 UTC", commit="2" * 40), results)
+    lines = read_history(results / HISTORY_FILE)
+    assert [line["commit"][0] for line in lines] == ["2", "1"]
+    assert (results / HISTORY_FILE).read_bytes().endswith(once)
+    figure = lines[1]["figures"][0]
+    assert (figure["measure"], figure["level"], figure["backend"]) == ("ready_s", "CHANGELOG", min(SPEEDS))
+    assert figure["low"] <= figure["value"] <= figure["high"]
+
+
+@pytest.mark.parametrize("facts", [{}, {"whole": False}])
+def test_a_run_that_left_something_out_has_no_line(tmp_path: Path, facts: dict[str, bool]) -> None:
+    report = write_report(run_of(tmp_path, **facts), tmp_path / "results")
+    assert not (report.parent / HISTORY_FILE).exists()
+    assert (report.parent / BROWSER_PAGE).exists()
+    write_report(run_of(tmp_path, whole=True, started="2025-12-31 00:00 UTC"), report.parent)
+    write_report(run_of(tmp_path, **facts), report.parent)
+    assert [line["date"] for line in read_history(report.parent / HISTORY_FILE)] == ["2025-12-31 00:00 UTC"]
+
+
+def test_only_runs_on_machines_of_one_kind_are_beside_each_other() -> None:
+    figures = all_figures(made_up_rows())
+    other = {**ENVIRONMENT, "cpu": {**ENVIRONMENT["cpu"], "cores": 64}}
+    history = with_run([], figures, FACTS | {"whole": True, "commit": "1" * 40}, ENVIRONMENT)
+    history = with_run(history, figures, FACTS | {"whole": True, "commit": "2" * 40 + "+"}, other)
+    assert len(history) == 2
+    for machine, label in ((ENVIRONMENT, "1111111"), (other, "2222222*")):
+        name, _, chart = timelines(history, machine)[0]
+        assert name == "history-records-per-s"
+        assert {point.step.split("|")[1] for panel in chart.panels for point in panel.points} == {label}
+        assert {panel.level for panel in chart.panels} == {"CHANGELOG", "DISK"}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "7", json.dumps({"date": "today"})])
+def test_a_damaged_history_is_refused_before_anything_is_written(tmp_path: Path, content: str) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / HISTORY_FILE).write_text(content)
+    with pytest.raises(ConfigError):
+        write_report(run_of(tmp_path, whole=True), results)
+    assert [file.name for file in results.iterdir()] == [HISTORY_FILE]
+    assert (results / HISTORY_FILE).read_text() == content
+
+
+def test_the_commit_is_that_of_the_clone_and_marked_if_files_were_changed(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        command = ["git", *identity, *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert commit_of(tmp_path) == ""
+    git("init", "-q")
+    assert commit_of(tmp_path) == ""
+    (tmp_path / "results").mkdir()
+    for name in ("code", "results/report.md"):
+        (tmp_path / name).write_text("before")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD")
+    (tmp_path / "results/report.md").write_text("after")
+    (tmp_path / "untracked").write_text("")
+    assert commit_of(tmp_path) == commit
+    assert commit_of(tmp_path / "results") == ""
+    (tmp_path / "code").write_text("after")
+    assert commit_of(tmp_path) == f"{commit}+"
