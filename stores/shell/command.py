@@ -19,6 +19,7 @@ from stores.files.store_directory import StoreDirectory
 from stores.interface import TopicPartition
 from stores.registry import open_store
 from stores.shell.backup import back_up, strongest
+from stores.shell.changelog_file import facts_of, is_changelog
 from stores.shell.decoding import SERDES, Decoder, Line, as_json, as_text
 from stores.shell.disk_store import DiskStore, Reading, held, reading
 from stores.shell.subcommands import check_command
@@ -43,14 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands to those of a parser. Each sets ``run``, which returns the exit status."""
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, what: str = "the folder of a store"
+    ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        added.add_argument("path", type=Path, metavar="PATH", help="the folder of a store")
+        added.add_argument("path", type=Path, metavar="PATH", help=what)
         added.add_argument("--json", action="store_true", help="print JSON, one object per line")
         added.set_defaults(run=lambda given: run_guarded(lambda: run(given)))
         return added
 
-    command("inspect", _inspect, "show what a store is, its offsets, its size and its marks, without changing it")
+    shown = (
+        "show what a store is, its offsets, its size and its marks, or the partitions of a changelog, changing nothing"
+    )
+    command("inspect", _inspect, shown, "the folder of a store, or the file of an embedded changelog")
     dump = command("dump", _dump, "print the committed records of a store in key order, without changing it")
     dump.add_argument("--key", choices=SERDES, help="decode keys; without it they are shown as escaped bytes")
     dump.add_argument("--value", choices=SERDES, help="decode values; without it they are shown as escaped bytes")
@@ -81,9 +87,26 @@ def run_guarded(run: Callable[[], int]) -> int:
 
 
 def _inspect(given: argparse.Namespace) -> int:
-    with held(given.path) as store, reading(store) as found:
+    facts = facts_of(given.path) if is_changelog(given.path) else _facts(given.path)
+    if given.json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return 0
+    for name, fact in facts.items():
+        if isinstance(fact, list):
+            for entry in fact:
+                print(f"{name:24} {' '.join(map(_shown, entry.items()))}")
+        elif isinstance(fact, dict):
+            for mark, text in fact.items():
+                print(f"{'mark ' + mark:24} {text}")
+        else:
+            print(f"{name:24} {fact}")
+    return 0
+
+
+def _facts(path: Path) -> Line:
+    with held(path) as store, reading(store) as found:
         families = range(found.engine.num_families)
-        facts: Line = {
+        return {
             "path": str(store.path),
             "backend": store.identity.backend,
             "format_version": store.identity.format_version,
@@ -94,19 +117,12 @@ def _inspect(given: argparse.Namespace) -> int:
             "position": [_offset_line(*entry) for entry in found.position.items()],
             "marks": {name: mark.decode(errors="backslashreplace") for name, mark in found.marks.items()},
         }
-    if given.json:
-        print(json.dumps(facts, ensure_ascii=False))
-        return 0
-    for name, fact in facts.items():
-        if isinstance(fact, list):
-            for entry in fact:
-                print(f"{name:24} {entry['topic']} {entry['partition']} {entry['offset']}")
-        elif isinstance(fact, dict):
-            for mark, text in fact.items():
-                print(f"{'mark ' + mark:24} {text}")
-        else:
-            print(f"{name:24} {fact}")
-    return 0
+
+
+def _shown(part: tuple[str, object]) -> str:
+    """Return a part of an entry, with its name where the value alone would not be understood."""
+    name, value = part
+    return str(value) if name in ("topic", "partition", "offset", "consumer_group") else f"{name}={value}"
 
 
 def _dump(given: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from stores.files.store_directory import boot_id
 from stores.interface import Position, TopicPartition
 from stores.ordered.ranges import ScanRange
 from stores.registry import Backend, backend_named
+from stores.shell.changelog_file import is_changelog
 
 _DEPTHS = ("*", "*/*", "*/*/*")
 _STORES_SHOWN = 5
@@ -163,7 +164,8 @@ def _check_is_store(path: Path) -> None:
     if not path.exists():
         raise StoreUnavailableError(f"{path} does not exist: name the folder of a store")
     if not path.is_dir():
-        raise StoreIncompatibleError(f"{path} is a file: name the folder of a store")
+        what = "the file of a changelog, which only inspect and show read" if is_changelog(path) else "a file"
+        raise StoreIncompatibleError(f"{path} is {what}: name the folder of a store")
     if is_unfinished(path):
         raise StoreUnavailableError(f"the store in {path} was never complete, or is being removed: there is no data")
     if not is_store(path):

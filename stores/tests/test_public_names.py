@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stores import Durability, IsolationLevel, open_store
+from stores import ConfigError, Durability, IsolationLevel, open_store
 from stores.changelog import SqliteChangelog
 from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskContext
 
@@ -55,4 +55,6 @@ def test_what_is_no_level_is_refused(tmp_path: Path, wrong: Any) -> None:
         open_store("sqlite", tmp_path / "s", durability=wrong)
     with pytest.raises(ValueError):
         StoreConfig("sqlite", durability=wrong)
-    assert not (tmp_path / "s").exists()
+    with pytest.raises(ConfigError):
+        SqliteChangelog(tmp_path / "log", wrong)
+    assert list(tmp_path.iterdir()) == []

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from stores import Durability, TopicPartition, open_store
+from stores import Durability, TopicPartition, __version__, open_store
+from stores.changelog import SqliteChangelog
 from stores.records import INT64, JSON, STR, Session, TimestampedKeyValue, ValueAndTimestamp, Window, Windowed
 from stores.registry import backends
 from stores.shell.command import main
@@ -239,3 +241,58 @@ def test_a_closed_pipe_ends_a_dump_quietly(path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def changelog(path: Path) -> Path:
+    """A changelog with a committed record, an open transaction and an offset of a group."""
+    with SqliteChangelog(path) as log:
+        log.create_topic("orders", 2)
+        with log.producer("p") as producer:
+            producer.begin()
+            producer.send(TopicPartition("orders", 1), b"k", b"v")
+            producer.send_offsets("g", {TopicPartition("in", 0): 9})
+            producer.commit()
+    return path
+
+
+def test_a_changelog_file_is_shown_with_its_partitions_and_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = state(changelog(tmp_path / "log").parent)
+    [facts] = lines(capsys, "inspect", tmp_path / "log")
+    assert (facts["kind"], facts["schema_version"], facts["transactions"]) == ("changelog", 3, [])
+    assert facts["partitions"] == [
+        {"topic": "orders", "partition": number, "start_offset": 0, "next_offset": end, "last_stable_offset": end}
+        for number, end in ((0, 0), (1, 1))
+    ]
+    assert facts["consumer_groups"] == [{"consumer_group": "g", "topic": "in", "partition": 0, "next_offset": 9}]
+    assert state(tmp_path) == before
+    assert main(["inspect", str(tmp_path / "log")]) == 0
+    assert "orders 1 start_offset=0 next_offset=1 last_stable_offset=1" in capsys.readouterr().out
+
+
+def test_a_changelog_is_shown_while_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with SqliteChangelog(changelog(tmp_path / "log")) as log, log._file.write():
+        [facts] = lines(capsys, "inspect", tmp_path / "log")
+    assert len(cast("list[object]", facts["partitions"])) == 2
+
+
+@pytest.mark.parametrize("command", ["dump", "verify", "offsets", "compact"])
+def test_a_command_for_stores_says_that_it_was_given_a_changelog(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([command, str(changelog(tmp_path / "log"))]) == 2
+    assert "is the file of a changelog" in capsys.readouterr().err
+
+
+def test_a_damaged_changelog_is_refused_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = changelog(tmp_path / "log").read_bytes()
+    (tmp_path / "log").write_bytes(content[:100] + bytes(len(content) - 100))
+    assert main(["inspect", str(tmp_path / "log")]) == 2
+    assert str(tmp_path / "log") in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"txstores {__version__}\n")
