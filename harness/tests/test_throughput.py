@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
 import pytest
 
+from harness import replay
 from harness.experiment import Request
 from harness.experiments.opening.experiment import Opening
 from harness.experiments.opening.opening import OpeningTrial, ratios
@@ -82,6 +84,15 @@ def test_a_level_that_a_backend_cannot_carry_is_left_out() -> None:
     assert (BACKEND, Durability.DISK) not in {(each.backend, each.durability) for each in trial.configurations}
     with pytest.raises(ConfigError):
         throughput_trials([Grid("count", 100, durabilities=(Durability.DISK,), backends=(BACKEND,))], 1)
+
+
+def test_laps_of_a_trial_that_is_repeated_are_one_number_for_each_configuration() -> None:
+    (trial,) = throughput_trials([Grid("count", 100, backends=(BACKEND,))], 1)
+    given = replace(trial, laps=(3,))
+    assert Throughput().read(replay.text_of(given)) == given
+    for wrong in ((3, 4), (0,)):
+        with pytest.raises(ConfigError):
+            Throughput().read(replay.text_of(replace(trial, laps=wrong)))
 
 
 def test_overlapping_plans_measure_a_configuration_once() -> None:

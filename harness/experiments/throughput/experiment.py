@@ -95,6 +95,8 @@ class Throughput(Experiment[ThroughputTrial]):
         shared = {(each.workload, each.partitions, each.seed) for each in trial.configurations}
         if shared != {(trial.workload, trial.partitions, trial.seed)}:
             raise ConfigError("the configurations of a trial have its workload and partitions, and one seed")
+        if trial.laps and (len(trial.laps) != len(trial.configurations) or min(trial.laps) < 1):
+            raise ConfigError("laps of a trial are none, or one number from 1 on for each configuration")
         for each in trial.configurations:
             # A grid of one: it checks what it is given.
             plan.Grid(trial.workload, trial.events, trial.partitions, records_per_commit=(each.records_per_commit,))
