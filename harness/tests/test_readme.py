@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -32,8 +33,18 @@ PRINTED = {
         "",
         "1 0\n",
     ],
+    "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n"],
 }
 """The output of each block of Python, by document."""
+ON_SPARK = "docs/spark.md"
+"""A document whose blocks start Spark, which writes its own messages to standard error."""
+
+
+SPARK_VARIABLES = {
+    **{name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ},
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
 
 
 def blocks_of(document: str) -> list[str]:
@@ -49,7 +60,11 @@ def test_every_block_of_python_is_listed() -> None:
 
 @pytest.mark.parametrize(
     ("document", "block", "printed"),
-    [(document, block, printed) for document, some in PRINTED.items() for block, printed in enumerate(some)],
+    [
+        pytest.param(document, block, printed, marks=[pytest.mark.stateful] if document == ON_SPARK else [])
+        for document, some in PRINTED.items()
+        for block, printed in enumerate(some)
+    ],
 )
 def test_a_block_of_python_runs_and_prints_what_it_says(
     tmp_path: Path, document: str, block: int, printed: str
@@ -59,13 +74,13 @@ def test_a_block_of_python_runs_and_prints_what_it_says(
     run = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT)} | (SPARK_VARIABLES if document == ON_SPARK else {}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240 if document == ON_SPARK else 60,
         check=False,
     )
-    assert (run.returncode, run.stdout, run.stderr) == (0, printed, "")
+    assert (run.returncode, run.stdout, "" if document == ON_SPARK else run.stderr) == (0, printed, ""), run.stderr
     assert list(tmp_path.iterdir()) == []
 
 

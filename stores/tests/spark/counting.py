@@ -86,13 +86,13 @@ def expected_rows(number: int) -> list[tuple[str | None, int]]:
     return [(plane, totals[plane]) for plane in Counter(events(number))]
 
 
-def state_in_log(folder: Path) -> dict[str, int]:
-    """The newest state in the log, without the library's stores."""
+def state_in_log(folder: Path, version: int | None = None) -> dict[str, int]:
+    """The state in the log at a version, by default the newest, without the library's stores."""
     log = VersionLog.open(folder / "state").partition(0)
     newest = log.listing().newest
     assert newest is not None
     state: dict[str, int] = {}
-    for piece in log.restore(None, newest):
+    for piece in log.restore(None, newest if version is None else version):
         for _, is_mark, key, value in piece.records:
             assert not is_mark
             if value is None:
