@@ -10,6 +10,7 @@ from harness.answer.choice import Choice, busy_notice, choices
 from harness.answer.history import Line, timelines
 from harness.answer.machine import machine_page, origin
 from harness.answer.summary import choice_table, summary_table
+from harness.report import text
 from harness.report.drawing import Plot
 from harness.report.figures import Figures
 from harness.report.left_out import summary_of
@@ -50,9 +51,10 @@ def browser_page(
     sections = [
         Section("answer", "The answer", _answer(found, names)),
         Section("proven", "What was proven", _proven(figures, pages, names)),
-        Section("not-proven", "What was not", _not_proven(found, figures, pages, facts, names)),
+        Section("not-proven", "What was not proven", _not_proven(found, figures, pages, facts, names)),
         Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
-        Section("plots", "Plots", _plots([each for each in plots if each[1]], past)),
+        Section("plots", "Plots", _plots([each for each in plots if each[1]])),
+        *([Section("history", "History", _history(past))] if past else []),
         Section("ratios", "Ratios", _ratios(figures, names)),
         Section("tables", "All tables", _tables(pages, names)),
         Section("machine", "The machine", to_html(machine_page(facts, environment).partition("\n")[2], names)),
@@ -66,15 +68,19 @@ def browser_page(
 
 
 def _head(found: Sequence[Choice], figures: Figures, facts: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    notes = [text for text in (busy_notice(found, figures), summary_of(facts)) if text]
+    notes = [note for note in (busy_notice(found, figures), summary_of(facts)) if note]
     parts = [f'<p class="origin">{inline(origin(facts, environment))}</p>']
     return "\n".join([*parts, *(f'<p class="note">{inline(note)}</p>' for note in notes)])
 
 
 def _answer(found: Sequence[Choice], names: Sequence[str]) -> str:
-    table = to_html(choice_table(found).markdown().partition("\n\n")[2], names)
+    made = choice_table(found)
+    # Backends without a difference have a line each; a column of notes without a note is left out.
+    rows = [[*row[:3], *(cell.replace("; ", "<br>") for cell in row[3:])] for row in made.rows]
+    width = len(made.head) if any(row[-1] for row in rows) else len(made.head) - 1
+    table = text.table(made.head[:width], [row[:width] for row in rows])
     return (
-        f'<div class="answer">{table}</div>\n{to_html(_READING, names)}'
+        f'<div class="answer">{to_html(table, names)}</div>\n{to_html(_READING, names)}'
         f"<h3>What a durability level means</h3>\n{to_html(MEANING, names)}"
     )
 
@@ -119,18 +125,20 @@ def _side_by_side(figures: Figures, backends: Mapping[str, Mapping[str, Any]], n
     return "\n".join(to_html(table.markdown(), names) for table in made if table.rows)
 
 
-def _plots(plots: Sequence[tuple[Page, Sequence[Plot]]], past: Sequence[Plot]) -> str:
+def _plots(plots: Sequence[tuple[Page, Sequence[Plot]]]) -> str:
     parts = ['<form id="filters" class="filters" aria-label="What the plots show"></form>']
     for page, own in sorted(plots, key=lambda each: any(isinstance(plot.chart, Matrix) for plot in each[1])):
         parts.append(f'<h3>{escape(page.title)}</h3>\n<p class="soft">{inline(page.shows[0])}</p>')
         parts += [_place(plot) for plot in own]
-    if past:
-        parts.append(
-            '<h3 id="history">History</h3>\n<p class="soft">Whole runs on machines of this kind, the oldest at the '
-            "left. A star marks a commit with local changes.</p>"
-        )
-        parts += [_place(plot) for plot in past]
     return "\n".join(parts)
+
+
+def _history(past: Sequence[Plot]) -> str:
+    words = (
+        "Whole runs on machines of this kind, the oldest at the left, under their commits. A star marks a commit with "
+        "local changes. The filters of the plots hold here too."
+    )
+    return "\n".join([f'<p class="soft">{words}</p>', *map(_place, past)])
 
 
 def _place(plot: Plot) -> str:

@@ -87,7 +87,11 @@ def timelines(history: Sequence[Line], environment: Mapping[str, Any]) -> list[t
     kind = machine_kind(environment)
     runs = [line for line in history if line["machine"] == kind]
     charts = [
-        (f"history-{measure.name}".replace("_", "-"), f"History: {measure.words}", _timeline(runs, measure))
+        (
+            f"history-{measure.name}".replace("_", "-"),
+            f"{measure.words[0].upper()}{measure.words[1:]}",
+            _timeline(runs, measure),
+        )
         for measure in MEASURES
     ]
     return [chart for chart in charts if chart[2].panels]

@@ -11,7 +11,10 @@ const drawing = (() => {
     return `${number(dot.value)} ${unit}${range}`;
   };
 
-  const show = (text, x, y) => {
+  /* The panel whose value is told at its corner, as the keyboard asked; null where it is told at the pointer. */
+  let panel = null;
+  const show = (text, x, y, of = null) => {
+    panel = of;
     tip.textContent = text;
     tip.hidden = false;
     const { width, height } = tip.getBoundingClientRect();
@@ -19,6 +22,10 @@ const drawing = (() => {
     tip.style.top = `${y + 16 + height > innerHeight ? y - height - 10 : y + 16}px`;
   };
   const hide = () => { tip.hidden = true; };
+  const atCorner = (text, element) => {
+    const box = element.getBoundingClientRect();
+    show(text, box.left, box.top, element);
+  };
   const handler = (_, event, __, value) => {
     if (value == null || value === "") hide();
     else show(value, event.clientX, event.clientY);
@@ -73,11 +80,13 @@ const drawing = (() => {
       if (!step || !texts.length) return undefined;
       event.preventDefault();
       at = at < 0 && step < 0 ? texts.length - 1 : (at + step + texts.length) % texts.length;
-      const box = element.getBoundingClientRect();
-      return show(texts[at], box.left, box.top);
+      return atCorner(texts[at], element);
     };
     element.onblur = () => { at = -1; hide(); };
   };
-  document.addEventListener("scroll", hide, { passive: true });
+  document.addEventListener("scroll", () => {
+    if (panel && !tip.hidden) atCorner(tip.textContent, panel);
+    else hide();
+  }, { passive: true });
   return { draw, walk, number, withInterval };
 })();

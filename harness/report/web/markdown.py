@@ -11,7 +11,7 @@ from markdown_it.token import Token
 
 from harness.report.page import FIRST_PAGE, anchor
 
-_INTERVAL = re.compile(r"(<td[^>]*>[^<()]+)(\([^<()]+ to [^<()]+\))(</td>)")
+_INTERVAL = re.compile(r"(?<!>)(\([^<()]+ to [^<()]+\))(?:<br>|(?=</td>))")
 _PAGE_LINK = re.compile(r"([\w-]+)\.md(?:#(.+))?$")
 
 
@@ -31,7 +31,7 @@ def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0
         for child in token.children or ():
             _relink(child, pages, name)
     rendered: str = parser.renderer.render(_boxed(tokens), parser.options, {})
-    return _INTERVAL.sub(r'\1<span class="interval">\2</span>\3', rendered)
+    return _INTERVAL.sub(r'<span class="interval">\1</span>', rendered)
 
 
 def inline(source: str, pages: Collection[str] = ()) -> str:
