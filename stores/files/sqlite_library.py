@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ if _wanted and _wanted not in NAMES:
 _apsw: Any = None
 if _wanted != "sqlite3":
     try:
-        import apsw as _apsw
+        _apsw = import_module("apsw")
     except ImportError:
         if _wanted:
             raise ImportError(f"{VARIABLE} is apsw, which is not installed: it is the extra 'sqlite'") from None
