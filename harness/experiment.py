@@ -107,6 +107,10 @@ class Request:
     coverage: Coverage | None = None
 
 
+def _say_nothing(line: str) -> None:
+    """Print no progress."""
+
+
 @dataclass(frozen=True)
 class Worker:
     """The surroundings of a trial.
@@ -114,7 +118,7 @@ class Worker:
     ``folder`` does not exist yet and is the trial's own: it may create it, and it is removed afterwards. ``code`` is
     the import path for its processes; None is that of this process. ``attempt`` counts from 0. ``fork_server`` is None
     where it does not work. ``deadline_s`` is for each process of the trial, unless None. A trial of many parts begins
-    no further one after ``deadline``.
+    no further one after ``deadline``, and gives lines of progress to ``say``.
     """
 
     folder: Path
@@ -123,6 +127,7 @@ class Worker:
     fork_server: ForkServer | None = None
     deadline_s: float | None = None
     deadline: Deadline = NEVER
+    say: Callable[[str], None] = _say_nothing
 
 
 def check_counts(**counts: float) -> None:

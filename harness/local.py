@@ -33,7 +33,7 @@ def run_local(
                     if deadline.remaining_s <= experiment.cost_s(trial):
                         continue
                     watch = LoadWatch()
-                    found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline)))
+                    found = list(experiment.run(trial, Worker(folder / f"{number}", deadline=deadline, say=say)))
                     load = load_columns([watch.figures()])
                     found = [{**load, **row} for row in found]
                     outcome.rows.extend(found)

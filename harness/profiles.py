@@ -84,6 +84,8 @@ class Profile:
     opening_records_default: tuple[int, ...] = ()
     """More sizes, with the default backend only: the largest ones."""
     opening_repeats: int
+    scale_records: tuple[int, ...] = ()
+    """Sizes of stores that are filled, read and restored once, with the indexed batch of each engine."""
     microbench_repeats: int
     jvm_repeats: int = 0
     """Repeats of the work that a store and the JVM do in turns, some ten seconds each for six kinds of work."""
@@ -146,6 +148,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             event_log_repeats=1,
             opening_records=(20_000,),
             opening_repeats=1,
+            scale_records=(20_000,),
             microbench_repeats=1,
             early_commit_repeats=1,
             large_steps_bytes=(32 * _MIB,),
@@ -186,6 +189,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             opening_records=(50_000, 500_000),
             opening_records_default=(5_000_000,),
             opening_repeats=5,
+            scale_records=(1_000_000,),
             microbench_repeats=1,
             jvm_repeats=5,
             early_commit_repeats=2,
@@ -231,6 +235,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             event_log_repeats=5,
             opening_records=(50_000, 500_000, 5_000_000),
             opening_repeats=5,
+            scale_records=(1_000_000, 10_000_000, 50_000_000),
             microbench_repeats=5,
             jvm_repeats=5,
             early_commit_repeats=5,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -288,9 +289,7 @@ def prove(
     }
     folder = new_run(runs, f"scenario-{file.name}", facts, started)
     progress = Progress()
-    progress.step("starting Spark")
-    local = local_master([experiment.slots(trials)])
-    with removed_if_refused(folder), spark_session(file.name, master or local, folder) as spark:
+    with removed_if_refused(folder), _session_for(experiment, trials, file.name, master, folder, progress) as spark:
         progress.stage(file.name)
         request, claim = Request(profile, seed, None, log), Claim(file.name, scenario.expected)
         done = _outcome(experiment.name, trials, request, claim, folder, progress.say, spark)
@@ -310,3 +309,16 @@ def prove(
         print(f"and {len(problems) - PROBLEMS_SHOWN:,} more, with all rows in {folder}")
     print(f"{file.name} {'does not hold' if problems else 'holds'} (seed {seed}).")
     return not problems
+
+
+@contextmanager
+def _session_for(
+    experiment: Experiment[Any], trials: Sequence[Any], name: str, master: str | None, folder: Path, progress: Progress
+) -> Iterator[Session | None]:
+    """Yield a session of Spark; None for an experiment whose trials run before Spark starts."""
+    if experiment.placement is Placement.LOCAL:
+        yield None
+        return
+    progress.step("starting Spark")
+    with spark_session(name, master or local_master([experiment.slots(trials)]), folder) as spark:
+        yield spark

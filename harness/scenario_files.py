@@ -70,8 +70,8 @@ def read_scenario(file: Path) -> ScenarioFile:
     scenario = content.get("SCENARIO")
     if not isinstance(scenario, Scenario):
         raise ConfigError(
-            f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario, an EffectScenario or a "
-            "ReadersScenario"
+            f"{file} is no scenario: it needs SCENARIO, a CrashScenario, a ThroughputScenario, an EffectScenario, a "
+            "ReadersScenario or a ScaleScenario"
         )
     return ScenarioFile(file.stem, inspect.cleandoc(content.get("__doc__") or ""), scenario)
 

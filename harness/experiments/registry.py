@@ -22,6 +22,7 @@ _CLASSES = (
     "harness.experiments.jvm.experiment.Jvm",
     "harness.experiments.throughput.experiment.Throughput",
     "harness.experiments.opening.experiment.Opening",
+    "harness.experiments.scale.experiment.Scale",
     "harness.experiments.crash.experiment.Crash",
     "harness.experiments.iofaults.experiment.IoFaults",
     "harness.experiments.readers.experiment.Readers",

@@ -65,6 +65,8 @@ def made_up_rows() -> Rows:
         "visibility": _visibility(),
         "latency": _latency(),
         "ratio": _ratio(),
+        "scale": _scale(),
+        "scale_part": _scale_part(),
         "crash": _crash(),
     }
 
@@ -126,6 +128,55 @@ def _opening() -> list[dict[str, Any]]:
         if not backend.startswith("memory")
         for records in (50_000, 500_000)
         for repeat in range(5)
+    ]
+
+
+def _scale() -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "scale",
+            "backend": backend,
+            "durability": "CHANGELOG",
+            "records": 1_000_000,
+            "value_bytes": 100,
+            "memory_max_bytes": 0,
+            "seed": 1,
+            "state_bytes": 116_000_000,
+            "puts_per_s": 300_000.0 * speed,
+            "commit_max_s": 0.1,
+            "gets_old_per_s": 50_000.0 * speed,
+            "gets_new_per_s": 60_000.0 * speed,
+            "gets_absent_per_s": 90_000.0 * speed,
+            "scan_per_s": 600_000.0 * speed,
+            "whole_scan_per_s": 700_000.0 * speed,
+            "load_peak_bytes": 1 << 27,
+            "read_peak_bytes": 1 << 27,
+            "restore_peak_bytes": 1 << 27,
+            "bytes_on_disk": 130_000_000,
+            "open_s": 0.02,
+            "restore_s": 5.0,
+            "restore_per_s": 200_000.0,
+            "problem": "",
+            "unlimited": "",
+            "others_share": 0.02,
+            "steal_share": 0.0,
+        }
+        for backend, speed in SPEEDS.items()
+        if not backend.startswith("memory")
+    ]
+
+
+def _scale_part() -> list[dict[str, Any]]:
+    return [
+        {
+            **{name: row[name] for name in ("backend", "durability", "records", "value_bytes", "memory_max_bytes")},
+            "seed": 1,
+            "kind": "scale_part",
+            "records_there": 100_000 * part,
+            "puts_per_s": row["puts_per_s"] * (1 - part / 50),
+        }
+        for row in _scale()
+        for part in range(1, 11)
     ]
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 PICTURES = ROOT / "build" / "screenshots"
 PLOTS = {"crash-matrix", "throughput", "commit-latency", "task-memory", "task-disk", "store-throughput"}
 PLOTS |= {"put-and-commit-latency", "opening", "history-records-per-s", "history-ready-s", "history-commit-p99-us"}
-PLOTS |= {"history-peak-memory-bytes", "history-bytes-on-disk"}
+PLOTS |= {"history-peak-memory-bytes", "history-bytes-on-disk", "scale"}
 
 
 @pytest.fixture(scope="module")

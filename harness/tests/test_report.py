@@ -37,7 +37,7 @@ from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, Rows, made_up
 from stores.errors import ConfigError
 
 PLOTS = {"throughput.svg", "store-throughput.svg", "commit-latency.svg", "opening.svg", "crash-matrix.svg"}
-PLOTS |= {"put-and-commit-latency.svg"}
+PLOTS |= {"put-and-commit-latency.svg", "scale.svg"}
 
 
 def run_of(folder: Path, kinds: set[str] | None = None) -> Path:
@@ -107,6 +107,7 @@ def test_latest_leads_to_the_run_named_last_and_its_lack_is_an_error(tmp_path: P
 
 
 PAGES = {"crashes", "throughput", "stores", "latency", "opening", "memory", "readers", "amplification", "machine"}
+PAGES |= {"scale"}
 
 
 def test_the_same_rows_give_the_same_files_byte_for_byte(tmp_path: Path) -> None:

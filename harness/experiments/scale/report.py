@@ -1,0 +1,152 @@
+"""The tables, the plot and the page about stores of many records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.experiments.scale.steps import COMMIT_RECORDS, LOOKUPS_MAX, PARTS, SCAN_RECORDS
+from harness.experiments.scale.trial import LEVEL
+from harness.report import text
+from harness.report.drawing import Plot
+from harness.report.figures import Figure, Figures
+from harness.report.lines import Line, LineChart, LinePanel
+from harness.report.page import Page, tables
+from harness.report.table import Table
+
+_METHOD = f"""\
+A process puts all records into a new store at level CHANGELOG, in commits of {COMMIT_RECORDS:,}. Keys are hashes, so
+those of a commit are at random places of the store. *Longest commit* is that of the whole load. A fresh process opens
+the store, whose files are in the page cache as far as they fit. It looks up to {LOOKUPS_MAX:,} keys of each kind up:
+*old* keys are from the first tenth of the puts, *new* ones from the last, *absent* ones were never put. *Scans* read
+{SCAN_RECORDS:,} records from a key at random, *whole scan* all of them. A third process restores a task's store of the
+same records from its changelog, which has them in the order of the puts.
+
+*Peak memory* is that of a process, with the pages of files that it maps: for LMDB that is mostly page cache. *Disk* is
+counted after a clean close. Each value that is looked up, the number of records and their order are checked.
+
+With a limit, all of these processes are in a cgroup that limits their memory and their page cache. Each figure is from
+one store, not repeated.
+"""
+
+
+def scale_tables(figures: Figures) -> list[Table]:
+    """Return a table of speeds and one of sizes."""
+    own = figures["scale"]
+    if not own:
+        return []
+    head = ("backend", "records", "value", "memory limit")
+    speeds = Table(
+        "Speeds at level CHANGELOG, per second",
+        (*head, "puts", "gets, old", "gets, new", "gets, absent", "scans", "whole scan", "restored", "longest commit"),
+        [
+            [
+                *_subject(figure),
+                *(
+                    text.count(figure[name])
+                    for name in (
+                        "puts_per_s",
+                        "gets_old_per_s",
+                        "gets_new_per_s",
+                        "gets_absent_per_s",
+                        "scan_per_s",
+                        "whole_scan_per_s",
+                        "restore_per_s",
+                    )
+                ),
+                text.duration(figure["commit_max_s"]),
+            ]
+            for figure in own
+        ],
+        range(1, 12),
+    )
+    sizes = Table(
+        "Memory, disk and time to open at level CHANGELOG",
+        (
+            *head,
+            "keys and values",
+            "disk",
+            "disk, times the data",
+            "peak memory, puts",
+            "reads",
+            "restore",
+            "open",
+            "restore in",
+            "note",
+        ),
+        [
+            [
+                *_subject(figure),
+                text.size(figure["state_bytes"]),
+                text.size(figure["bytes_on_disk"]),
+                text.ratio(figure["disk_times"]),
+                *(text.size(figure[name]) for name in ("load_peak_bytes", "read_peak_bytes", "restore_peak_bytes")),
+                text.duration(figure["open_s"]),
+                text.duration(figure["restore_s"]),
+                _note(figure),
+            ]
+            for figure in own
+        ],
+        range(1, 12),
+    )
+    return [speeds, sizes]
+
+
+def _subject(figure: Figure) -> list[str]:
+    limit = figure["memory_max_bytes"]
+    shown = text.size(limit) if limit else text.NONE
+    return [figure["backend"], text.exact(figure["records"]), f"{figure['value_bytes']:,} B", shown]
+
+
+def _note(figure: Figure) -> str:
+    if figure["unlimited"]:
+        return f"not measured: {figure['unlimited']}"
+    return figure["problem"] or ("busy machine" if figure["busy"] else text.NONE)
+
+
+def scale_chart(figures: Sequence[Figure]) -> LineChart:
+    """Return puts per second of each tenth of the records: a panel for each size, and for each limit of memory."""
+    lines: dict[tuple[int, int, int], dict[str, list[tuple[int, float]]]] = {}
+    for figure in figures:
+        cell = (figure["memory_max_bytes"], figure["value_bytes"], figure["records"])
+        line = lines.setdefault(cell, {}).setdefault(figure["backend"], [])
+        line.append((figure["records_there"], figure["puts_per_s"]))
+    panels = [
+        LinePanel(
+            _title(*cell),
+            [
+                Line(backend, [speed for _, speed in sorted(line)])
+                for backend, line in sorted(of_cell.items())
+                if len(line) == PARTS
+            ],
+            str(LEVEL),
+        )
+        for cell, of_cell in sorted(lines.items())
+    ]
+    steps = [f"{100 * part // PARTS}" for part in range(1, PARTS + 1)]
+    return LineChart([panel for panel in panels if panel.lines], steps, "% of the records", "puts/s", "puts/s")
+
+
+def _title(memory_max_bytes: int, value_bytes: int, records: int) -> str:
+    limit = f", {text.size(memory_max_bytes)} of memory" if memory_max_bytes else ""
+    return f"{records:,} records of {value_bytes:,} bytes{limit}"
+
+
+def page(figures: Figures) -> Page:
+    """Return the page."""
+    own = [figure for figure in figures["scale"] if figure["puts_per_s"]]
+    title = "Puts per second, by how many of its records a store has"
+    largest = max(own, key=lambda figure: int(figure["records"]), default=None)
+    return Page(
+        "scale",
+        "Stores of many records",
+        (
+            "Stores are filled with many records, whose keys are at random.",
+            "Then they are looked up, scanned, opened and restored.",
+            "None was measured."
+            if largest is None
+            else f"The largest store had {text.exact(largest['records'])} records.",
+        ),
+        tables(*scale_tables(figures)) if figures["scale"] else (),
+        _METHOD,
+        plots=(Plot("scale", title, scale_chart(figures["scale_part"])),),
+    )

@@ -1,0 +1,99 @@
+"""Run a trial of scale: its processes one after the other, and what they found as one row and those of its parts."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.budget import NEVER, Deadline
+from harness.experiments.scale import steps
+from harness.experiments.scale.trial import LEVEL, ScaleTrial
+from harness.processes import limited
+from harness.processes.measured import MeasurementFailedError, figures_of, write_figures
+from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
+from harness.progress_file import ProgressFile
+from harness.report import text
+
+DEADLINE_S = 600
+DEADLINE_PER_RECORD_S = 0.005
+DISK_TIMES = 5
+"""Room for a store in half-full pages and a compaction of it, or for it and its changelog, in sizes of the state."""
+Say = Callable[[str], None]
+
+
+def run_scale(
+    trial: ScaleTrial, folder: Path, *, say: Say = lambda _: None, code: str | None = None, deadline: Deadline = NEVER
+) -> list[dict[str, Any]]:
+    """Return a row of kind "scale", and rows of kind "scale_part" for the parts of the puts.
+
+    ``folder`` exists and is empty. If a process fails, or a limit on memory can't be set, the row says so as its
+    ``problem``, and lacks what was not measured. After ``deadline`` no further process is started.
+    """
+    shared = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
+    shared |= {"value_bytes": trial.value_bytes, "memory_max_bytes": trial.memory_max_bytes, "seed": trial.seed}
+    row: dict[str, Any] = {"kind": "scale", **shared, "state_bytes": trial.state_bytes, "problem": "", "unlimited": ""}
+    parts: list[list[float]] = []
+    try:
+        _check_room(trial, folder)
+        with contextlib.ExitStack() as held:
+            group = held.enter_context(memory_limit(trial.memory_max_bytes)) if trial.memory_max_bytes else None
+            for figures in _steps(trial, folder, group, say, code, deadline):
+                parts += figures.pop("parts", [])
+                row |= figures
+    except NoMemoryLimitError as error:
+        row["unlimited"] = str(error)
+    except MeasurementFailedError as error:
+        limit = f", with a limit of {text.size(trial.memory_max_bytes)} of memory" if trial.memory_max_bytes else ""
+        row["problem"] = f"{error}{limit}"
+    wrong = [row.pop(name, "") for name in ("read_wrong", "restore_wrong")]
+    row["problem"] = "; ".join(filter(None, [row["problem"], *wrong]))
+    if parts:
+        row["puts_per_s"] = sum(count for count, _ in parts) / row.pop("put_s")
+    if row.get("restore_s"):
+        row["restore_per_s"] = trial.records / row["restore_s"]
+    return [row, *({"kind": "scale_part", **shared, **each} for each in _part_rows(parts))]
+
+
+def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: str | None, deadline: Deadline) -> Any:
+    order = {"backend": trial.backend, "durability": str(LEVEL), "records": trial.records}
+    write_figures(folder / steps.ORDER_FILE, {**order, "value_bytes": trial.value_bytes, "seed": trial.seed})
+    module, entered = (steps.__name__, []) if group is None else (limited.__name__, [str(group), steps.__name__])
+    memory = f", {text.size(trial.memory_max_bytes)} of memory" if group is not None else ""
+    with ProgressFile(
+        folder / steps.PROGRESS_FILE, lambda line: say(f"{trial.backend}, {trial.records:,} records{memory}: {line}")
+    ):
+        for step in steps.STEPS:
+            if deadline.passed:
+                raise MeasurementFailedError(f"{step} and what follows were left out: the time was over")
+            if step == "log":
+                # The same records are restored into another store.
+                shutil.rmtree(folder / steps.STORE)
+            yield figures_of(
+                module,
+                [*entered, step, str(folder)],
+                folder=folder,
+                code=code,
+                deadline_s=DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records,
+                status=0,
+                file=steps.figures_file(step),
+            )
+
+
+def _part_rows(parts: list[list[float]]) -> list[dict[str, Any]]:
+    rows, there = [], 0
+    for count, seconds in parts:
+        there += int(count)
+        rows.append({"records_there": there, "puts_per_s": count / seconds if seconds else None})
+    return rows
+
+
+def _check_room(trial: ScaleTrial, folder: Path) -> None:
+    free, needed = shutil.disk_usage(folder).free, DISK_TIMES * trial.state_bytes
+    if free < needed:
+        raise MeasurementFailedError(
+            f"{folder.parent} has {text.size(free)} free and up to {text.size(needed)} are needed: set TMPDIR to a "
+            "folder with more room"
+        )

@@ -1,0 +1,279 @@
+"""The processes of a trial of scale: ``python -m harness.experiments.scale.steps STEP FOLDER``.
+
+``load`` puts all records, in commits of 10,000. ``read`` opens the store, looks up keys that were put first and last,
+and scans. ``log`` writes the changelog of the same records, and ``restore`` restores a task's store from it. Each
+checks what it reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from time import monotonic, perf_counter
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from harness.experiments.throughput.configuration import log_durability
+from harness.experiments.throughput.measurement import peak_memory_bytes
+from harness.experiments.throughput.reopening import bytes_on_disk
+from harness.processes.child import end_with_starter
+from harness.processes.measured import read_figures, write_figures
+from harness.progress_file import note_progress
+from harness.workloads.payload import Values, keys_of
+from stores.changelog import SqliteChangelog
+from stores.changelog.interface import Record
+from stores.interface import Durability, KeyValueStore, TopicPartition
+from stores.registry import backend_named, open_store
+from stores.tasks import NO_INTERVAL, ProcessingGuarantee, RestoreProgress, StoreConfig, StreamTask, TaskContext, TaskId
+
+ORDER_FILE, PROGRESS_FILE = "order", "progress"
+COMMIT_RECORDS = 10_000
+"""The records of a commit, or a tenth of all if that is less."""
+PARTS = 10
+"""Puts are timed in so many parts: the first and the last ones have the old and the new keys."""
+LOOKUPS_MAX, LOOKUP_S = 20_000, 20.0
+"""Lookups of one kind of keys end after so many, or after so many seconds."""
+SCANS, SCAN_RECORDS = 100, 1_000
+_LOOKUPS_AT_ONCE = 500
+_LOG_TRANSACTION_RECORDS = 50_000
+SAY_EVERY_S = 2.0
+_APPLICATION = "scale"
+STORE = "state"
+"""The store's name, and its folder in that of the trial."""
+_INPUT = TopicPartition("scale-input", 0)
+_CHANGELOG = TopicPartition(f"{_APPLICATION}-{STORE}-changelog", 0)
+Order = Mapping[str, Any]
+"""The parameters of a step: ``backend``, ``durability``, ``records``, ``value_bytes``, ``seed``."""
+
+
+class Progress:
+    """Appends lines to the file of the process that prints them, one in two seconds."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self._file, self._what = folder / PROGRESS_FILE, what
+        self._began = self._told = monotonic()
+
+    def say(self, done: int, of: int, unit: str = "records") -> None:
+        """Say how much is done, and how fast."""
+        now = monotonic()
+        if now - self._told >= SAY_EVERY_S:
+            self._told = now
+            note_progress(self._file, f"{self._what}: {done:,} of {of:,} {unit}, {done / (now - self._began):,.0f}/s")
+
+
+def load(folder: Path, order: Order) -> dict[str, Any]:
+    """Put all records into a new store, and close it."""
+    records = order["records"]
+    values, progress = _values(order), Progress(folder, "put")
+    part_s = [0.0] * PARTS
+    commit_max_s = 0.0
+    with _open(folder, order) as store:
+        put, size = store.put, _commit_records(records)
+        for first in range(0, records, size):
+            end = min(first + size, records)
+            pairs = _pairs(first, end, values)
+            began = perf_counter()
+            for key, value in pairs:
+                put(key, value)
+            committing = perf_counter()
+            store.commit({_INPUT: end})
+            committed = perf_counter()
+            commit_max_s = max(commit_max_s, committed - committing)
+            part_s[first * PARTS // records] += committed - began
+            progress.say(end, records)
+        peak_bytes = peak_memory_bytes()
+    return {
+        "put_s": sum(part_s),
+        "parts": [[count, seconds] for count, seconds in zip(_part_records(records), part_s, strict=True) if count],
+        "commit_max_s": commit_max_s,
+        "load_peak_bytes": peak_bytes,
+        "bytes_on_disk": bytes_on_disk(folder / STORE),
+    }
+
+
+def read(folder: Path, order: Order) -> dict[str, Any]:
+    """Open the store, look keys up, and scan it."""
+    records = order["records"]
+    values, random = _values(order), np.random.default_rng(order["seed"])
+    backend_named(order["backend"]).load()
+    began = perf_counter()
+    store = _open(folder, order)
+    open_s = perf_counter() - began
+    wrong = []
+    with store:
+        if store.manages_offsets and store.committed_offset(_INPUT) != records:
+            wrong.append(f"its committed offset is {store.committed_offset(_INPUT)}, not {records}")
+        part = max(1, records // PARTS)
+        places = {"old": (0, part), "new": (records - part, records), "absent": (records, records + part)}
+        found: dict[str, float] = {}
+        for kind, (low, high) in places.items():
+            numbers = random.integers(low, high, min(LOOKUPS_MAX, 4 * part))
+            expected = None if kind == "absent" else values
+            found[f"gets_{kind}_per_s"], missed = _looked_up(store, numbers, expected, Progress(folder, f"get {kind}"))
+            wrong += [f"{missed:,} lookups of {kind} keys gave another value"] if missed else []
+        found["scan_per_s"], unsorted = _short_scans(store, random.integers(0, records, SCANS))
+        began = perf_counter()
+        counted, also_unsorted = _counted(store.all(), Progress(folder, "scan"), records)
+        found["whole_scan_per_s"] = counted / (perf_counter() - began)
+        if counted != records:
+            wrong.append(f"a scan shows {counted:,} records, not {records:,}")
+        wrong += ["a scan is not in the order of keys"] if unsorted or also_unsorted else []
+        peak_bytes = peak_memory_bytes()
+    return {"open_s": open_s, **found, "read_peak_bytes": peak_bytes, "read_wrong": "; ".join(wrong)}
+
+
+def log(folder: Path, order: Order) -> dict[str, Any]:
+    """Write the changelog."""
+    records = order["records"]
+    values, progress = _values(order), Progress(folder, "changelog")
+    with _log(folder) as changelog:
+        changelog.create_topic(_CHANGELOG.topic)
+        with changelog.producer() as producer:
+            for first in range(0, records, _LOG_TRANSACTION_RECORDS):
+                end = min(first + _LOG_TRANSACTION_RECORDS, records)
+                for key, value in _pairs(first, end, values):
+                    producer.send(_CHANGELOG, key, value)
+                producer.flush()
+                progress.say(end, records)
+    return {}
+
+
+def restore(folder: Path, order: Order) -> dict[str, Any]:
+    """Open a task without files, which restores its store from the changelog."""
+    records, progress = order["records"], Progress(folder, "restore")
+    settings = StoreConfig(backend=order["backend"], durability=Durability(order["durability"]))
+    told: list[RestoreProgress] = []
+
+    def on_restore(now: RestoreProgress) -> None:
+        told[:] = [now]
+        progress.say(now.records, records)
+
+    with _log(folder) as changelog:
+        task = StreamTask(
+            _APPLICATION,
+            TaskId(0, 0),
+            state_dir=folder / "state-of-task",
+            changelog=changelog,
+            stores={STORE: settings},
+            process=_ignore,
+            inputs=[_INPUT],
+            commit_interval_ms=NO_INTERVAL,
+            guarantee=ProcessingGuarantee.EXACTLY_ONCE,
+            commit_every_records=None,
+            on_restore=on_restore,
+        )
+        with task:
+            numbers = np.random.default_rng(order["seed"]).integers(0, records, min(1_000, records))
+            _, missed = _looked_up(task.store(STORE), numbers, _values(order), progress)
+            peak_bytes = peak_memory_bytes()
+    restored = told[-1].records if told else 0
+    wrong = [f"{restored:,} records were restored, not {records:,}"] if restored != records else []
+    wrong += [f"{missed:,} lookups after the restore gave another value"] if missed else []
+    return {
+        "restore_s": told[-1].seconds if told else None,
+        "restore_peak_bytes": peak_bytes,
+        "restore_wrong": "; ".join(wrong),
+    }
+
+
+STEPS: Mapping[str, Callable[[Path, Order], dict[str, Any]]] = MappingProxyType(
+    {"load": load, "read": read, "log": log, "restore": restore}
+)
+
+
+def figures_file(step: str) -> str:
+    """Return the name of the file with a step's figures."""
+    return f"{step}-figures"
+
+
+def _looked_up(store: Any, numbers: Any, values: Values | None, progress: Progress) -> tuple[float, int]:
+    """Look up the keys of ``numbers``. Return lookups per second, and how many gave another value than ``values``."""
+    seconds, done, missed = 0.0, 0, 0
+    get = store.get
+    for at in range(0, len(numbers), _LOOKUPS_AT_ONCE):
+        some = numbers[at : at + _LOOKUPS_AT_ONCE]
+        keys = keys_of(some)
+        began = perf_counter()
+        found = [get(key) for key in keys]
+        seconds += perf_counter() - began
+        done += len(keys)
+        for number, key, value in zip(some.tolist(), keys, found, strict=True):
+            missed += value != (None if values is None else values.value(key, number))
+        progress.say(done, len(numbers), "lookups")
+        if seconds >= LOOKUP_S:
+            break
+    return done / seconds, missed
+
+
+def _short_scans(store: KeyValueStore, numbers: Any) -> tuple[float, bool]:
+    """Scan from the keys of ``numbers``. Return records per second, and whether any scan was out of order."""
+    seconds, scanned, unsorted = 0.0, 0, False
+    for key in keys_of(numbers):
+        began = perf_counter()
+        with store.range(key, None) as scan:
+            pairs = list(islice(scan, SCAN_RECORDS))
+        seconds += perf_counter() - began
+        scanned += len(pairs)
+        found = [each for each, _ in pairs]
+        unsorted |= found != sorted(set(found)) or found[:1] != [key]
+        if seconds >= LOOKUP_S:
+            break
+    return scanned / seconds, unsorted
+
+
+def _counted(pairs: Iterable[tuple[bytes, bytes]], progress: Progress, records: int) -> tuple[int, bool]:
+    """Return the number of pairs, and whether any key was out of order."""
+    last, counted, unsorted = b"", 0, False
+    for counted, (key, _) in enumerate(pairs, 1):
+        unsorted |= key <= last
+        last = key
+        if counted % COMMIT_RECORDS == 0:
+            progress.say(counted, records)
+    return counted, unsorted
+
+
+def _part_records(records: int) -> Sequence[int]:
+    """Return how many records each part has: whole commits, by where they begin."""
+    counts, size = [0] * PARTS, _commit_records(records)
+    for first in range(0, records, size):
+        counts[first * PARTS // records] += min(size, records - first)
+    return counts
+
+
+def _commit_records(records: int) -> int:
+    return min(COMMIT_RECORDS, max(1, records // PARTS))
+
+
+def _pairs(first: int, end: int, values: Values) -> list[tuple[bytes, bytes]]:
+    return [(key, values.value(key, number)) for number, key in enumerate(keys_of(np.arange(first, end)), first)]
+
+
+def _values(order: Order) -> Values:
+    return Values(order["seed"], order["value_bytes"])
+
+
+def _open(folder: Path, order: Order) -> KeyValueStore:
+    return open_store(order["backend"], folder / STORE, name=STORE, durability=Durability(order["durability"]))
+
+
+def _log(folder: Path) -> SqliteChangelog:
+    return SqliteChangelog(folder / "changelog.sqlite", log_durability(Durability.CHANGELOG))
+
+
+def _ignore(record: Record, context: TaskContext) -> None:
+    """Process nothing: the task only restores."""
+
+
+def main() -> None:
+    """Run one step."""
+    end_with_starter()
+    step, folder = sys.argv[1], Path(sys.argv[2])
+    write_figures(folder / figures_file(step), STEPS[step](folder, read_figures(folder / ORDER_FILE)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Stores of many records are filled, read and restored, and what they do not show is reported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.experiment import Request, Worker
+from harness.experiments.scale import scale as scale_module
+from harness.experiments.scale import steps
+from harness.experiments.scale.experiment import Scale
+from harness.experiments.scale.report import scale_chart, scale_tables
+from harness.experiments.scale.scale import run_scale
+from harness.experiments.scale.trial import ScaleTrial
+from harness.processes.measured import MeasurementFailedError, figures_of, write_figures
+from harness.processes.memory_limit import NoMemoryLimitError, memory_limit
+from harness.run import prove
+from harness.scale_scenario import ScaleScenario
+from harness.scenario_files import read_scenario, scenario_file
+from stores.errors import ConfigError
+from stores.registry import backends, open_store
+
+RECORDS = 1_000
+ORDER = {"backend": "lmdb", "durability": "CHANGELOG", "records": RECORDS, "value_bytes": 100, "seed": 1}
+
+
+def test_a_store_is_filled_read_and_restored_in_processes_of_its_own(tmp_path: Path) -> None:
+    said: list[str] = []
+    row, *parts = run_scale(ScaleTrial("lmdb", RECORDS, 1), tmp_path, say=said.append)
+    assert row["problem"] == row["unlimited"] == ""
+    measured = {name for name in Scale.columns["scale"] if name not in ("others_share", "steal_share")}
+    assert measured <= row.keys()
+    numbers = [row[name] for name in measured if name.endswith(("_s", "_bytes")) and name != "memory_max_bytes"]
+    assert all(number > 0 for number in numbers)
+    assert [part["records_there"] for part in parts] == [RECORDS // 10 * tenth for tenth in range(1, 11)]
+    assert all(part["puts_per_s"] > 0 for part in parts)
+    figures = Scale().figures({"scale": [row], "scale_part": parts})
+    assert [len(table.rows) for table in scale_tables(figures)] == [1, 1]
+    ((line,),) = [panel.lines for panel in scale_chart(figures["scale_part"]).panels]
+    assert len(line.values) == 10
+    assert Scale().failures(figures, {"scale": [row]}) == []
+
+
+@pytest.mark.parametrize("backend", [name for name, each in backends().items() if each.persistent])
+def test_every_backend_with_files_shows_all_that_was_put(tmp_path: Path, backend: str) -> None:
+    order = {**ORDER, "backend": backend}
+    loaded = steps.load(tmp_path, order)
+    assert sum(count for count, _ in loaded["parts"]) == RECORDS
+    assert loaded["bytes_on_disk"] > 100 * RECORDS
+    assert steps.read(tmp_path, order)["read_wrong"] == ""
+
+
+def lost(store: Any, key: bytes) -> None:
+    store.delete(key)
+
+
+def changed(store: Any, key: bytes) -> None:
+    store.put(key, b"another")
+
+
+def added(store: Any, key: bytes) -> None:
+    store.put(key + b"more", b"another")
+
+
+@pytest.mark.parametrize("damage", [lost, changed, added])
+def test_a_store_that_shows_other_records_than_were_put_is_found(
+    tmp_path: Path, damage: Callable[[Any, bytes], None]
+) -> None:
+    steps.load(tmp_path, ORDER)
+    with open_store("lmdb", tmp_path / steps.STORE, name=steps.STORE) as store:
+        for key in [key for key, _ in store.all()]:
+            damage(store, key)
+        store.commit()
+    assert steps.read(tmp_path, ORDER)["read_wrong"] != ""
+
+
+def test_progress_is_told_by_the_process_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "SAY_EVERY_S", 0.0)
+    (tmp_path / steps.PROGRESS_FILE).touch()
+    steps.load(tmp_path, ORDER)
+    lines = (tmp_path / steps.PROGRESS_FILE).read_text().splitlines()
+    assert len(lines) == 10
+    assert lines[-1].startswith("put: 1,000 of 1,000 records")
+
+
+def test_a_restore_of_too_few_records_is_found(tmp_path: Path) -> None:
+    steps.log(tmp_path, {**ORDER, "records": RECORDS - 1})
+    assert steps.restore(tmp_path, ORDER)["restore_wrong"] != ""
+    shutil.rmtree(tmp_path / "state-of-task")
+    assert steps.restore(tmp_path, {**ORDER, "records": RECORDS - 1})["restore_wrong"] == ""
+
+
+def test_a_process_that_fails_leaves_what_was_measured_and_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: dict[str, dict[str, Any]] = {"load": {"put_s": 2.0, "parts": [[10, 2.0]], "bytes_on_disk": 5_000}}
+
+    def failing(module: str, arguments: list[str], **_: object) -> dict[str, Any]:
+        if arguments[0] in figures:
+            return figures[arguments[0]]
+        raise MeasurementFailedError("read was killed by signal 9")
+
+    monkeypatch.setattr(scale_module, "figures_of", failing)
+    row, *parts = Scale().run(ScaleTrial("lmdb", 10, 1), Worker(tmp_path / "trial"))
+    assert (row["puts_per_s"], row["bytes_on_disk"], row["restore_s"]) == (5.0, 5_000, None)
+    by_kind = {"scale": [row], "scale_part": parts}
+    (failure,) = Scale().failures(Scale().figures(by_kind), by_kind)
+    assert "killed by signal 9" in failure.sentence
+    assert len(scale_tables(Scale().figures(by_kind))) == 2
+
+
+def test_where_no_memory_can_be_limited_the_row_says_why_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(num_bytes: int) -> None:
+        raise NoMemoryLimitError("no cgroup can be made")
+
+    monkeypatch.setattr(scale_module, "memory_limit", refuse)
+    row, *parts = Scale().run(ScaleTrial("lmdb", 1_000, 1, memory_max_bytes=10), Worker(tmp_path / "trial"))
+    assert row["unlimited"] == "no cgroup can be made"
+    assert not parts
+    found = {"scale": [row]}
+    assert Scale().failures(Scale().figures(found), found) == []
+    assert any("no cgroup can be made" in cell for cell in scale_tables(Scale().figures(found))[1].rows[0])
+
+
+def proc(root: Path, own: str, mounts: str) -> None:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(own)
+    (root / "proc/self/mounts").write_text(mounts)
+
+
+def test_a_limit_of_version_1_is_below_the_cgroup_of_this_process(tmp_path: Path) -> None:
+    own = tmp_path / "groups/memory/mine"
+    own.mkdir(parents=True)
+    proc(tmp_path, "4:memory:/mine\n0::/\n", "cgroup /groups/memory cgroup rw,memory 0 0\n")
+    with memory_limit(1 << 20, tmp_path) as group:
+        assert group.parent == own
+        assert (group / "memory.limit_in_bytes").read_text() == str(1 << 20)
+        # In a real cgroup these files go with their folder.
+        (group / "memory.limit_in_bytes").unlink()
+    assert list(own.iterdir()) == []
+
+
+def test_a_limit_of_version_2_is_where_the_control_of_memory_is_passed_on(tmp_path: Path) -> None:
+    own = tmp_path / "groups/user/mine"
+    own.mkdir(parents=True)
+    (own / "cgroup.subtree_control").write_text("\n")
+    proc(tmp_path, "0::/user/mine\n", "cgroup2 /groups cgroup2 rw 0 0\n")
+    with pytest.raises(NoMemoryLimitError), memory_limit(1 << 20, tmp_path):
+        pass
+    (own.parent / "cgroup.subtree_control").write_text("cpu memory\n")
+    with memory_limit(1 << 20, tmp_path) as group:
+        assert group.parent == own.parent
+        assert (group / "memory.max").read_text() == str(1 << 20)
+        (group / "memory.max").unlink()
+    assert not group.exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "mounts"), [("", ""), ("4:memory:/\n", "tmpfs /groups tmpfs rw 0 0\n"), ("nonsense\n", "")]
+)
+def test_a_system_without_cgroups_of_memory_is_told(tmp_path: Path, own: str, mounts: str) -> None:
+    with pytest.raises(NoMemoryLimitError), memory_limit(1 << 20, tmp_path / "nothing"):
+        pass
+    proc(tmp_path, own, mounts)
+    with pytest.raises(NoMemoryLimitError), memory_limit(1 << 20, tmp_path):
+        pass
+
+
+def test_the_processes_of_a_limited_trial_are_in_its_cgroup_from_their_first_import_on(tmp_path: Path) -> None:
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / "cgroup.procs").touch()
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    write_figures(folder / steps.ORDER_FILE, ORDER)
+    found = figures_of(
+        "harness.processes.limited",
+        [str(group), steps.__name__, "load", str(folder)],
+        folder=folder,
+        deadline_s=60,
+        status=0,
+        file=steps.figures_file("load"),
+    )
+    assert found["put_s"] > 0
+    assert int((group / "cgroup.procs").read_text()) != os.getpid()
+
+
+def test_a_trial_that_makes_no_sense_is_refused() -> None:
+    for wrong in (
+        lambda: ScaleTrial("lmdb", 0, 1),
+        lambda: ScaleTrial("memory", 10, 1),
+        lambda: ScaleTrial("lmdb", 10, 1, memory_max_bytes=1 << 20),
+        lambda: ScaleScenario(records=(0,)).plan(1),
+        lambda: ScaleScenario(backends=("lmbd",)).plan(1),
+        lambda: ScaleScenario(large_backends="lmdb").plan(1),  # type: ignore[arg-type]
+        lambda: ScaleScenario(records=()).plan(1),
+    ):
+        with pytest.raises(ConfigError):
+            wrong()
+
+
+def test_the_scenario_has_every_backend_with_files_a_limit_of_memory_and_fifty_million_records_at_night() -> None:
+    scenario = read_scenario(scenario_file("many_records")).scenario
+    trials = scenario.plan(1)
+    with_files = {name for name, each in backends().items() if each.persistent}
+    assert {trial.backend for trial in trials} == with_files
+    assert {trial.records for trial in trials if not trial.memory_max_bytes} == {1_000_000}
+    limited = [trial for trial in trials if trial.memory_max_bytes]
+    assert len(limited) == 3
+    assert all(trial.state_bytes >= 4 * trial.memory_max_bytes for trial in limited)
+    night = scenario.scaled("night").plan(1)
+    assert {trial.records for trial in night} >= {1_000_000, 10_000_000, 50_000_000}
+    assert max(trial.records for trial in scenario.scaled("smoke").plan(1)) <= 20_000
+
+
+def test_a_bench_fills_the_indexed_batch_of_each_engine_with_files() -> None:
+    trials = Scale().plan(Request("default"))
+    assert {(trial.backend, trial.records) for trial in trials} == {
+        (f"{engine}-indexed-batch", 1_000_000) for engine in ("rocksdb", "lmdb", "sqlite")
+    }
+    assert Scale().plan(Request("default", backends=("memory-indexed-batch",))) == []
+    assert max(trial.records for trial in Scale().plan(Request("night"))) == 50_000_000
+
+
+def test_the_scenario_runs_without_spark_and_prints_its_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.run.spark_session", lambda *_: pytest.fail("Spark was started"))
+    file = tmp_path / "few.py"
+    file.write_text(
+        '"""Few."""\nfrom harness.scale_scenario import ScaleScenario\n'
+        f'SCENARIO = ScaleScenario(records=({RECORDS},), backends=("sqlite",))\n'
+    )
+    assert prove(read_scenario(file), seed=1, master=None, runs=tmp_path / "runs")
+    assert "sqlite-indexed-batch" in capsys.readouterr().out
+
+
+def test_a_trial_of_the_experiment_makes_its_folder_and_has_a_line(tmp_path: Path) -> None:
+    rows = list(Scale().run(ScaleTrial("rocksdb", RECORDS, 1), Worker(tmp_path / "trial")))
+    assert "restored in" in Scale().line(ScaleTrial("rocksdb", RECORDS, 1), rows)

@@ -1,0 +1,24 @@
+"""A store of millions of records shows every one of them, also when it is opened again, or restored.
+
+Its speeds, its memory and its disk space are measured, with keys at random: also where processes can have a quarter of
+the memory that the keys and values take. The profile night goes up to 50,000,000 records (some hours, 30 GB of disk).
+
+Source: KIP-892, "Test Plan"; RocksDB's wiki, "Performance Benchmarks".
+"""
+
+from harness.scale_scenario import ScaleScenario
+
+SCENARIO = ScaleScenario(
+    records=(1_000_000,),
+    large_backends=("rocksdb", "lmdb", "sqlite"),
+    night_records=(10_000_000, 50_000_000),
+    limited_records=280_000,
+    limited_value_bytes=4_000,
+    memory_max_bytes=256 << 20,
+)
+
+
+if __name__ == "__main__":
+    from harness.cli import run_scenario
+
+    raise SystemExit(run_scenario(__file__))
