@@ -71,15 +71,22 @@ def _steps(trial: ScaleTrial, folder: Path, group: Path | None, say: Say, code: 
             if step == "log":
                 # The same records are restored into another store.
                 shutil.rmtree(folder / steps.STORE)
-            yield figures_of(
-                module,
-                [*entered, step, str(folder)],
-                folder=folder,
-                code=code,
-                deadline_s=DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records,
-                status=0,
-                file=steps.figures_file(step),
-            )
+            try:
+                figures = figures_of(
+                    module,
+                    [*entered, step, str(folder)],
+                    folder=folder,
+                    code=code,
+                    deadline_s=DEADLINE_S + DEADLINE_PER_RECORD_S * trial.records,
+                    status=0,
+                    file=steps.figures_file(step),
+                )
+            except MeasurementFailedError as error:
+                # Without the name of the cgroup, which says nothing to a reader.
+                raise MeasurementFailedError(
+                    str(error).replace(" ".join([module, *entered]), steps.__name__)
+                ) from error
+            yield figures
 
 
 def _part_rows(parts: list[list[float]]) -> list[dict[str, Any]]:
