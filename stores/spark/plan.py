@@ -39,6 +39,8 @@ class Plan:
     local: str | None
     version: int | None
     """The version of a batch job; None if the batch of a streaming query gives it."""
+    job: str | None
+    """The ID of a batch job; None for a streaming query, and for a job that repeats another."""
     batch_id: int | None
     query: str | None
     """The batch and the query for a DataFrame that is made within ``foreachBatch``."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from stores.changelog.files import Retention, VersionLog
@@ -77,7 +78,9 @@ def stateful(
     rule = retention or Retention()
     log = VersionLog.open_or_create(state, description, retention=rule, put_if_absent=put_if_absent)
     batch_id, query = _surrounding_batch(events)
+    job = None
     if not events.isStreaming and query is None:
+        job = token_hex(8) if version is None else None
         version = next_version(log, version)
     elif version is not None:
         raise ConfigError("a version is given for a batch DataFrame only: a streaming query has its batches")
@@ -95,6 +98,7 @@ def stateful(
         put_if_absent=put_if_absent,
         local=None if local is None else os.path.abspath(os.fspath(local)),
         version=version,
+        job=job,
         batch_id=batch_id,
         query=query,
     )

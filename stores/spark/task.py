@@ -71,6 +71,7 @@ def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Ite
     before = None if newest is None else partition.header(newest)
     version, query_first = version_of(plan, batch, before, log.location)
     if before is not None and version == before.version:
+        _check_job(plan, before, log.location)
         if before.has_input != (first is not None):
             raise StoreError(
                 f"version {version} of partition {batch.partition} in {log.location} was made from "
@@ -79,7 +80,15 @@ def run(plan: Plan, batch: Batch, batches: Iterable[pyarrow.RecordBatch]) -> Ite
             )
         return _again(partition, before, plan)
     header = Header(
-        "version", token_hex(8), batch.partition, version, newest, batch.query, query_first, first is not None
+        "version",
+        token_hex(8),
+        batch.partition,
+        version,
+        newest,
+        query=batch.query,
+        job=plan.job,
+        first=query_first,
+        has_input=first is not None,
     )
     rows = Rows(checked if first is None else chain([first], checked), plan.order_by)
     return _compute(plan, batch, log, partition, header, rows)
@@ -120,6 +129,16 @@ def version_of(plan: Plan, batch: Batch, newest: Header | None, location: str) -
     return version, first
 
 
+def _check_job(plan: Plan, in_log: Header, location: str) -> None:
+    """Check that the version in the log is of this job or query. Raises: StoreIncompatibleError."""
+    if plan.version is not None and (in_log.query is not None or plan.job not in (None, in_log.job)):
+        other = f"the streaming query {in_log.query}" if in_log.query is not None else "another batch job"
+        raise StoreIncompatibleError(
+            f"{other} has made version {in_log.version} of partition {in_log.partition} in {location} at the same "
+            "time: let one job or query after the other use a state"
+        )
+
+
 def _compute(
     plan: Plan, batch: Batch, log: VersionLog, partition: PartitionLog, header: Header, rows: Rows
 ) -> Iterator[pyarrow.RecordBatch]:
@@ -140,6 +159,7 @@ def _compute(
         if in_log.id != header.id:
             _log.warning("another attempt has written version %d of partition %d", header.version, batch.partition)
             _forget(plan, batch.partition)
+            _check_job(plan, in_log, log.location)
             return _again(partition, in_log, plan)
     except BaseException as error:
         written.discard(error)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from stores.changelog.files import VersionLog
-from stores.errors import ConfigError, StoreError
+from stores.errors import ConfigError, StoreError, StoreIncompatibleError
 
 
 def next_version(log: VersionLog, wanted: int | None) -> int:
     """Return ``wanted``, or the version after the newest. Each partition must have the one before.
 
+    Without ``wanted``, the newest must not be that of a streaming query, which could not continue after the job.
+
     Raises: StoreError if an earlier job has left a version in some partitions only, unless ``wanted`` is that one;
-    ConfigError if ``wanted`` is neither the newest version nor the next.
+    StoreIncompatibleError for the state of a streaming query; ConfigError if ``wanted`` is neither the newest version
+    nor the next.
     """
     newest = [log.partition(number).listing().newest for number in range(log.partitions)]
     reached = [-1 if version is None else version for version in newest]
@@ -29,6 +32,12 @@ def next_version(log: VersionLog, wanted: int | None) -> int:
             f"not finish: repeat it with version={last} over the same rows, or let its streaming query go on"
         )
     if wanted is None:
+        query = None if last < 0 else log.partition(0).header(last).query
+        if query is not None:
+            raise StoreIncompatibleError(
+                f"the state in {log.location} belongs to the streaming query {query}, which can't continue after a "
+                f"batch job: give another folder, or version={last + 1} if that query has ended for good"
+            )
         return last + 1
     if wanted not in (last, last + 1):
         raise ConfigError(

@@ -46,6 +46,8 @@ class Header:
     """Of a version: the version before it, None for the first."""
     query: str | None = None
     """Of a version: the ID of the streaming query, None for a batch job."""
+    job: str | None = None
+    """Of a version: the ID of the batch job, None for a streaming query."""
     first: int = 0
     """Of a version: the version of the query's batch 0."""
     has_input: bool = True

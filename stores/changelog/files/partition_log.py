@@ -107,9 +107,8 @@ class PartitionLog:
             written, _ = self._read_version(header.version)
         newest = self.listing().newest
         if newest is None or newest != header.version:
-            # Old versions are removed, so that their names are free again. Only a zombie still writes one.
-            if written is header:
-                self._folder.remove(self._path(version_name(header.version)))
+            # Old versions are removed, so that their names are free again. Only a zombie still writes one. Its file
+            # stays: it may also be the version that all others have gone on from, if this attempt was only slow.
             raise ProducerFencedError(
                 f"version {header.version} of partition {self.partition} in {self._folder.location} was written too "
                 f"late: the log is at {newest}. Stop this attempt, because another one has done its work"

@@ -50,6 +50,7 @@ def plan(folder: Path, process: Any = count, *, backend: str = "rocksdb", **chan
         "put_if_absent": None,
         "local": str(folder / "local"),
         "version": None,
+        "job": None,
         "batch_id": None,
         "query": None,
     }

@@ -257,6 +257,20 @@ def test_a_query_continues_the_state_of_a_batch_job(tmp_path: Path) -> None:
     for number in (1, 2):
         assert compute(plan(tmp_path), number - 1, events(number)) == expected_rows(number)
         assert compute(plan(tmp_path), number - 1, events(number)) == expected_rows(number)
+    with pytest.raises(StoreIncompatibleError):
+        list(task.run(plan(tmp_path, version=2), Batch(0, None, None), batches(events(0))))
+
+
+def test_of_two_jobs_that_make_the_same_version_one_is_refused(tmp_path: Path) -> None:
+    def run(job: str | None) -> list[Any]:
+        return list(task.run(plan(tmp_path, version=0, job=job), Batch(0, None, None), batches(events(0))))
+
+    rows = run("a")
+    assert run("a") == rows
+    with pytest.raises(StoreIncompatibleError):
+        run("b")
+    # A job that repeats the version says so, and has no ID.
+    assert run(None) == rows
 
 
 def test_a_log_that_was_brought_back_from_a_copy_counts(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from stores.changelog.files import Retention, StoreChanges, VersionLog
-from stores.changelog.files.format import encoded
-from stores.changelog.files.names import version_name
+from stores.changelog.files.names import Listing, version_name
 from stores.errors import (
     ChangelogError,
     ChangelogLostError,
@@ -108,15 +107,28 @@ def test_a_zombie_that_writes_a_removed_version_is_fenced_and_not_read(tmp_path:
         append(log, version)
     with pytest.raises(ProducerFencedError):
         log.append(header(2, "f" * 16), changes(2, seed=9))
-    assert 2 not in log.listing().versions
-    # A zombie that is killed before it learns that it is one leaves its file.
-    (tmp_path / "p00000" / version_name(2)).write_bytes(encoded(header(2, "f" * 16), changes(2, seed=9)))
     assert restored(log, 1, 8) == state_at(8)
     with pytest.raises(OffsetOutOfRangeError):
         restored(log, None, 2)
     append(log, 9)
     log.remove_old(log.listing())
     assert 2 not in log.listing().versions
+
+
+def test_an_attempt_that_was_first_and_slow_keeps_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another attempt gave its version out, and the next one is in the log before it looks."""
+    log = opened(tmp_path).partition(0)
+    listing = log.listing
+    with monkeypatch.context() as patch, pytest.raises(ProducerFencedError):
+
+        def overtaken() -> Listing:
+            patch.undo()
+            append(log, 1)
+            return listing()
+
+        patch.setattr(log, "listing", overtaken)
+        log.append(header(0), changes(0))
+    assert restored(log, None, 1) == state_at(1)
 
 
 def test_a_zombie_of_a_version_that_is_there_is_fenced(tmp_path: Path) -> None:
