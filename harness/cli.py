@@ -19,7 +19,7 @@ from harness.java import find_java
 from harness.workloads.event_log import EventLog
 from stores import __version__
 from stores.errors import ConfigError, StoreError
-from stores.extras import check_extra
+from stores.extras import advice, check_extra
 from stores.shell.subcommands import check_command
 
 INTERRUPTED = 130
@@ -79,6 +79,11 @@ def guarded(run: Callable[[], int]) -> int:
         return 1
     except (StoreError, OSError) as error:
         print(_sentence(error), file=sys.stderr)
+        return USERS_MISTAKE
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".", maxsplit=1)[0] in ("harness", "scenarios", "stores"):
+            raise
+        print(f"{error}: {advice('harness')}", file=sys.stderr)
         return USERS_MISTAKE
     except Exception as error:
         # Compared by its name, because an import would load Spark in commands that do not need it.

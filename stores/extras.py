@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -16,7 +17,7 @@ _MODULES = {
     "inspection": "sqlite_utils",
     "kafka": "confluent_kafka",
 }
-"""The modules of extras that commands need. The extras themselves are in pyproject.toml."""
+"""Modules of the extras that commands need, for a library that is not installed. The extras are in pyproject.toml."""
 
 
 def install_command(extra: str) -> str:
@@ -45,7 +46,28 @@ def check_extra(extra: str) -> None:
 
     Raises: ConfigError, which names what is missing and how to install it.
     """
-    missing = [module for module in _MODULES[extra].split() if find_spec(module) is None]
+    missing = _missing_packages(extra)
     if missing:
         are = "is" if len(missing) == 1 else "are"
         raise ConfigError(f"{', '.join(missing)} {are} not installed: {advice(extra)}")
+
+
+def _missing_packages(extra: str) -> list[str]:
+    """Return the packages that the installed library asks for; if it is only on the path, the modules known here."""
+    try:
+        requirements = distribution(NAME).requires or []
+    except PackageNotFoundError:
+        requirements = []
+    wanted = [each for each in requirements if re.search(rf"extra == ['\"]{extra}['\"]", each)]
+    if not wanted:
+        return [module for module in _MODULES[extra].split() if find_spec(module) is None]
+    packages = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in wanted]
+    return [package for package in packages if not _is_installed(package)]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -17,6 +17,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from harness.cli import guarded
 from harness.command import main
 from harness.folders import SOURCE
 
@@ -99,12 +100,12 @@ def imported(file: Path) -> set[str]:
 
 
 def test_the_wheel_has_every_other_file(wheel: Installed) -> None:
-    kinds = (".py", ".c", ".java", ".properties", ".typed")
+    own = {"harness/prose/allowed.txt"}  # Only for the check of this project's prose.
     for house in ("stores", "harness", "scenarios"):
         for file in (SOURCE / house).rglob("*"):
             name = str(file.relative_to(SOURCE))
-            if file.suffix in kinds or file.name == "py.typed":
-                assert "/tests/" in name or name in wheel.files, name
+            if file.is_file() and "__pycache__" not in file.parts and "/tests/" not in name:
+                assert name in wheel.files or name in own, name
 
 
 def test_the_one_command_is_txstores_and_the_old_one_warns(wheel: Installed, tmp_path: Path) -> None:
@@ -147,6 +148,24 @@ def test_a_command_without_its_extra_says_how_to_install_it_and_does_nothing(
     assert list(tmp_path.iterdir()) == []
     helped = re.split(rf"^    {arguments[0]}\b", wheel.run(tmp_path, "--help").stdout, flags=re.MULTILINE)[1]
     assert f"(extra {extra})" in " ".join(helped.split())[:120]
+
+
+def test_a_module_that_is_missing_all_the_same_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> int:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+
+    assert guarded(run) == 2
+    assert "[harness]" in capsys.readouterr().err.splitlines()[0]
+
+
+def test_a_library_that_is_only_on_the_path_says_how_to_install_an_extra(wheel: Installed, tmp_path: Path) -> None:
+    for needed in wheel.packages.iterdir():
+        if not needed.name.endswith(".dist-info"):
+            (tmp_path / needed.name).symlink_to(needed)
+    here = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [{str(tmp_path)!r}]; "
+    done = wheel.run(tmp_path, "bench", code=here + COMMAND)
+    assert done.returncode == 2
+    assert shlex.split(done.stderr)[-7:] == [".[harness]", "in", "the", "folder", "of", "your", "clone"]
 
 
 def test_runs_and_results_of_an_installed_harness_are_in_the_working_folder(wheel: Installed, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class LogFile:
             # If another process holds the lock for the whole time, it has a connection, and so none of these is the
             # last one, which checkpoints.
             alone = False
-            with suppress(ChangelogTimeoutError):
+            with suppress(ChangelogTimeoutError, OSError):
                 self._writing.acquire()
                 alone = True
             try:
@@ -127,7 +127,8 @@ class LogFile:
                 for connection in (*self._readers, self.writer):
                     connection.close()
                 if alone:
-                    self._writing.remove_file()
+                    with suppress(OSError):
+                        self._writing.remove_file()
             finally:
                 self._writing.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -43,7 +43,7 @@ class _Log:
         return bisect_left(self.records, offset, key=lambda entry: entry[0].offset)
 
 
-class MemoryChangelog(Changelog, LogWriter):
+class MemoryChangelog(Changelog):
     """A changelog without a file. May be used from any thread, each producer from one."""
 
     def __init__(self) -> None:
@@ -56,6 +56,10 @@ class MemoryChangelog(Changelog, LogWriter):
         self._aborted: set[int] = set()
         self._transactions = 0
         self._groups: dict[str, dict[TopicPartition, int]] = {}
+        self._writer = _Writer(self._log, self._append, self._abort)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {'closed' if self._closed else 'open'}>"
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         check_topic(topic, partitions)
@@ -74,12 +78,12 @@ class MemoryChangelog(Changelog, LogWriter):
         with self._lock:
             self._check_open()
             if transactional_id is None:
-                return BufferedProducer(self, None)
+                return BufferedProducer(self._writer, None)
             check_name("transactional id", transactional_id)
             epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
             for transaction in [number for number, owner in self._open.items() if owner == transactional_id]:
-                self.abort(transaction)
-            return BufferedProducer(self, Identity(transactional_id, epoch))
+                self._abort(transaction)
+            return BufferedProducer(self._writer, Identity(transactional_id, epoch))
 
     def read(self, partition: TopicPartition, from_offset: int = 0) -> Iterator[Record]:
         with self._lock:
@@ -127,10 +131,7 @@ class MemoryChangelog(Changelog, LogWriter):
     def close(self) -> None:
         self._closed = True
 
-    def check_partition(self, partition: TopicPartition) -> None:
-        self._log(partition)
-
-    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+    def _append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
         identity, transaction = request.identity, request.transaction
         with self._lock:
             self._check_open()
@@ -155,7 +156,7 @@ class MemoryChangelog(Changelog, LogWriter):
             reach(AFTER_COMMIT)
         return None if request.ends else transaction, last_offsets
 
-    def abort(self, transaction: int) -> None:
+    def _abort(self, transaction: int) -> None:
         with self._lock:
             if self._open.pop(transaction, None) is not None:
                 self._aborted.add(transaction)
@@ -188,3 +189,24 @@ class MemoryChangelog(Changelog, LogWriter):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the changelog is closed: open another one")
+
+
+class _Writer(LogWriter):
+    """The interface of a changelog to its producers, besides its own."""
+
+    def __init__(
+        self,
+        check: Callable[[TopicPartition], object],
+        append: Callable[[AppendRequest], tuple[int | None, dict[TopicPartition, int]]],
+        abort: Callable[[int], None],
+    ) -> None:
+        self._check, self._append, self._abort = check, append, abort
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        self._check(partition)
+
+    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+        return self._append(request)
+
+    def abort(self, transaction: int) -> None:
+        self._abort(transaction)

@@ -98,6 +98,10 @@ class BufferedProducer(Producer):
         self._group_offsets: dict[tuple[str, TopicPartition], int] = {}
         self._last_offsets: dict[TopicPartition, int] = {}
 
+    def __repr__(self) -> str:
+        name = "without transactions" if self._identity is None else repr(self._identity.transactional_id)
+        return f"<{type(self).__name__} {name}, {self._pending_records:,} records pending>"
+
     def begin(self) -> None:
         self._check_certain()
         if self._identity is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Generator, Iterator, Mapping
-from functools import cache
 from os import PathLike
 
 from stores.changelog.arguments import (
@@ -19,24 +18,17 @@ from stores.changelog.arguments import (
     check_topic,
     check_truncation,
     checked_partition,
-    fenced,
 )
-from stores.changelog.checksum import checksums, is_sound
+from stores.changelog.checksum import is_sound
 from stores.changelog.compaction import ABORTED, Compaction
 from stores.changelog.interface import Changelog, Headers, IsExpired, Record
-from stores.changelog.log_file import BUSY_TIMEOUT_S, ROWS_PER_INSERT, LogFile
+from stores.changelog.log_file import BUSY_TIMEOUT_S, LogFile
 from stores.changelog.producer import (
-    AFTER_COMMIT,
-    BEFORE_COMMIT,
-    FIELDS_PER_RECORD,
-    AppendRequest,
     BufferedProducer,
     Identity,
-    LogWriter,
-    Pending,
 )
+from stores.changelog.sqlite_writer import SqliteWriter
 from stores.errors import ChangelogError, ConfigError
-from stores.failpoints import reach
 from stores.files.sqlite_library import Connection, changes, roll_back
 from stores.files.store_directory import checked_path
 from stores.interface import Durability, TopicPartition
@@ -45,7 +37,7 @@ TIMEOUT_S_MAX = 1_000_000
 """Eleven days: SQLite counts milliseconds in 32 bits."""
 
 
-class SqliteChangelog(Changelog, LogWriter):
+class SqliteChangelog(Changelog):
     """A changelog in the file ``path``, created if it does not exist; its folder must exist.
 
     ``durability`` is the durability level of commits: DISK syncs each one. May be used from any thread, each producer
@@ -76,12 +68,14 @@ class SqliteChangelog(Changelog, LogWriter):
         self._dirty_ratio, self._compact_from_records = dirty_ratio, compact_from_records
         self._compactions: dict[TopicPartition, Compaction] = {}
         self._due_at: dict[TopicPartition, int] = {}
-        self._appended: dict[TopicPartition, int] = {}
-        """The offset after the last record that was appended here."""
         self._file = LogFile(checked_path(path), _level(durability), timeout_s)
         self.path = self._file.path
         self._producers: weakref.WeakSet[BufferedProducer] = weakref.WeakSet()
         self._partition_ids: dict[TopicPartition, int] = {}
+        self._writer = SqliteWriter(self._file, self._topic_id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}, {'open' if self._file.is_open else 'closed'}>"
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         check_topic(topic, partitions)
@@ -120,7 +114,7 @@ class SqliteChangelog(Changelog, LogWriter):
                 )
             identity = Identity(transactional_id, epoch)
         self._file.check_open()
-        producer = BufferedProducer(self, identity)
+        producer = BufferedProducer(self._writer, identity)
         self._producers.add(producer)
         return producer
 
@@ -173,7 +167,7 @@ class SqliteChangelog(Changelog, LogWriter):
     def compact_step(self, partition: TopicPartition, is_expired: IsExpired | None = None) -> int:
         # This is called after each commit, and usually returns here.
         due_at = self._due_at.get(partition, 0)
-        if self._compact_from_records == -1 or self._appended.get(partition, due_at) < due_at:
+        if self._compact_from_records == -1 or self._writer.appended.get(partition, due_at) < due_at:
             return 0
         compaction = self._compaction(partition)
         with self._file.write() as writer:
@@ -242,75 +236,6 @@ class SqliteChangelog(Changelog, LogWriter):
             finally:
                 self._file.close()
 
-    def check_partition(self, partition: TopicPartition) -> None:
-        self._topic_id(partition)
-
-    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
-        identity, transaction = request.identity, request.transaction
-        last_offsets = {}
-        with self._file.write() as writer:
-            if identity is not None:
-                self._check_epoch(writer, identity)
-                if transaction is None and not request.ends:
-                    [transaction] = writer.execute(
-                        "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN') "
-                        "returning transaction_id",
-                        (identity.transactional_id, identity.epoch),
-                    ).fetchone()
-            for partition, pending in request.records.items():
-                if pending:
-                    last_offsets[partition] = self._insert(writer, partition, transaction, pending)
-            if request.ends and transaction is not None:
-                writer.execute("delete from transaction_range where transaction_id = ?", (transaction,))
-                writer.execute("delete from log_transaction where transaction_id = ?", (transaction,))
-            for (group, (topic, number)), offset in request.group_offsets.items():
-                writer.execute(
-                    "insert or replace into group_offset values (?, ?, ?, ?)", (group, topic, number, offset)
-                )
-            if request.ends and identity is not None:
-                reach(BEFORE_COMMIT)
-        if request.ends and identity is not None:
-            reach(AFTER_COMMIT)
-        return None if request.ends else transaction, last_offsets
-
-    def abort(self, transaction: int) -> None:
-        with self._file.write() as writer:
-            writer.execute("update log_transaction set state = 'ABORTED' where transaction_id = ?", (transaction,))
-
-    def _insert(self, writer: Connection, partition: TopicPartition, transaction: int | None, pending: Pending) -> int:
-        topic_id, number = self._topic_id(partition), partition.partition
-        count = len(pending) // FIELDS_PER_RECORD
-        [following] = writer.execute(
-            "update topic_partition set next_offset = next_offset + ? "
-            "where topic_id = ? and partition = ? returning next_offset",
-            (count, topic_id, number),
-        ).fetchone()
-        first = following - count
-        each, width = FIELDS_PER_RECORD, ROWS_PER_INSERT * FIELDS_PER_RECORD
-        for done in range(0, len(pending), width):
-            fields, at = pending[done : done + width], done // each
-            if any(fields[3::FIELDS_PER_RECORD]):
-                fields[3::FIELDS_PER_RECORD] = [_encoded(headers) for headers in fields[3::FIELDS_PER_RECORD]]
-            writer.execute(
-                _insert_statement(len(fields) // FIELDS_PER_RECORD),
-                (topic_id, number, first + at, transaction or 0, *fields, *checksums(first + at, fields, each)),
-            )
-        if transaction is not None:
-            writer.execute(
-                "insert into transaction_range values (?, ?, ?, ?, ?) "
-                "on conflict do update set last_offset = excluded.last_offset",
-                (transaction, topic_id, number, first, following - 1),
-            )
-        self._appended[partition] = int(following)
-        return int(following) - 1
-
-    def _check_epoch(self, writer: Connection, identity: Identity) -> None:
-        row = writer.execute(
-            "select epoch from producer where transactional_id = ?", (identity.transactional_id,)
-        ).fetchone()
-        if row != (identity.epoch,):
-            raise fenced(identity.transactional_id)
-
     def _scan(self, partition: TopicPartition, from_offset: int) -> Generator[Record, None, None]:
         topic_id = self._topic_id(partition)
         with self._file.read() as reader:
@@ -374,23 +299,6 @@ class SqliteChangelog(Changelog, LogWriter):
                 )
             topic_id = self._partition_ids[partition] = row[0]
         return topic_id
-
-
-@cache
-def _insert_statement(rows: int) -> str:
-    values = (
-        f"(?1, ?2, ?3 + {row}, ?4, ?{4 * row + 5}, ?{4 * row + 6}, ?{4 * row + 7}, ?{4 * row + 8}, "
-        f"?{4 * rows + row + 5})"
-        for row in range(rows)
-    )
-    return f"insert into record values {', '.join(values)}"
-
-
-def _encoded(headers: object) -> str | None:
-    if headers is None:
-        return None
-    assert isinstance(headers, tuple)
-    return json.dumps([(name, content.decode("latin-1")) for name, content in headers])
 
 
 def _decoded(headers: str) -> Headers:

@@ -76,19 +76,20 @@ class WriterLock:
             os.close(descriptor)
 
     def _try(self) -> bool:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        try:
-            if os.path.samestat(os.fstat(self._descriptor), os.lstat(self._file)):
-                return True
-        except FileNotFoundError:
-            pass
-        # Somebody has removed the file: a lock on a removed file excludes nobody.
-        self.close()
-        self._descriptor = self._open()
-        return False
+        while True:
+            if self._descriptor < 0:
+                self._descriptor = self._open()
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            try:
+                if os.path.samestat(os.fstat(self._descriptor), os.lstat(self._file)):
+                    return True
+            except FileNotFoundError:
+                pass
+            # Another process has removed the file when it closed: a lock on a removed file excludes nobody.
+            self.close()
 
     def _open(self) -> int:
         return open_plain(self._file, os.O_RDWR | os.O_CREAT, 0o600)

@@ -173,6 +173,9 @@ class KeyValueView(OnlyReads, ReadOnlyKeyValueStore):
     Source: KIP-892, "Interactive Queries" and "Query-time Isolation Levels".
     """
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {self.isolation_level}>"
+
     @property
     @abstractmethod
     def isolation_level(self) -> IsolationLevel:

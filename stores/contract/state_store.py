@@ -50,6 +50,10 @@ class StateStore(Closeable):
     unclean close.
     """
 
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed"
+        return f"<{type(self).__name__} {self.name!r} of {self.backend}, {self.durability}, {state}>"
+
     @property
     @abstractmethod
     def name(self) -> str:

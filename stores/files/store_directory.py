@@ -316,7 +316,10 @@ def checked_path(path: str | PathLike[str]) -> Path:
 
     Raises: TypeError if it is no path; ConfigError for text that can't be one: with a NUL, or not encodable.
     """
-    found = Path(path)
+    try:
+        found = Path(path)
+    except TypeError as error:
+        raise TypeError(f"a path is a str or an os.PathLike of one, not {type(path).__name__}") from error
     try:
         found.as_posix().encode()
     except UnicodeEncodeError as error:

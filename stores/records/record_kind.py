@@ -193,6 +193,9 @@ class TypedView(OnlyReads, Closeable):
         """Make it. ``remake`` makes the same view of other data."""
         self._view, self._remake = view, remake
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._view!r}>"
+
     def snapshot(self) -> Self:
         """Return this view of the last commit, for several queries that fit each other. Close it.
 
@@ -227,6 +230,9 @@ class TypedStore(Closeable):
         self.store = staging.store
         """The bytes store below. Writing to it passes by all that this one promises."""
         self._staging = staging
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {self.store!r}>"
 
     @property
     def name(self) -> str:

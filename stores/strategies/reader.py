@@ -69,6 +69,9 @@ class StoreReader(KeyValueView):
     def __init__(self, store: Readable, level: IsolationLevel) -> None:
         self._store, self._level = store, level
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._store.name!r}, {self._level}>"
+
     @property
     def isolation_level(self) -> IsolationLevel:
         return self._level

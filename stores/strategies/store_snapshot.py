@@ -55,6 +55,9 @@ class StoreSnapshot(KeyValueSnapshot):
         self._marks: Mapping[str, bytes] = {}
         self._has_marks = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name!r}>"
+
     @property
     def isolation_level(self) -> IsolationLevel:
         return IsolationLevel.READ_COMMITTED

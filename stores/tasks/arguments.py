@@ -56,6 +56,20 @@ def check_memory(memory: object) -> None:
         raise TypeError(f"memory is what MemoryBudget.share() returns, or None, not {type(memory).__name__}")
 
 
+def check_flags(**flags: object) -> None:
+    """Check arguments that are True or False. Raises: TypeError."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} is True or False, not {flag!r}")
+
+
+def check_clock(clock: object) -> None:
+    """Check the clock of a task. Raises: TypeError."""
+    lacking = [name for name in ("monotonic_ns", "epoch_ms", "sleep") if not callable(getattr(clock, name, None))]
+    if clock is not None and lacking:
+        raise TypeError(f"clock is an object with the methods of Clock; {type(clock).__name__} lacks {lacking[0]}()")
+
+
 def check_function(name: str, function: object, *arguments: str) -> None:
     """Check that ``function`` can be called with so many arguments. Raises: TypeError.
 

@@ -50,6 +50,9 @@ class TaskContext:
         self._punctuation, self._stream_time = punctuation, stream_time
         self._outputs: dict[tuple[str, int | None], TopicPartition] = {}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of task {self.task_id}>"
+
     @property
     def offset(self) -> int:
         """The current record's offset in its input partition."""

@@ -60,7 +60,7 @@ def checked_on_error(on_error: object, inputs: Iterable[TopicPartition]) -> OnEr
             f"on_error is 'raise', 'skip' or DeadLetterTopic('topic'), not {type(on_error).__name__}: write one of them"
         )
     try:
-        return OnError(on_error)
+        return OnError(on_error.lower())
     except ValueError as error:
         raise ConfigError(
             f"on_error can't be {on_error!r}: it is 'raise', 'skip', or DeadLetterTopic({on_error!r}) for a topic"

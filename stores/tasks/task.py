@@ -18,7 +18,9 @@ from stores.interface import IsolationLevel, PositionBound, ProcessingGuarantee,
 from stores.metrics import EarlyCommitCause, TaskMetrics
 from stores.tasks.arguments import (
     check_changelog,
+    check_clock,
     check_configurations,
+    check_flags,
     check_function,
     check_memory,
     check_task_id,
@@ -154,6 +156,8 @@ class StreamTask:
         check_task_id(task_id)
         check_changelog(changelog)
         check_memory(memory)
+        check_clock(clock)
+        check_flags(verify_stores=verify_stores, wipe_unclean=wipe_unclean)
         check_function("process", process, "the record", "the context")
         if init is not None:
             check_function("init", init, "the context")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stores import ConfigError, Durability, IsolationLevel, open_store
-from stores.changelog import SqliteChangelog
+from stores.changelog import MemoryChangelog, SqliteChangelog
+from stores.records import STR, KeyValue
 from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskContext
 
 
@@ -21,6 +22,16 @@ from stores.tasks import ProcessingGuarantee, StoreConfig, StreamTask, TaskConte
             "run store uncommitted_bytes uncommitted_memory_bytes",
         ),
         (TaskContext, "commit forward offset schedule store stream_time_ms timestamp_ms"),
+        (
+            SqliteChangelog,
+            "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic dirty_share "
+            "end_offset producer read start_offset topics truncate verify",
+        ),
+        (
+            MemoryChangelog,
+            "close committed_offsets compact compact_step compacts_itself create_store_topic create_topic end_offset "
+            "producer read start_offset topics truncate",
+        ),
     ],
 )
 def test_a_public_class_has_only_public_methods(kind: type, names: str) -> None:
@@ -58,3 +69,18 @@ def test_what_is_no_level_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(ConfigError):
         SqliteChangelog(tmp_path / "log", wrong)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_repr_says_what_an_object_is_and_in_which_state(tmp_path: Path) -> None:
+    with SqliteChangelog(tmp_path / "log") as log, open_store("sqlite", tmp_path / "s", name="counts") as store:
+        assert repr(log) == f"<SqliteChangelog {tmp_path / 'log'}, open>"
+        assert repr(log.producer("p")) == "<BufferedProducer 'p', 0 records pending>"
+        assert repr(store) == "<Store 'counts' of sqlite-indexed-batch, CHANGELOG, open>"
+        assert repr(store.read_only()) == "<StoreReader of 'counts', READ_COMMITTED>"
+        with store.read_only().snapshot() as snapshot:
+            assert repr(snapshot) == "<StoreSnapshot of 'counts'>"
+        typed = KeyValue(STR, STR).over(store)
+        assert repr(typed) == f"<TypedKeyValueStore over {store!r}>"
+        assert repr(typed.read_only()) == f"<TypedKeyValueView of {store.read_only()!r}>"
+    assert repr(store).endswith("closed>")
+    assert repr(log).endswith("closed>")

@@ -65,6 +65,9 @@ class StateDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}>"
+
     def folder(self, task_id: TaskId) -> Path:
         """Return the folder of the task's stores. Raises: TypeError unless ``task_id`` is a TaskId."""
         if not isinstance(task_id, TaskId):

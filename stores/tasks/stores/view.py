@@ -46,6 +46,9 @@ class TaskView(KeyValueView):
         self._store, self._bound = store, bound
         self._level = store.store.read_only(level, bound).isolation_level
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._store.name!r}, {self._level}>"
+
     @property
     def isolation_level(self) -> IsolationLevel:
         return self._level

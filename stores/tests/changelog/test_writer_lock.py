@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -149,11 +150,25 @@ def test_a_file_can_be_closed_while_another_process_holds_the_lock(tmp_path: Pat
 
 def test_a_lock_that_another_process_has_removed_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with SqliteChangelog(path) as one, SqliteChangelog(path) as other:
+    with SqliteChangelog(path, timeout_s=0) as one, SqliteChangelog(path) as other:
         other.close()
         assert not lock_of(path).exists()
         with one._file.write():
             assert not is_free(path)
+
+
+def test_a_changelog_whose_folder_was_removed_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    log = SqliteChangelog(folder / "log")
+    shutil.rmtree(folder)
+    with pytest.raises(ChangelogError):
+        log.create_topic("a")
+    with pytest.raises(ChangelogError):
+        log.create_topic("a")
+    log.close()
+    assert not log._file.is_open
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_waits_for_the_other_also_within_a_process(tmp_path: Path) -> None:

@@ -122,6 +122,17 @@ def test_a_wrong_on_error_is_refused_when_the_task_is_made(
         counting_task(tmp_path, log, on_error=wrong)
 
 
+def test_on_error_may_be_given_as_text_in_any_case(tmp_path: Path, log: MemoryChangelog) -> None:
+    feed(log, [1])
+
+    def fail(record: Record, context: TaskContext) -> None:
+        raise Crash
+
+    with single(tmp_path, log, fail, on_error="SKIP") as task:
+        assert task.run() == 1
+        assert task.metrics.skipped_total == 1
+
+
 @pytest.mark.parametrize(("wrong", "error"), [(5, TypeError), ("", ValueError)])
 def test_a_dead_letter_topic_has_a_name(wrong: Any, error: type[Exception]) -> None:
     with pytest.raises(error):

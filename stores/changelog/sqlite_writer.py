@@ -1,0 +1,118 @@
+"""The writer of the embedded changelog: it appends the records of producers, in one SQLite transaction each time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+
+from stores.changelog.arguments import fenced
+from stores.changelog.checksum import checksums
+from stores.changelog.log_file import ROWS_PER_INSERT, LogFile
+from stores.changelog.producer import (
+    AFTER_COMMIT,
+    BEFORE_COMMIT,
+    FIELDS_PER_RECORD,
+    AppendRequest,
+    Identity,
+    LogWriter,
+    Pending,
+)
+from stores.failpoints import reach
+from stores.files.sqlite_library import Connection
+from stores.interface import TopicPartition
+
+
+class SqliteWriter(LogWriter):
+    """Appends to ``file``. ``topic_id`` returns the number of a partition's topic, which it checks. For any thread."""
+
+    def __init__(self, file: LogFile, topic_id: Callable[[TopicPartition], int]) -> None:
+        self._file, self._topic_id = file, topic_id
+        self.appended: dict[TopicPartition, int] = {}
+        """The offset after the last record that was appended here."""
+
+    def check_partition(self, partition: TopicPartition) -> None:
+        self._topic_id(partition)
+
+    def append(self, request: AppendRequest) -> tuple[int | None, dict[TopicPartition, int]]:
+        identity, transaction = request.identity, request.transaction
+        last_offsets = {}
+        with self._file.write() as writer:
+            if identity is not None:
+                self._check_epoch(writer, identity)
+                if transaction is None and not request.ends:
+                    [transaction] = writer.execute(
+                        "insert into log_transaction (transactional_id, epoch, state) values (?, ?, 'OPEN') "
+                        "returning transaction_id",
+                        (identity.transactional_id, identity.epoch),
+                    ).fetchone()
+            for partition, pending in request.records.items():
+                if pending:
+                    last_offsets[partition] = self._insert(writer, partition, transaction, pending)
+            if request.ends and transaction is not None:
+                writer.execute("delete from transaction_range where transaction_id = ?", (transaction,))
+                writer.execute("delete from log_transaction where transaction_id = ?", (transaction,))
+            for (group, (topic, number)), offset in request.group_offsets.items():
+                writer.execute(
+                    "insert or replace into group_offset values (?, ?, ?, ?)", (group, topic, number, offset)
+                )
+            if request.ends and identity is not None:
+                reach(BEFORE_COMMIT)
+        if request.ends and identity is not None:
+            reach(AFTER_COMMIT)
+        return None if request.ends else transaction, last_offsets
+
+    def abort(self, transaction: int) -> None:
+        with self._file.write() as writer:
+            writer.execute("update log_transaction set state = 'ABORTED' where transaction_id = ?", (transaction,))
+
+    def _insert(self, writer: Connection, partition: TopicPartition, transaction: int | None, pending: Pending) -> int:
+        topic_id, number = self._topic_id(partition), partition.partition
+        count = len(pending) // FIELDS_PER_RECORD
+        [following] = writer.execute(
+            "update topic_partition set next_offset = next_offset + ? "
+            "where topic_id = ? and partition = ? returning next_offset",
+            (count, topic_id, number),
+        ).fetchone()
+        first = following - count
+        each, width = FIELDS_PER_RECORD, ROWS_PER_INSERT * FIELDS_PER_RECORD
+        for done in range(0, len(pending), width):
+            fields, at = pending[done : done + width], done // each
+            if any(fields[3::FIELDS_PER_RECORD]):
+                fields[3::FIELDS_PER_RECORD] = [_encoded(headers) for headers in fields[3::FIELDS_PER_RECORD]]
+            writer.execute(
+                _insert_statement(len(fields) // FIELDS_PER_RECORD),
+                (topic_id, number, first + at, transaction or 0, *fields, *checksums(first + at, fields, each)),
+            )
+        if transaction is not None:
+            writer.execute(
+                "insert into transaction_range values (?, ?, ?, ?, ?) "
+                "on conflict do update set last_offset = excluded.last_offset",
+                (transaction, topic_id, number, first, following - 1),
+            )
+        self.appended[partition] = int(following)
+        return int(following) - 1
+
+    def _check_epoch(self, writer: Connection, identity: Identity) -> None:
+        row = writer.execute(
+            "select epoch from producer where transactional_id = ?", (identity.transactional_id,)
+        ).fetchone()
+        if row != (identity.epoch,):
+            raise fenced(identity.transactional_id)
+
+
+@cache
+def _insert_statement(rows: int) -> str:
+    values = (
+        f"(?1, ?2, ?3 + {row}, ?4, ?{4 * row + 5}, ?{4 * row + 6}, ?{4 * row + 7}, ?{4 * row + 8}, "
+        f"?{4 * rows + row + 5})"
+        for row in range(rows)
+    )
+    return f"insert into record values {', '.join(values)}"
+
+
+def _encoded(headers: object) -> str | None:
+    if headers is None:
+        return None
+    assert isinstance(headers, tuple)
+    return json.dumps([(name, content.decode("latin-1")) for name, content in headers])
