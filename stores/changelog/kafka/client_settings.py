@@ -100,6 +100,10 @@ class ClientSettings:
         """The addresses of the brokers, as they were given."""
         return str(self._settings["bootstrap.servers"])
 
+    def value(self, name: str, default: Any) -> Any:
+        """Return the caller's value of a setting, or the default."""
+        return self._settings.get(name, default)
+
     def with_own(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of one client: the caller's, and ``own``."""
         return {**self._settings, **own}

@@ -29,6 +29,14 @@ _SLICE_S = 1.0
 VISIBLE_S = 1.0
 """The time to wait for the marker of an own commit in a partition to which others write as well."""
 
+CLIENT_BYTES_MAX = 1_000_000
+"""Source: librdkafka's CONFIGURATION.md, default of ``message.max.bytes``."""
+RECORD_OVERHEAD_BYTES = 128
+"""More than a batch of one record has besides key, value and headers.
+
+Source: Kafka, "Record Batch": 61 bytes, and up to 60 for the record.
+"""
+
 READER = {
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
@@ -53,6 +61,7 @@ class Cluster:
         self._record_bytes_max: dict[str, int] = {}
         self._unseen: dict[TopicPartition, int] = {}
         self._groups: dict[str, confluent_kafka.Consumer] = {}
+        self._metadata: dict[str, Any] = {}
         self._refusal: KafkaError | None = None
         self._admin = self.client(AdminClient, {})
         self._asking = self.client(confluent_kafka.Consumer, {"group.id": "txstores-reader", **READER})
@@ -151,10 +160,20 @@ class Cluster:
         return {name: str(entry.value) for name, entry in entries.items()}
 
     def record_bytes_max(self, topic: str) -> int:
-        """Return the most bytes that a batch of the topic may have (``max.message.bytes``)."""
+        """Return the most bytes of key and value that a record of the topic may have, for this client and the topic.
+
+        If the client may not see the topic's settings, the limit of the client alone is known.
+        """
         known = self._record_bytes_max.get(topic)
         if known is None:
-            known = self._record_bytes_max[topic] = int(self.topic_settings(topic)["max.message.bytes"])
+            known = int(self.settings.value("message.max.bytes", CLIENT_BYTES_MAX))
+            try:
+                known = min(known, int(self.topic_settings(topic)["max.message.bytes"]))
+            except ChangelogTimeoutError:
+                raise
+            except ChangelogError:
+                _client_log.info("the settings of topic %r can't be read: its limit of bytes is unknown", topic)
+            known = self._record_bytes_max[topic] = known - RECORD_OVERHEAD_BYTES
         return known
 
     def check_partition(self, partition: TopicPartition) -> None:
@@ -222,14 +241,31 @@ class Cluster:
         theirs = as_theirs(offsets)
 
         def ask(left_s: float) -> None:
-            for entry in self.group_member(group).commit(offsets=theirs, asynchronous=False):
+            for entry in self._committing(group).commit(offsets=theirs, asynchronous=False):
                 if entry.error is not None:
                     raise KafkaException(entry.error)
 
         self.asked(f"committing the offsets of group {group!r}", ask)
 
-    def group_member(self, group: str) -> confluent_kafka.Consumer:
-        """Return the consumer that speaks for the group: that of ``join``, else one that is no member of it."""
+    def group_metadata(self, group: str) -> Any:
+        """Return the group's metadata for a transaction: that of a client that is no member of it (KIP-447).
+
+        A task's partitions are assigned by its caller, and older instances are fenced by its transactional ID.
+        """
+        with self._lock:
+            metadata = self._metadata.get(group)
+            if metadata is None:
+                # Without callbacks: this call of the client holds Python's lock.
+                own = {"group.id": group, "log_level": 0, "enable.auto.commit": False}
+                consumer = confluent_kafka.Consumer(self.settings.with_own(own))
+                try:
+                    metadata = self._metadata[group] = consumer.consumer_group_metadata()
+                finally:
+                    consumer.close()
+            return metadata
+
+    def _committing(self, group: str) -> confluent_kafka.Consumer:
+        """Return the client that commits offsets of the group outside of transactions."""
         with self._lock:
             consumer = self._groups.get(group)
             if consumer is None:

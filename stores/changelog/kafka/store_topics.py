@@ -19,6 +19,8 @@ def store_topic_settings(retention_ms: int | None) -> dict[str, str]:
 
 def check_store_topic(topic: str, settings: Mapping[str, str], retention_ms: int | None) -> None:
     """Check that an existing topic loses no record that its store needs. Raises: ChangelogError, with the setting."""
+    if settings.get("message.timestamp.type", "CreateTime") != "CreateTime":
+        raise _refused(topic, "message.timestamp.type", "LogAppendTime", "its store restores the times of records")
     policies = {policy.strip() for policy in settings.get("cleanup.policy", "").split(",")}
     if "compact" not in policies:
         raise _refused(topic, "cleanup.policy", settings.get("cleanup.policy", ""), "it must have compact")

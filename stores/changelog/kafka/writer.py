@@ -32,10 +32,6 @@ from stores.errors import ChangelogError, ChangelogTimeoutError, CommitInDoubtEr
 from stores.failpoints import reach
 from stores.interface import TopicPartition
 
-RECORD_OVERHEAD_BYTES = 128
-"""More than a batch of one record has besides key, value and headers.
-
-Source: Kafka, "Record Batch": 61 bytes, and up to 60 for the record."""
 _TRANSACTION = 1
 """The number of the open transaction: a producer of Kafka has one at a time."""
 
@@ -121,10 +117,14 @@ class KafkaWriter(LogWriter):
         self._last_offsets.clear()
         self._failed.clear()
 
+    def release(self) -> None:
+        """Let the client go, with its threads. The writer can't be used after that. May be called more than once."""
+        self.__dict__.pop("_client", None)
+
     def _produce(self, partition: TopicPartition, pending: Pending, *, transactional: bool) -> None:
         topic, number = partition
         at, end = self._taken.get(partition, 0), len(pending)
-        bytes_max = self._cluster.record_bytes_max(topic) - RECORD_OVERHEAD_BYTES
+        bytes_max = self._cluster.record_bytes_max(topic)
         # In a transaction any record that is not delivered fails the commit; so only the last one is asked after.
         asked_from = end - FIELDS_PER_RECORD if transactional else 0
         produce, delivered = self._client.produce, self._delivered
@@ -135,7 +135,7 @@ class KafkaWriter(LogWriter):
                 timestamp_ms = cast(int, pending[at + 2])
                 headers = cast("Headers | None", pending[at + 3])
                 if len(key or b"") + len(value or b"") > bytes_max:
-                    raise _too_large(topic, len(key or b"") + len(value or b""), bytes_max)
+                    raise _too_large(partition, len(key or b"") + len(value or b""), bytes_max)
                 sent = sent_headers(timestamp_ms, headers) if headers or not timestamp_ms else None
                 callback = delivered if at >= asked_from else None
                 try:
@@ -164,12 +164,11 @@ class KafkaWriter(LogWriter):
         offsets = {group: {partition: offset for (_, partition), offset in entries} for group, entries in by_group}
         for of_group in offsets.values():
             for partition in of_group:
-                self._cluster.check_partition(
-                    partition
-                )  # The client would ask for an unknown one until its time is up.
+                # The client would ask for an unknown one until its time is up.
+                self._cluster.check_partition(partition)
         if transactional:
             for group, of_group in offsets.items():
-                metadata = self._cluster.group_member(group).consumer_group_metadata()
+                metadata = self._cluster.group_metadata(group)
                 self._client.send_offsets_to_transaction(as_theirs(of_group), metadata, self._timeout_s)
         self._flush(transactional=transactional)
         if not transactional:
@@ -235,9 +234,16 @@ class KafkaProducer(BufferedProducer):
             self._writer.abort_open()
         self._finish()
 
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._writer.release()
 
-def _too_large(topic: str, record_bytes: int, bytes_max: int) -> ChangelogError:
+
+def _too_large(partition: TopicPartition, record_bytes: int, bytes_max: int) -> ChangelogError:
     return ChangelogError(
-        f"a record of {record_bytes} bytes is too large for topic {topic!r}, which takes {bytes_max} bytes of key and "
-        "value: raise max.message.bytes of the topic, or send smaller records"
+        f"a record of {record_bytes} bytes is too large for {partition.topic}-{partition.partition}, which takes "
+        f"{bytes_max} bytes of key and value. Raise max.message.bytes of the topic and message.max.bytes of the "
+        "client, or send smaller records"
     )

@@ -43,8 +43,8 @@ share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=1500
-broker.heartbeat.interval.ms=300
+broker.session.timeout.ms=4000
+broker.heartbeat.interval.ms=500
 """
 _LOG4J = """\
 rootLogger.level=warn

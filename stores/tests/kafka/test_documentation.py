@@ -1,0 +1,36 @@
+"""The program of docs/kafka.md runs as it stands, and counts each word once over several runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stores
+from stores.changelog.kafka.testing.broker import Broker
+from stores.tests.kafka.fresh import remove_all
+
+ROOT = Path(stores.__file__).parents[1]
+
+
+@pytest.mark.kafka
+def test_the_word_count_of_the_documentation_counts_each_word_once(tmp_path: Path, broker: Broker) -> None:
+    remove_all(broker)
+    [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/kafka.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "word_count.py").write_text(program)
+    for run in (1, 2):
+        command = [sys.executable, "-W", "error", "word_count.py", broker.address]
+        ended = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == f"{{'be': {2 * run}, 'not': {run}, 'or': {run}, 'to': {2 * run}}}\n"

@@ -1,0 +1,82 @@
+"""Refusals of what a broker or its topics make impossible: with the reason, and nothing is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from stores.changelog.kafka import KafkaChangelog
+from stores.changelog.kafka.testing.broker import Broker
+from stores.errors import ChangelogError, ChangelogLostError
+from stores.interface import TopicPartition
+from stores.tests.kafka.counting import changelog, prepared, task_over, work
+from stores.tests.kafka.fresh import fresh_changelog
+from stores.tests.tasks.setup import LEFT
+
+pytestmark = pytest.mark.kafka
+
+A = TopicPartition("a", 0)
+
+
+def topic_with(broker: Broker, name: str, partitions: int = 1, **settings: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    config = {setting.replace("_", "."): value for setting, value in settings.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+
+
+def test_a_record_beyond_the_topics_limit_is_refused_and_its_transaction_leaves_nothing(broker: Broker) -> None:
+    with fresh_changelog(broker) as log:
+        topic_with(broker, "a", max_message_bytes="10000")
+        with log.producer("p") as producer:
+            producer.begin()
+            producer.send(A, b"small", b"v")
+            producer.send(A, b"large", bytes(20_000))
+            with pytest.raises(ChangelogError, match=r"20005 bytes.*a-0"):
+                producer.commit()
+            producer.abort()
+            producer.begin()
+            producer.send(A, b"next", b"v")
+            producer.commit()
+        assert [record.key for record in log.read(A)] == [b"next"]
+
+
+def test_a_task_refuses_a_changelog_that_is_not_compacted(tmp_path: Path, broker: Broker) -> None:
+    prepared(tmp_path, broker)
+    topic_with(broker, LEFT.topic, cleanup_policy="delete")
+    with changelog(tmp_path) as log:
+        with pytest.raises(ChangelogError, match=r"cleanup\.policy"):
+            task_over(tmp_path, log).open()
+        assert not log.committed_offsets("app")
+
+
+def test_a_store_topic_with_too_few_partitions_is_refused(broker: Broker) -> None:
+    with fresh_changelog(broker) as log:
+        log.create_store_topic("few", 2)
+        log.create_store_topic("few", 1)
+        with pytest.raises(ChangelogError, match="2 partitions"):
+            log.create_store_topic("few", 3)
+
+
+def test_a_changelog_that_was_deleted_while_its_store_is_there_is_refused(tmp_path: Path, broker: Broker) -> None:
+    prepared(tmp_path, broker)
+    work(tmp_path)
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.delete_topics([LEFT.topic])[LEFT.topic].result(30)
+    with changelog(tmp_path) as log, pytest.raises(ChangelogLostError):
+        task_over(tmp_path, log).open()
+
+
+def test_credentials_for_a_broker_that_takes_none_are_an_error_without_the_secret(broker: Broker) -> None:
+    settings = {
+        "bootstrap.servers": broker.address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "shop",
+        "sasl.password": "correct-horse-battery",
+    }
+    with pytest.raises(ChangelogError) as raised:
+        KafkaChangelog(settings, timeout_s=3)
+    assert "correct-horse-battery" not in f"{raised.value!r} {raised.value.__context__!r}"
