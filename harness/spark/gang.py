@@ -183,7 +183,8 @@ class _Partition:
     def calibrated(self, cell: _Cell, deadline: Deadline) -> int:
         """Return the laps of a level and commit size, the same in all partitions; 1 after ``deadline``.
 
-        Every configuration of the cell processes one lap, of which no row is kept. The fastest one determines the laps.
+        Every configuration of the cell processes two laps without a row, because the first is faster than later ones,
+        which find their keys. The fastest configuration determines the laps.
         """
         work_s, found = self._trial.work_s, list[float]()
         alike = dict.fromkeys(replace(each, repeat=0) for each in self._trial.configurations if _cell(each) == cell)
@@ -191,14 +192,16 @@ class _Partition:
             if self.all_end(deadline):
                 break
             try:
-                share = PartitionWork(configuration, self._workload, self.number, self._path, self._events)
-                figures = work_once(share, code=self._site.child_code(), within=self._folder)
+                figures = work_once(self._share(configuration, 2), code=self._site.child_code(), within=self._folder)
                 mine_s = figures["seconds"] * self._events / max(1, figures["records"])
             except MeasurementFailedError:
                 mine_s = 0.0  # The measurement itself fails as well, and is reported.
             if slowest_s := max(map(float, self._met.gather(repr(mine_s)))):
                 found.append(slowest_s)
         return _laps(work_s, min(found)) if found else 1
+
+    def _share(self, configuration: Configuration, laps: int) -> PartitionWork:
+        return PartitionWork(configuration, self._workload, self.number, self._path, self._events, laps, self._span_ms)
 
     def measured(self, place: int, configuration: Configuration, laps: int) -> Iterator[pa.RecordBatch]:
         """Yield the result of a measurement, and the end state if it is a new one."""
@@ -212,9 +215,7 @@ class _Partition:
         self._met.wait()
         said = {"records": 0, "seconds": 0.0, "failure": ""}
         try:
-            share = PartitionWork(
-                configuration, self._workload, self.number, self._path, self._events, laps, self._span_ms
-            )
+            share = self._share(configuration, laps)
             figures = run(share, keep, meet=self._met.wait, code=self._site.child_code(), within=self._folder)
             said |= {name: figures[name] for name in ("records", "seconds")}
             row = {"figures": json.dumps({**figures, "laps": laps}), "digest": figures["state_digest"]}
@@ -254,7 +255,7 @@ def _cell(configuration: Configuration) -> _Cell:
 
 
 def _laps(work_s: float, lap_s: float) -> int:
-    # The first lap begins with the warm-up, which does not count. One lap alone is slower than many, so they suffice.
+    # The first lap begins with the warm-up, which does not count.
     return math.ceil(work_s / lap_s + 0.1)
 
 
