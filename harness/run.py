@@ -20,7 +20,7 @@ from harness.answer.write import check_results, publish
 from harness.budget import NEVER, Budget, Deadline, budget_text, end_of
 from harness.experiment import Claim, Experiment, Outcome, Placement, Request, Row, Rows
 from harness.experiments.registry import experiments, kinds, stages
-from harness.folders import ROOT, RUNS
+from harness.folders import RUNS, SOURCE
 from harness.java import find_java
 from harness.local import run_local
 from harness.progress import Progress
@@ -132,7 +132,7 @@ def bench(request: BenchRequest) -> int:
         "budget_s": request.budget_s,
         "started": f"{started:%Y-%m-%d %H:%M} UTC",
         "whole": request.is_whole,
-        "commit": commit_of(ROOT),
+        "commit": commit_of(SOURCE),
         **{f"{stage}_skipped": reason for stage, reason in skipped.items()},
     }
     run_folder = new_run(request.runs, request.profile, facts, started)

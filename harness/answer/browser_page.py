@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from harness.answer.choice import Choice, busy_notice, choices
-from harness.answer.history import Line, timelines
+from harness.answer.history import HISTORY_FILE, Line, others, timelines
 from harness.answer.machine import machine_page, origin
 from harness.answer.summary import choice_table, summary_table
 from harness.report import text
@@ -54,7 +54,7 @@ def browser_page(
         Section("not-proven", "What was not proven", _not_proven(found, figures, pages, facts, names)),
         Section("side-by-side", "All backends side by side", _side_by_side(figures, backends, names)),
         Section("plots", "Plots", _plots([each for each in plots if each[1]])),
-        *([Section("history", "History", _history(past))] if past else []),
+        *([Section("history", "History", _history(past, others(history, environment)))] if past else []),
         Section("ratios", "Ratios", _ratios(figures, names)),
         Section("tables", "All tables", _tables(pages, names)),
         Section("machine", "The machine", to_html(machine_page(facts, environment).partition("\n")[2], names)),
@@ -133,11 +133,13 @@ def _plots(plots: Sequence[tuple[Page, Sequence[Plot]]]) -> str:
     return "\n".join(parts)
 
 
-def _history(past: Sequence[Plot]) -> str:
+def _history(past: Sequence[Plot], elsewhere: int) -> str:
     words = (
         "Whole runs on machines of this kind, the oldest at the left, under their commits. A star marks a commit with "
         "local changes. The filters of the plots hold here too."
     )
+    if elsewhere:
+        words += f" {elsewhere} runs on other kinds of machines are in {HISTORY_FILE} alone."
     return "\n".join([f'<p class="soft">{words}</p>', *map(_place, past)])
 
 

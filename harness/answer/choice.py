@@ -97,6 +97,11 @@ def busy_notice(found: Sequence[Choice], figures: Figures) -> str:
     )
 
 
+def is_too_busy(rows: Sequence[Figure]) -> bool:
+    """Return True if the machine was busy with other work during too many repeats of these figures."""
+    return sum(map(_busy, rows)) > BUSY_REPEATS * sum(row["repeats"] for row in rows)
+
+
 def failed(figures: Figures, durability: str) -> set[str]:
     """Return the backends that broke a promise at a level: a trial with an unexpected result, or a wrong end state."""
     crashes = {
@@ -189,7 +194,7 @@ def _best(
     if repeats < REPEATS_MIN:
         times = "measured once" if repeats == 1 else f"measured {repeats} times, fewer than {REPEATS_MIN}"
         return Choice(need, durability, figure=_extremes(fit, measure), undecided=f"no pick: {times}", remark=remark)
-    if sum(map(_busy, fit)) > BUSY_REPEATS * sum(row["repeats"] for row in fit):
+    if is_too_busy(fit):
         return Choice(need, durability, figure=_extremes(fit, measure), undecided=BUSY, remark=remark)
     best, *others = fit
     level_with = [row for row in others if measure.interval(row).overlaps(measure.interval(best))]

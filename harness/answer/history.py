@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.answer.choice import is_too_busy
 from harness.answer.machine import machine_kind
 from harness.answer.measures import MEASURES, Measure
 from harness.experiments.opening.figures import largest_state
@@ -31,7 +32,10 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class _Entry:
-    """One figure of a line, in the units of ``figures.jsonl``. ``cell`` is what was measured, in words."""
+    """One figure of a line, in the units of ``figures.jsonl``. ``cell`` is what was measured, in words.
+
+    ``busy`` is True if the machine was busy with other work during so many repeats that no pick may rest on it.
+    """
 
     measure: str
     level: str
@@ -40,6 +44,7 @@ class _Entry:
     value: float
     low: float | None
     high: float | None
+    busy: bool = False
 
 
 def read_history(file: Path) -> list[Line]:
@@ -97,6 +102,11 @@ def timelines(history: Sequence[Line], environment: Mapping[str, Any]) -> list[t
     return [chart for chart in charts if chart[2].panels]
 
 
+def others(history: Iterable[Line], environment: Mapping[str, Any]) -> int:
+    """Return the number of runs on machines of other kinds."""
+    return sum(line["machine"] != machine_kind(environment) for line in history)
+
+
 def _entries(figures: Figures) -> Iterator[_Entry]:
     for level in LEVELS:
         at = reference(figures["throughput"], level)
@@ -111,7 +121,8 @@ def _entries(figures: Figures) -> Iterator[_Entry]:
                 if row.get(measure.name) is not None:
                     values = (row.get(name) for name in (measure.name, *columns(measure.name)))
                     value, low, high = (None if each is None else float(f"{each:.6g}") for each in values)
-                    yield _Entry(measure.name, level, cell.replace("`", ""), row["backend"], value or 0.0, low, high)
+                    what = measure.name, level, cell.replace("`", ""), row["backend"]
+                    yield _Entry(*what, value or 0.0, low, high, is_too_busy([row]))
 
 
 def _timeline(runs: Sequence[Line], measure: Measure) -> Timeline:
@@ -121,7 +132,7 @@ def _timeline(runs: Sequence[Line], measure: Measure) -> Timeline:
         for entry in (_Entry(**each) for each in line["figures"]):
             if entry.measure == measure.name:
                 low, high = (None if end is None else end / measure.scale for end in (entry.low, entry.high))
-                point = Point(step, entry.backend, entry.value / measure.scale, low, high)
+                point = Point(step, entry.backend, entry.value / measure.scale, low, high, entry.busy)
                 panels.setdefault((entry.level, entry.cell), []).append(point)
     ordered = sorted(panels.items(), key=lambda item: LEVELS.index(item[0][0]) if item[0][0] in LEVELS else len(LEVELS))
     return Timeline(

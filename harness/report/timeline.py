@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Point:
     """The median of one backend in one run, with its interval if there is one.
 
-    ``step`` names the run: its time, a bar, and the label for a tick.
+    ``step`` names the run: its time, a bar, and the label for a tick. ``busy`` is True if the machine did other work.
     """
 
     step: str
@@ -27,6 +27,7 @@ class Point:
     value: float
     low: float | None
     high: float | None
+    busy: bool = False
 
 
 @dataclass(frozen=True)

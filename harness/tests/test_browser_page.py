@@ -21,6 +21,7 @@ from harness.tests.made_up_rows import ENVIRONMENT, FACTS, SPEEDS, made_up_rows
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 PICTURES = ROOT / "build" / "screenshots"
 PLOTS = {"crash-matrix", "throughput", "commit-latency", "task-memory", "task-disk", "store-throughput"}
+PLOTS |= {"large-step-memory"}
 PLOTS |= {"put-and-commit-latency", "opening", "history-records-per-s", "history-ready-s", "history-commit-p99-us"}
 PLOTS |= {"history-peak-memory-bytes", "history-bytes-on-disk", "scale"}
 

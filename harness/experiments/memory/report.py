@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.experiments.memory.figures import EARLY_COMMITS, LARGE_STEPS, memory_findings
+from harness.experiments.memory.plot import large_step_chart
 from harness.experiments.memory.tables import early_commit_tables, large_step_tables
 from harness.report import text
+from harness.report.drawing import Plot
 from harness.report.figures import Figures
 from harness.report.page import Page
 from harness.report.table import Table
@@ -59,6 +61,7 @@ def page(figures: Figures, failures: Sequence[str]) -> Page:
         _body(figures, failures) if measured else (),
         _METHOD,
         memory_findings(figures),
+        (Plot("large-step-memory", "Peak memory of a large step", large_step_chart(figures["large_step"])),),
     )
 
 

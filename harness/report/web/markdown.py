@@ -31,7 +31,8 @@ def to_html(source: str, pages: Collection[str], name: str = "", deeper: int = 0
         for child in token.children or ():
             _relink(child, pages, name)
     rendered: str = parser.renderer.render(_boxed(tokens), parser.options, {})
-    return _INTERVAL.sub(r'<span class="interval">\1</span>', rendered)
+    numbers = rendered.replace(' style="text-align:right"', ' class="r"')
+    return _INTERVAL.sub(r'<span class="interval">\1</span>', numbers)
 
 
 def inline(source: str, pages: Collection[str] = ()) -> str:

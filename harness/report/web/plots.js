@@ -57,8 +57,8 @@ const plots = (() => {
         return {
           subject: point.backend, backend: point.backend, step: point.step, measure: point.step.replace("|", ", "),
           value: point.value, low: point.low ?? point.value, high: point.high ?? point.value, interval: point.low != null,
-          shape: backendShape(point.backend), colour, fill: point.low == null ? theme.value("--paper") : colour,
-          text: `${point.backend}\n${point.step.replace("|", ", ")}\n${drawing.withInterval(point, plot.unit)}`,
+          shape: backendShape(point.backend), colour, fill: point.low == null || point.busy ? theme.value("--paper") : colour,
+          text: `${point.busy ? "the machine was busy\n" : ""}${point.backend}\n${point.step.replace("|", ", ")}\n${drawing.withInterval(point, plot.unit)}`,
         };
       }),
     },
@@ -127,6 +127,9 @@ const plots = (() => {
         mark.style.color = theme.colour(backend);
         add(mark, backend);
       });
+      const points = plot.panels.flatMap((panel) => panel.points ?? []);
+      if (points.some((point) => point.low != null)) add(icon(icons.spread), "interval of the median");
+      if (points.some((point) => point.low == null || point.busy)) add(icon(icons.hollow), "fewer than 5 repeats, or a busy machine");
     }
     return list;
   };

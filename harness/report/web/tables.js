@@ -47,9 +47,10 @@ const tables = (() => {
   const make = (head, rows, right = []) => {
     const table = document.createElement("table");
     const line = table.createTHead().insertRow();
-    head.forEach((name) => {
+    head.forEach((name, column) => {
       const cell = document.createElement("th");
       cell.scope = "col";
+      if (right.includes(column)) cell.className = "r";
       cell.textContent = name;
       line.append(cell);
     });
@@ -59,7 +60,7 @@ const tables = (() => {
       row.forEach((text, column) => {
         const cell = made.insertCell();
         cell.textContent = text;
-        if (right.includes(column)) cell.style.textAlign = "right";
+        if (right.includes(column)) cell.className = "r";
       });
     }
     enable(table);
