@@ -29,7 +29,7 @@ const plots = (() => {
         for (const dot of dots) if (dot.mark === panel.dots[0].mark) first.set(dot.subject, dot.value);
         const sign = plot.more_is_better ? -1 : 1;
         const place = (dot) => sign * (first.get(dot.subject) ?? 0);
-        return dots.toSorted((a, b) => place(a) - place(b) || a.subject.localeCompare(b.subject)).map((dot) => {
+        return [...dots].sort((a, b) => place(a) - place(b) || a.subject.localeCompare(b.subject)).map((dot) => {
           const colour = theme.colour(dot.backend);
           const measure = plot.marks[dot.mark] && dot.mark !== "o" ? `${plot.marks[dot.mark]}: ` : "";
           return {
