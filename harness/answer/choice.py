@@ -99,7 +99,8 @@ def busy_notice(found: Sequence[Choice], figures: Figures) -> str:
 
 def is_too_busy(rows: Sequence[Figure]) -> bool:
     """Return True if the machine was busy with other work during too many repeats of these figures."""
-    return sum(map(_busy, rows)) > BUSY_REPEATS * sum(row["repeats"] for row in rows)
+    repeats: int = sum(row["repeats"] for row in rows)
+    return sum(map(_busy, rows)) > BUSY_REPEATS * repeats
 
 
 def failed(figures: Figures, durability: str) -> set[str]:

@@ -112,6 +112,8 @@ class Browser:
         """Set the colours that the system prefers, ``light`` or ``dark``."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        # The page hears of it before it draws its next frame.
+        self.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def console(self) -> list[str]:
         """Return what the console has said since the last call."""

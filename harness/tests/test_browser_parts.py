@@ -1,4 +1,4 @@
-"""What the page for browsers is made of, without a browser: HTML of Markdown, one file of all parts."""
+"""The parts of the page for browsers, without a browser: HTML of Markdown, and one file of all parts."""
 
 from __future__ import annotations
 
