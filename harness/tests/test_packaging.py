@@ -100,7 +100,7 @@ def imported(file: Path) -> set[str]:
 
 
 def test_the_wheel_has_every_other_file(wheel: Installed) -> None:
-    kinds = (".c", ".css", ".html", ".java", ".js", ".json", ".properties", ".py", ".typed")
+    own = {"harness/prose/allowed.txt"}  # Only for the check of this project's prose.
     for house in ("stores", "harness", "scenarios"):
         for file in (SOURCE / house).rglob("*"):
             name = str(file.relative_to(SOURCE))
