@@ -150,7 +150,8 @@ def _layout_noted_last(patches: Patches, subject: str) -> None:
         sync_tree(target.parent)
 
     def mutated(path: Any, *given: Any, **named: Any) -> None:
-        if Path(path).name == LAYOUT_FILE:
+        # Not the removal of the whole folder, which passes ``dir_fd``.
+        if Path(path).name == LAYOUT_FILE and not named:
             held.append(lambda: unlink(path))
             return
         unlink(path, *given, **named)

@@ -36,6 +36,8 @@ PRINTED = {
     "docs/spark.md": ["[('be', '2'), ('not', '1'), ('or', '1'), ('to', '2')]\n"],
 }
 """The output of each block of Python, by document."""
+ON_BROKER = {"docs/kafka.md": 1}
+"""The blocks of documents that need a broker: ``stores/tests/kafka/test_documentation.py`` runs them."""
 ON_SPARK = "docs/spark.md"
 """A document whose blocks start Spark, which writes its own messages to standard error."""
 
@@ -55,7 +57,7 @@ def test_every_block_of_python_is_listed() -> None:
     found = {str(file.relative_to(ROOT)): len(blocks_of(str(file.relative_to(ROOT)))) for file in DOCUMENTS}
     assert {document: count for document, count in found.items() if count} == {
         document: len(printed) for document, printed in PRINTED.items()
-    }
+    } | ON_BROKER
 
 
 @pytest.mark.parametrize(

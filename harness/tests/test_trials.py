@@ -316,5 +316,7 @@ def test_a_forked_process_that_fails_says_why_and_one_at_its_deadline_is_killed(
     assert failed.complaint.startswith("FileNotFoundError")
     (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(100_000), mix=Mix(records=100_000)).text)
     assert run_forked(fork_server, "harness.experiments.crash.writer", 0, tmp_path, 0.01).status is None
-    (tmp_path / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=SMALL).text)
-    assert run_forked(fork_server, "harness.experiments.crash.writer", 1, tmp_path / ".", 30).status == -signal.SIGKILL
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / TRIAL_FILE).write_text(Trial(SOUND, KillAfter(10), mix=SMALL).text)
+    assert run_forked(fork_server, "harness.experiments.crash.writer", 0, again / ".", 30).status == -signal.SIGKILL
