@@ -18,7 +18,7 @@ from stores.errors import ChangelogError, ChangelogTimeoutError
 from stores.files.locks import is_lock_file
 from stores.files.plain_files import open_plain
 
-_PAUSE_MIN_S, _PAUSE_MAX_S = 0.001, 0.02
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.0002, 0.002
 
 
 class WriterLock:
