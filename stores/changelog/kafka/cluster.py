@@ -190,7 +190,7 @@ class Cluster:
             raise ChangelogError(f"topic {topic!r} has the partitions 0 to {count - 1}, not {number}")
 
     def bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return the first offset, and the last stable offset. The latter is after this process's own commits."""
+        """Return the first offset, and the last stable offset. The latter is after what this process has ended."""
         self.check_partition(partition)
         theirs = confluent_kafka.TopicPartition(partition.topic, partition.partition)
         doing = f"asking for the offsets of {partition.topic}-{partition.partition}"
@@ -209,14 +209,16 @@ class Cluster:
                 if waited_s > VISIBLE_S and self._written_end(theirs, doing) > committed + 1:
                     break
                 if waited_s > self.timeout_s:
-                    raise ChangelogTimeoutError(f"{doing}: a commit of this process does not become visible in time")
+                    raise ChangelogTimeoutError(
+                        f"{doing}: the end of a transaction of this process does not become visible in time"
+                    )
                 time.sleep(_PAUSE_S / 10)
                 bounds = self.asked(doing, ask)
             self._unseen.pop(partition, None)
         return bounds
 
-    def committed(self, last_offsets: Mapping[TopicPartition, int]) -> None:
-        """Remember a commit of this process: brokers make it visible in each partition a moment after it."""
+    def ended(self, last_offsets: Mapping[TopicPartition, int]) -> None:
+        """Remember a commit or abort of this process: each partition's last stable offset moves a moment after it."""
         self._unseen.update(last_offsets)
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:

@@ -87,7 +87,7 @@ class KafkaWriter(LogWriter):
             return _TRANSACTION, {}
         self._begun = False
         last_offsets, self._last_offsets = self._last_offsets, {}
-        self._cluster.committed(last_offsets)
+        self._cluster.ended(last_offsets)
         return None, last_offsets
 
     def abort(self, transaction: int) -> None:
@@ -101,6 +101,7 @@ class KafkaWriter(LogWriter):
         if self._begun:
             try:
                 self._cluster.asked(f"{self._doing} aborts", self._client.abort_transaction)
+                self._cluster.ended(self._last_offsets)
             except ChangelogTimeoutError:
                 raise
             except ChangelogError:
