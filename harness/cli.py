@@ -192,7 +192,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     many.set_defaults(run=_many_stores)
 
     listing = commands.add_parser(
-        "list", help="what there is: backends, workloads, faults, failpoints, scenarios (extra harness)"
+        "list", help="show backends, workloads, faults, failpoints and scenarios (extra harness)"
     )
     listing.set_defaults(run=_list)
 

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def inspected(log: VersionLog) -> list[str]:
-    """Return what there is in a log, as lines of text. Lag is how many versions a partition is behind the newest."""
+    """Return the contents of a log as lines of text. Lag is how many versions a partition is behind the newest."""
     stores = log.description.get("stores")
     lines = [f"{log.location}: {log.partitions} partitions, version complete in all: {_number(log.newest_complete())}"]
     for name, kind in sorted(stores.items()) if isinstance(stores, dict) else []:
